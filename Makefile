@@ -1,0 +1,51 @@
+# What a developer needs to know is what `make` alone prints. The first target that wants .venv makes it.
+
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: help demo test check bench clean venv
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  ARGS='…' is handed on to demo, test and bench; PYTHON=… picks the interpreter for a new .venv"
+
+demo: venv ## enqueue some jobs in a throw-away SQLite file, look at them, steer them, finish them
+	@$(BIN)/python examples/first_steps.py $(ARGS)
+
+test: venv ## run every test, two at a time
+	$(BIN)/python -m pytest -n 2 tests $(ARGS)
+
+check: venv ## lint, format, types, import layers, and nothing in the tree that does not belong there
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy packhorse $(wildcard tests/typing)
+	$(BIN)/lint-imports --no-logo
+	@$(check-tree)
+
+bench: venv ## measure Packhorse and its peers side by side
+	$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove .venv, caches and builds
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+venv:
+	@sh requirements/venv.sh
+
+# Lock files of other tools would be a second truth beside requirements/dev.txt; a path into somebody's home
+# works on one machine only. Files not yet added are looked at too.
+LOCKS := (^|/)(uv\.lock|poetry\.lock|pdm\.lock|Pipfile\.lock|package-lock\.json|yarn\.lock|pnpm-lock\.yaml)$$
+HOMES := (^|[^[:alnum:]_.:/-])/(home|Users|root)/[[:alnum:]_.]
+
+define check-tree
+if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then \
+    echo "Not a git checkout: the search for lock files and home paths is left out."; \
+elif git ls-files --cached --others --exclude-standard | grep -E '$(LOCKS)'; then \
+    echo "These lock files do not belong here: versions are pinned in requirements/dev.txt."; exit 1; \
+elif git grep --untracked -nIE '$(HOMES)'; then \
+    echo "These lines hold a path into somebody's home directory."; exit 1; \
+else \
+    echo "No stray lock files, no home paths."; \
+fi
+endef
