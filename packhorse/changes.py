@@ -1,0 +1,353 @@
+"""What each operation does to a job: pure functions from a job to the changed job and its events.
+
+The memory storage is little more than these and a dict. The others use them wherever an operation is rare enough to
+read, decide and write back under a lock, and say the same in SQL or Lua where it is not.
+Whether a change is legal at all is said by the table in `job.py`; a storage asks that first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from packhorse.event import Event, Kind
+from packhorse.failure import Failure
+from packhorse.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    FINAL,
+    HELD,
+    QUEUED,
+    RANK_FORCED,
+    RANK_HALTED,
+    RANK_RECOVERED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    UNFINISHED,
+    WAITING,
+    Job,
+    NewJob,
+    Reason,
+    State,
+    UniqueLock,
+    rank_of,
+)
+from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+
+
+class Changed(NamedTuple):
+    """A job after a change, and the facts to record with it."""
+
+    job: Job
+    events: list[Event]
+
+
+def added(new: NewJob, seq: int, now: int) -> Changed:
+    """A client asked for it: in line at once, or scheduled when its time is still to come."""
+    due_at = new.due_at if new.due_at is not None else now + new.delay
+    waits = due_at > now
+    job = Job(
+        id=new.id,
+        seq=seq,
+        task=new.task,
+        queue=new.queue,
+        args=new.args,
+        state=SCHEDULED if waits else QUEUED,
+        priority=new.priority,
+        rank=rank_of(new.priority),
+        created_at=now,
+        updated_at=now,
+        due_at=due_at if waits else None,
+        queued_at=None if waits else now,
+        first_queued_at=None if waits else now,
+        max_attempts=new.max_attempts,
+        max_halts=new.max_halts,
+        timeout=new.timeout,
+        idle_timeout=new.idle_timeout,
+        expires=new.expires,
+        total_timeout=new.total_timeout,
+        unique_key=new.unique.key if new.unique else None,
+        persistent=new.persistent,
+        created_by=new.created_by,
+        schedule=new.schedule,
+        backoff=new.backoff,
+        meta=new.meta,
+    )
+    job = _with_expiry(job)
+    facts: dict[str, Any] = {"due_at": due_at} if waits else {}
+    if new.copied_from:
+        facts["copied_from"] = new.copied_from
+    return Changed(job, [_event(job, Kind.ADDED, now, **facts)])
+
+
+def replaced(job: Job, new: NewJob, now: int) -> Changed:
+    """A unique twin brought new arguments: the waiting job takes them, and keeps its id and its place in time."""
+    twin = added(new, job.seq, now).job
+    job = replace(twin, id=job.id, created_at=job.created_at, created_by=job.created_by, fence=job.fence)
+    return Changed(job, [_event(job, Kind.REPLACED, now)])
+
+
+def promoted(job: Job, now: int) -> Changed:
+    """A scheduled or retrying job fell due."""
+    kind = Kind.QUEUED if job.state is SCHEDULED else Kind.READDED
+    job = _queued(job, now, rank=job.rank)
+    return Changed(job, [_event(job, kind, now)])
+
+
+def reserved(job: Job, owner: str, now: int) -> Changed:
+    """A worker takes it; every older token is worthless from here on."""
+    job = _with_expiry(
+        replace(
+            job,
+            state=RESERVED,
+            owner=owner,
+            fence=job.fence + 1,
+            updated_at=now,
+            progress=None,
+            progress_text=None,
+            checkin=None,
+            checkin_at=None,
+        )
+    )
+    return Changed(job, [_event(job, Kind.RESERVED, now)])
+
+
+def started(job: Job, now: int, at: int | None = None) -> Changed:
+    """Its worker began, at `at` if that was earlier than now."""
+    at = now if at is None else at
+    job = replace(job, state=RUNNING, attempts=job.attempts + 1, started_at=at, updated_at=now)
+    return Changed(job, [_event(job, Kind.STARTED, at)])
+
+
+def settled(job: Job, outcome: Outcome, now: int) -> Changed:
+    """An attempt ended. A job that was never marked as running (a short one) is marked on the way."""
+    events: list[Event] = []
+    if job.state is RESERVED:
+        job, events = started(job, now, at=now - outcome.ago - outcome.ran)
+    ended = _ended(job, outcome, now)
+    return Changed(ended.job, events + ended.events)
+
+
+def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
+    match outcome:
+        case Completed():
+            return _completed(job, outcome, now)
+        case Failed():
+            return _failed(job, outcome, now)
+        case Snoozed():
+            return _snoozed(job, outcome, now)
+        case Stopped():
+            job = _blamed(job, outcome.failure) if outcome.failure else job
+            return _stopped(job, now, job.abort_reason or outcome.reason)
+
+
+def _completed(job: Job, outcome: Completed, now: int) -> Changed:
+    left = _left(job, COMPLETED, now, result=outcome.result, reason=None)
+    return Changed(left, [_event(left, Kind.COMPLETED, now, owner=job.owner, ran=outcome.ran)])
+
+
+def _failed(job: Job, outcome: Failed, now: int) -> Changed:
+    job = _blamed(replace(job, failures=job.failures + 1, reason=outcome.reason), outcome.failure)
+    if job.abort_at is not None:
+        return _stopped(job, now, job.abort_reason or Reason.ABORTED)
+    facts: dict[str, Any] = {"reason": outcome.reason, "error": outcome.failure.summary()[:500]}
+    if outcome.retry_in is None:
+        if outcome.reason is Reason.JOB_TIMEOUT:
+            return _stopped(job, now, outcome.reason)
+        left = _left(job, DEAD, now)
+        return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, **facts)])
+    facts["retry_in"] = outcome.retry_in
+    if outcome.retry_in > 0:
+        left = _left(job, RETRYING, now, due_at=now + outcome.retry_in, rank=rank_of(job.priority))
+        left = _with_expiry(left)
+        return Changed(left, [_event(left, Kind.FAILED, now, owner=job.owner, **facts)])
+    left = _queued(_left(job, RETRYING, now), now, rank=rank_of(job.priority))
+    failed = replace(_event(left, Kind.FAILED, now, owner=job.owner, **facts), state=RETRYING)
+    return Changed(left, [failed, _event(left, Kind.READDED, now, why="failed")])
+
+
+def _snoozed(job: Job, outcome: Snoozed, now: int) -> Changed:
+    job = replace(job, snoozes=job.snoozes + 1)
+    if job.abort_at is not None:
+        return _stopped(job, now, job.abort_reason or Reason.ABORTED)
+    left = _left(job, SCHEDULED, now, due_at=now + outcome.delay, rank=rank_of(job.priority))
+    left = _with_expiry(left)
+    return Changed(left, [_event(left, Kind.SNOOZED, now, owner=job.owner, delay=outcome.delay)])
+
+
+def _stopped(job: Job, now: int, reason: Reason, by: str | None = None) -> Changed:
+    left = _left(job, ABORTED, now, reason=reason)
+    facts = {"reason": reason} if by is None else {"reason": reason, "by": by}
+    return Changed(left, [_event(left, Kind.ABORTED, now, owner=job.owner, **facts)])
+
+
+def released(job: Job, now: int, why: str) -> Changed:
+    """An ordered stop handed it back: nothing is counted, and it keeps its rank."""
+    if job.abort_at is not None:
+        return _stopped(job, now, job.abort_reason or Reason.ABORTED)
+    left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
+    return Changed(left, [_event(left, Kind.READDED, now, owner=job.owner, why=why)])
+
+
+def rescued(job: Job, now: int, why: str, *, ran: bool = False, recovered: bool = False) -> Changed:
+    """Its worker died or fell silent. Only a job that had begun is blamed with a halt.
+
+    `ran` says that the job had begun although the storage was not told; `recovered`, that its whole application died.
+    """
+    events: list[Event] = []
+    if ran and job.state is RESERVED:
+        job, events = started(job, now)
+    had_begun = job.state is RUNNING
+    owner = job.owner
+    job = replace(job, losses=job.losses + 1, halts=job.halts + had_begun)
+    if job.abort_at is not None:
+        ended = _stopped(job, now, job.abort_reason or Reason.ABORTED)
+    elif not had_begun:
+        left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
+        ended = Changed(left, [_event(left, Kind.READDED, now, owner=owner, why=why)])
+    else:
+        ended = _halted(job, now, why, recovered)
+    # The fence rises here too: a late result of the old worker must not pass for one that was accepted before.
+    return Changed(replace(ended.job, fence=job.fence + 1), events + ended.events)
+
+
+def _halted(job: Job, now: int, why: str, recovered: bool) -> Changed:
+    job = _blamed(replace(job, reason=Reason.RUNNER_TIMEOUT), Failure("WorkerDied", why))
+    facts: dict[str, Any] = {"why": why, "halts": job.halts}
+    if job.halts >= job.max_halts:
+        left = _left(job, DEAD, now)
+        return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, reason=left.reason, **facts)])
+    ordinary = RANK_HALTED if job.halts == 1 else rank_of(job.priority)
+    left = _queued(_left(job, QUEUED, now), now, rank=RANK_RECOVERED if recovered else ordinary)
+    halted = _event(left, Kind.HALTED, now, owner=job.owner, **facts)
+    return Changed(left, [halted, _event(left, Kind.READDED, now, why="recovered" if recovered else "halted")])
+
+
+def aborted(job: Job, now: int, by: str | None, reason: Reason = Reason.ABORTED) -> Changed:
+    """Stop it: a waiting job ends here; a held one is asked, and its worker ends it."""
+    if job.state not in HELD:
+        return _stopped(job, now, reason, by)
+    if job.abort_at is not None:
+        return Changed(job, [])
+    job = replace(job, abort_at=now, abort_reason=reason, updated_at=now, expire_at=None)
+    return Changed(job, [_event(job, Kind.ABORT_ASKED, now, reason=reason, by=by)])
+
+
+def expired(job: Job, now: int) -> Changed:
+    """It waited or lived too long."""
+    return aborted(job, now, None, Reason.JOB_TIMEOUT)
+
+
+def forced(job: Job, now: int, by: str | None) -> Changed:
+    """Next, whatever its delay, its retry wait, or a pause of its queue."""
+    if job.state is QUEUED:
+        job = replace(job, rank=RANK_FORCED, updated_at=now)
+    else:
+        job = _queued(job, now, rank=RANK_FORCED)
+    return Changed(job, [_event(job, Kind.FORCE_STARTED, now, by=by)])
+
+
+def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Changed:
+    """Another place in line. A forced, halted or recovered job keeps its better rank."""
+    facts: dict[str, Any] = {"from": job.priority, "to": priority, "by": by}
+    rank = job.rank if job.rank <= RANK_HALTED else rank_of(priority)
+    job = replace(job, priority=priority, rank=rank, updated_at=now)
+    return Changed(job, [_event(job, Kind.PRIORITY_CHANGED, now, **facts)])
+
+
+def retried(job: Job, now: int, by: str | None) -> Changed:
+    """An operator gives a finished job all its tries again, or a retrying one its next try now."""
+    if job.state is not RETRYING:
+        job = replace(
+            job,
+            failures=0,
+            halts=0,
+            finished_at=None,
+            reason=None,
+            abort_at=None,
+            abort_reason=None,
+            first_queued_at=None,
+        )
+    job = _queued(job, now, rank=rank_of(job.priority))
+    return Changed(job, [_event(job, Kind.RETRIED, now, by=by), _event(job, Kind.READDED, now, why="retried")])
+
+
+def checked_in(
+    job: Job, now: int, message: str | None, progress: int | None, progress_text: str | None
+) -> tuple[Job, list[tuple[str, str]]]:
+    """A sign of life. The second value is what goes into the job's log: (kind, text)."""
+    lines: list[tuple[str, str]] = []
+    if progress is not None:
+        job = replace(job, progress=progress, progress_text=progress_text)
+        lines.append(("progress", f"{progress} % {progress_text or ''}".rstrip()))
+    if message is not None:
+        job = replace(job, checkin=message)
+        lines.append(("checkin", message))
+    return replace(job, checkin_at=now, updated_at=now), lines
+
+
+def holds(job: Job, lock: UniqueLock, taken_at: int, now: int) -> bool:
+    """Does this job still hold the unique key that it took at `taken_at`?"""
+    if lock.period is not None:
+        return now < taken_at + lock.period
+    # A reserved job may have begun: a twin that comes now may know something newer, so "start" ends at reserving.
+    return job.state in (WAITING if lock.until == "start" else UNFINISHED)
+
+
+def deleted(job: Job, now: int, by: str | None) -> Event:
+    """The last fact about a job that goes."""
+    return replace(_event(job, Kind.DELETED, now, by=by), state=job.state)
+
+
+def _blamed(job: Job, failure: Failure) -> Job:
+    return replace(job, error=failure.to_json(), cause=failure.cause(job.task))
+
+
+def _left(job: Job, state: State, now: int, **fields: Any) -> Job:
+    """The job out of its worker's hands."""
+    fields = {"expire_at": None, "due_at": None, "finished_at": now if state in FINAL else None, **fields}
+    return replace(job, state=state, owner=None, last_owner=job.owner or job.last_owner, updated_at=now, **fields)
+
+
+def _queued(job: Job, now: int, rank: int) -> Job:
+    """The job in line from now on."""
+    return _with_expiry(
+        replace(
+            job,
+            state=QUEUED,
+            rank=rank,
+            due_at=None,
+            queued_at=now,
+            first_queued_at=job.first_queued_at if job.first_queued_at is not None else now,
+            updated_at=now,
+        )
+    )
+
+
+def _with_expiry(job: Job) -> Job:
+    """The job with the moment at which it must be aborted, if it has one."""
+    moments: list[int] = []
+    if job.total_timeout is not None and job.first_queued_at is not None:
+        moments.append(job.first_queued_at + job.total_timeout)
+    if job.expires is not None and job.state is QUEUED and job.queued_at is not None:
+        moments.append(job.queued_at + job.expires)
+    expire_at = min(moments) if moments else None
+    return job if job.expire_at == expire_at else replace(job, expire_at=expire_at)
+
+
+def _event(job: Job, kind: Kind, at: int, *, owner: str | None = None, **facts: Any) -> Event:
+    told = {name: value for name, value in facts.items() if value is not None}
+    return Event(
+        kind=kind,
+        at=at,
+        job_id=job.id,
+        queue=job.queue,
+        state=job.state,
+        owner=owner or job.owner,
+        fence=job.fence or None,
+        data=told or None,
+    )

@@ -1,0 +1,208 @@
+"""Every error that Packhorse raises on purpose.
+
+    PackhorseError
+      SettingsError            lists every problem found, and where each value came from
+      StorageError
+        StorageUnavailable     temporary: locked, full, read-only or gone; trying again may help
+          StorageFull
+          StorageReadOnly
+        NotADatabase           the file is something else
+        SchemaOutdated         says the command: packhorse migrate
+        SchemaTooNew           written by a newer Packhorse
+        BadURL                 the storage address cannot be understood
+        MissingDriver          says the command: pip install 'packhorse[redis]'
+      JobError                 carries the job's id
+        JobNotFound
+        WrongState             "cannot delete job X: it is running; abort it first"
+        NotUnique              another job holds the unique key; carries that job's id
+        StaleToken             a worker spoke for a job that it no longer holds
+        JobFailed              raised by `job.wait()` when the job ended dead or aborted
+        WaitTimeout            raised by `job.wait(timeout=…)`
+      TaskError
+        TaskNotFound           names the nearest registered task
+        TaskExists             the name is taken
+        BadArguments           names the argument and why it cannot become JSON
+        PayloadTooLarge        says how large, and the limit
+      WorkerNotFound           a worker that has not joined, or was struck off, asks for jobs
+      ClientNotFound           a client that is unknown, or timed out, subscribes
+      BadValue                 an option is out of its range: priority, name, duration, cron text …
+        BadCron
+
+A message has up to three parts, which the command line prints apart: what was wrong, why, and what to try.
+"""
+
+from __future__ import annotations
+
+
+class PackhorseError(Exception):
+    """What every error below is; catch this to catch them all.
+
+    `what` is one sentence; `why` and `hint` complete it where they are known.
+    """
+
+    def __init__(self, what: str, *, why: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.why:
+            parts.append(f"({self.why})")
+        if self.hint:
+            parts.append(f"- {self.hint}")
+        return " ".join(parts)
+
+
+class SettingsError(PackhorseError):
+    """The settings have problems; `problems` holds one sentence for each, so that all are mended at once."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        count = "1 setting is wrong" if len(problems) == 1 else f"{len(problems)} settings are wrong"
+        super().__init__("\n  - ".join([f"{count}:", *problems]))
+
+
+class StorageError(PackhorseError):
+    """Something about the place where the jobs live."""
+
+
+class StorageUnavailable(StorageError):
+    """The storage does not answer or does not take writes just now; nothing was half-written."""
+
+
+class StorageFull(StorageUnavailable):
+    """No room is left; jobs already stored are safe, new ones are refused."""
+
+
+class StorageReadOnly(StorageUnavailable):
+    """The storage can be read but not written."""
+
+
+class NotADatabase(StorageError):
+    """The file exists and is not a Packhorse database."""
+
+
+class SchemaOutdated(StorageError):
+    """The storage was made by an older Packhorse and has not been migrated."""
+
+
+class SchemaTooNew(StorageError):
+    """The storage was made by a newer Packhorse than this one."""
+
+
+class BadURL(StorageError):
+    """The storage address cannot be understood."""
+
+
+class MissingDriver(StorageError):
+    """The storage needs a package that is not installed."""
+
+
+class JobError(PackhorseError):
+    """Something about one job; `job_id` says which."""
+
+    def __init__(self, job_id: str, what: str, *, why: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.job_id = job_id
+
+
+class JobNotFound(JobError):
+    """No job has this id, or it was deleted."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id, f"there is no job {job_id}", hint="it may have been deleted or pruned")
+
+
+class WrongState(JobError):
+    """The job is in a state that does not allow this; nothing was changed."""
+
+    def __init__(self, job_id: str, action: str, state: str, *, hint: str | None = None) -> None:
+        super().__init__(job_id, f"cannot {action} job {job_id}: it is {state}", hint=hint)
+        self.action = action
+        self.state = state
+
+
+class NotUnique(JobError):
+    """Another unfinished job holds the same unique key; `job_id` is that job."""
+
+    def __init__(self, job_id: str, key: str) -> None:
+        super().__init__(job_id, f"job {job_id} already holds the unique key {key!r}")
+        self.key = key
+
+
+class StaleToken(JobError):
+    """A worker spoke for a job that it no longer holds; the storage ignored it."""
+
+
+class JobFailed(JobError):
+    """The job that was waited for ended dead or aborted."""
+
+    def __init__(self, job_id: str, task: str, state: str, reason: str | None, error: str | None) -> None:
+        super().__init__(job_id, f"job {job_id} ({task}) is {state}", why=error or reason)
+        self.state = state
+        self.reason = reason
+        self.error = error
+
+
+class WaitTimeout(JobError, TimeoutError):
+    """The job did not finish within the time that the caller would wait; it goes on."""
+
+
+class TaskError(PackhorseError):
+    """Something about a task or the arguments of a call."""
+
+
+class TaskNotFound(TaskError):
+    """No task is registered under this name."""
+
+
+class TaskExists(TaskError):
+    """Another function is already registered under this name."""
+
+
+class BadArguments(TaskError):
+    """The arguments do not fit the task, or cannot become JSON; `argument` names the culprit where it is known."""
+
+    def __init__(
+        self, what: str, *, argument: str | None = None, why: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.argument = argument
+
+
+class PayloadTooLarge(TaskError):
+    """The arguments or the result are larger than the limit."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} are {size:,} bytes as JSON; the limit is {limit:,}",
+            hint="store the data elsewhere and pass a reference, or raise `payload_limit`",
+        )
+        self.size = size
+        self.limit = limit
+
+
+class WorkerNotFound(PackhorseError):
+    """This worker has not joined, or was struck off because it had fallen silent; it must join under a new id."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(f"worker {owner} is not known", hint="it was struck off or never joined; join under a new id")
+        self.owner = owner
+
+
+class ClientNotFound(PackhorseError):
+    """This client has not joined, or it timed out."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(f"client {client_id} is not known", hint="it never joined or timed out; join again")
+        self.client_id = client_id
+
+
+class BadValue(PackhorseError, ValueError):
+    """An option has a value that it cannot have."""
+
+
+class BadCron(BadValue):
+    """The cron text or its time zone cannot be understood."""

@@ -1,0 +1,74 @@
+"""Events: permanent facts about a job, a worker, a client or a queue.
+
+Only storages write them, each in the same write as the change that it records, so history cannot disagree with state.
+Heartbeats are not events: they overwrite one record.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Subject(StrEnum):
+    """What an event is about."""
+
+    JOB = "job"
+    WORKER = "worker"
+    FOREMAN = "foreman"
+    CLIENT = "client"
+    QUEUE = "queue"
+    SCHEDULE = "schedule"
+
+
+class Kind(StrEnum):
+    """What happened. In brackets, what `data` carries."""
+
+    # a job
+    ADDED = "added"  # enqueued [due_at, copied_from]
+    QUEUED = "queued"  # a scheduled job fell due
+    RESERVED = "reserved"
+    STARTED = "started"  # also of a worker, a foreman
+    COMPLETED = "completed"
+    FAILED = "failed"  # one attempt failed, another will follow [reason, error, retry_in]
+    READDED = "readded"  # in line again [why]
+    BROKEN = "broken"  # no tries left: dead [reason, error]
+    HALTED = "halted"  # its worker died while it ran [why]
+    SNOOZED = "snoozed"  # [delay]
+    ABORT_ASKED = "abort_asked"  # a held job was asked to stop [by, reason]
+    ABORTED = "aborted"  # [by, reason]
+    FORCE_STARTED = "force_started"  # [by]
+    PRIORITY_CHANGED = "priority_changed"  # [from, to, by]
+    RETRIED = "retried"  # by an operator [by]
+    REPLACED = "replaced"  # a unique twin brought new arguments
+    HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
+    DELETED = "deleted"  # [by]
+    # a process or a client
+    STAT = "stat"  # what a worker has done so far [its report]
+    KILLED = "killed"  # stopped on purpose
+    DIED = "died"  # [why]
+    JOINED = "joined"
+    LEFT = "left"
+    TIMED_OUT = "timed_out"
+    # a queue or a schedule
+    PAUSED = "paused"  # [by, why]
+    RESUMED = "resumed"  # [by]
+    PUT = "put"  # a schedule was written or changed
+    TICKED = "ticked"  # [slot, outcome]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises."""
+
+    kind: Kind
+    at: int
+    subject: Subject = Subject.JOB
+    job_id: str | None = None
+    queue: str | None = None
+    state: str | None = None
+    owner: str | None = None
+    fence: int | None = None
+    data: dict[str, Any] | None = None
+    id: int = 0

@@ -1,0 +1,75 @@
+"""What went wrong in one attempt, as it is stored with the job: type, message, traceback, and where.
+
+Exceptions are kept as text and never rebuilt from it. Failures of one cause are counted together, so that a thousand
+dead jobs read as three sentences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from types import TracebackType
+
+import msgspec
+
+MESSAGE_LIMIT = 4_000
+TRACEBACK_LIMIT = 32_000
+
+# What differs between two failures of the same cause: numbers, addresses, ids, quoted values.
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+|'[^']*'|\"[^\"]*\"")
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One failed attempt."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+    place: str | None = None  # file:line of the innermost frame
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The failure that this exception is."""
+        return cls(
+            type=type(error).__qualname__,
+            message=_shorten(str(error), MESSAGE_LIMIT),
+            traceback=_shorten("".join(traceback.format_exception(error)), TRACEBACK_LIMIT),
+            place=_innermost(error.__traceback__),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Failure:
+        return msgspec.json.decode(text, type=cls)
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def summary(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    def pattern(self) -> str:
+        """The summary with everything that varies between two cases taken out."""
+        return _VARYING.sub("<…>", self.summary().partition("\n")[0])[:300]
+
+    def cause(self, task: str) -> str:
+        """A short name for "this kind of failure of this task", the same for all of its cases."""
+        known = "\0".join((task, self.type, self.pattern(), self.place or ""))
+        return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _innermost(trace: TracebackType | None) -> str | None:
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _shorten(text: str, limit: int) -> str:
+    """Long text loses its middle: the beginning says what was called, the end says what failed."""
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"

@@ -1,0 +1,282 @@
+"""A job as it is stored, the states it can be in, and every legal change of state, as data.
+
+Everyone reads this file: storages to know what they may do, the user interfaces to know what they may offer, the
+tests to generate every illegal pair. What a change does to the other fields is in `changes.py`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from packhorse.errors import BadValue
+
+
+class State(StrEnum):
+    """Where a job stands. See docs/states.md for the drawing."""
+
+    SCHEDULED = "scheduled"  # not due yet
+    QUEUED = "queued"  # may be reserved
+    RESERVED = "reserved"  # in a worker's hands, not begun
+    RUNNING = "running"  # begun
+    RETRYING = "retrying"  # failed, waits for its next attempt
+    COMPLETED = "completed"  # returned a value
+    DEAD = "dead"  # no tries left, or halted too often
+    ABORTED = "aborted"  # stopped by an operator or by a timeout
+
+
+SCHEDULED, QUEUED, RESERVED, RUNNING, RETRYING, COMPLETED, DEAD, ABORTED = State
+
+WAITING = frozenset({SCHEDULED, QUEUED, RETRYING})
+HELD = frozenset({RESERVED, RUNNING})
+UNFINISHED = WAITING | HELD
+FINAL = frozenset({COMPLETED, DEAD, ABORTED})
+
+
+class Reason(StrEnum):
+    """Why the last attempt, or the whole job, ended as it did."""
+
+    FAILED = "FAILED"  # the task raised
+    JOB_TIMEOUT = "JOB_TIMEOUT"  # run, idle, waiting or total time was over
+    RUNNER_TIMEOUT = "RUNNER_TIMEOUT"  # the worker died or fell silent
+    ABORTED = "ABORTED"  # an operator stopped it
+
+
+# What other job systems call our states, accepted wherever a user names one.
+_ALIASES: dict[str, frozenset[State]] = {
+    "pending": frozenset({SCHEDULED}),
+    "create": frozenset({QUEUED}),
+    "created": frozenset({QUEUED}),
+    "queue": frozenset({QUEUED}),
+    "run": frozenset({RUNNING}),
+    "started": frozenset({RUNNING}),
+    "retry": frozenset({RETRYING}),
+    "success": frozenset({COMPLETED}),
+    "complete": frozenset({COMPLETED}),
+    "broken": frozenset({DEAD}),
+    "failed": frozenset({DEAD, ABORTED}),
+    "waiting": WAITING,
+    "held": HELD,
+    "unfinished": UNFINISHED,
+    "finished": FINAL,
+}
+
+
+def parse_states(word: str) -> frozenset[State]:
+    """The states that a user's word means: a state's own name, or what another system calls it.
+
+    >>> sorted(parse_states("failed"))
+    [<State.ABORTED: 'aborted'>, <State.DEAD: 'dead'>]
+    """
+    plain = str(word).lower()
+    if plain in _ALIASES:
+        return _ALIASES[plain]
+    try:
+        return frozenset({State(plain)})
+    except ValueError:
+        raise BadValue(f"there is no state {word!r}", hint=f"the states are {', '.join(State)}") from None
+
+
+# Ranks decide who is reserved first: the lowest rank goes first, whatever its queue.
+RANK_RECOVERED = 0  # was running when its whole application died
+RANK_FORCED = 1  # an operator said: now
+RANK_HALTED = 2  # its worker died under it, once
+LOWEST_PRIORITY, HIGHEST_PRIORITY = 1, 10
+
+
+def rank_of(priority: int) -> int:
+    """The rank of an ordinary waiting job: priority 10 … 1 becomes 3 … 12."""
+    return 13 - priority
+
+
+RANKS = range(RANK_RECOVERED, rank_of(LOWEST_PRIORITY) + 1)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One stored call of a task. Never changed: a change makes a new one.
+
+    Times are microseconds since 1970 on the storage's clock; durations are microseconds.
+    `args`, `result`, `error`, `backoff` and `meta` are JSON text.
+    """
+
+    id: str
+    seq: int  # the storage's order of arrival
+    task: str
+    queue: str
+    args: str
+    state: State
+    priority: int
+    rank: int
+    created_at: int
+    updated_at: int
+    due_at: int | None = None  # when a scheduled or retrying job may be queued
+    queued_at: int | None = None  # the latest time it came into line
+    first_queued_at: int | None = None
+    started_at: int | None = None  # of the latest attempt
+    finished_at: int | None = None
+    owner: str | None = None  # the worker that holds it now
+    last_owner: str | None = None
+    fence: int = 0  # rises whenever the job changes hands; old tokens are worthless then
+    attempts: int = 0  # times begun
+    failures: int = 0  # times the task raised or ran too long
+    halts: int = 0  # times its worker died while it ran
+    losses: int = 0  # times it was taken back from a worker, begun or not
+    snoozes: int = 0
+    max_attempts: int = 4
+    max_halts: int = 3
+    timeout: int | None = None  # longest single run
+    idle_timeout: int | None = None  # longest silence between two check-ins
+    expires: int | None = None  # longest wait in line
+    total_timeout: int | None = None  # longest life, from first queued to finished
+    expire_at: int | None = None  # when the nearest of the last two will have passed
+    abort_at: int | None = None  # somebody asked a held job to stop
+    abort_reason: Reason | None = None
+    reason: Reason | None = None
+    error: str | None = None
+    cause: str | None = None  # the kind of failure that `error` is one case of
+    result: str | None = None
+    progress: int | None = None
+    progress_text: str | None = None
+    checkin: str | None = None
+    checkin_at: int | None = None
+    unique_key: str | None = None
+    persistent: bool = False
+    created_by: str | None = None
+    schedule: str | None = None
+    backoff: str | None = None
+    meta: str | None = None
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is or will be, counting from 1; a halted or released run does not raise it."""
+        return self.failures + 1
+
+    @property
+    def attempts_left(self) -> int:
+        return max(0, self.max_attempts - self.failures)
+
+    @property
+    def is_halted(self) -> bool:
+        """Waits in line again because its last worker died."""
+        return self.state is QUEUED and self.halts > 0 and self.reason is Reason.RUNNER_TIMEOUT
+
+    @property
+    def is_forced(self) -> bool:
+        return self.state is QUEUED and self.rank == RANK_FORCED
+
+    @property
+    def token(self) -> Token:
+        """What its worker must show to change it."""
+        return Token(self.id, self.owner or "", self.fence)
+
+
+class UniqueLock(msgspec.Struct, frozen=True):
+    """At most one job may hold `key`: while it is unfinished, or, with a `period`, for so long after the enqueueing."""
+
+    key: str
+    period: int | None = None
+    until: str = "finish"  # or "start": the key is free again once the job begins
+    on_conflict: str = "keep"  # or "replace", "reject"
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job that a client asks for. The id is the client's, so that asking twice adds one job."""
+
+    id: str
+    task: str
+    queue: str
+    args: str = "{}"
+    priority: int = LOWEST_PRIORITY
+    delay: int = 0
+    due_at: int | None = None  # a moment that the user named; `delay` is for "in so long"
+    max_attempts: int = 4
+    max_halts: int = 3
+    timeout: int | None = None
+    idle_timeout: int | None = None
+    expires: int | None = None
+    total_timeout: int | None = None
+    unique: UniqueLock | None = None
+    persistent: bool = False
+    created_by: str | None = None
+    subscriber: str | None = None  # a client that wants the outcome
+    schedule: str | None = None
+    backoff: str | None = None
+    meta: str | None = None
+    copied_from: str | None = None
+
+
+class Token(msgspec.Struct, frozen=True):
+    """Proof of holding a job: this worker, this handing-over. It is worthless once the job has changed hands."""
+
+    job_id: str
+    owner: str
+    fence: int
+
+
+class Operation(StrEnum):
+    """What can be done to a job; the names of the contract's calls and of the outcomes."""
+
+    ENQUEUE = "enqueue"
+    PROMOTE = "promote"
+    RESERVE = "reserve"
+    START = "start"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    SNOOZE = "snooze"
+    STOP = "stop"  # the worker ended it because it was asked to
+    RELEASE = "release"
+    RESCUE = "rescue"
+    EXPIRE = "expire"
+    ABORT = "abort"
+    FORCE_START = "force_start"
+    SET_PRIORITY = "set_priority"
+    RETRY = "retry"
+    DELETE = "delete"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One line of the table of legal changes. `target` None means removed; several targets, decided by the job."""
+
+    operation: Operation
+    source: frozenset[State]  # empty: the job is not stored yet
+    targets: tuple[State | None, ...]
+    when: str
+
+
+def _change(operation: Operation, source: set[State] | frozenset[State], *targets: State | None, when: str) -> Change:
+    return Change(operation, frozenset(source), targets, when)
+
+
+# An abort that was asked of a held job wins over every ending but `completed`: that is why ABORTED stands in so many
+# lines. Changes by a worker also need its token; see storage/contract.py.
+LEGAL_CHANGES: tuple[Change, ...] = (
+    _change(Operation.ENQUEUE, set(), QUEUED, SCHEDULED, when="a client asks; scheduled when it has a delay"),
+    _change(Operation.PROMOTE, {SCHEDULED, RETRYING}, QUEUED, when="due"),
+    _change(Operation.RESERVE, {QUEUED}, RESERVED, when="a worker serves its queue, which is not paused, or forced"),
+    _change(Operation.START, {RESERVED}, RUNNING, when="its worker begins"),
+    _change(Operation.COMPLETE, HELD, COMPLETED, when="the task returned; a short job needs no `start` before"),
+    _change(Operation.FAIL, HELD, RETRYING, QUEUED, DEAD, ABORTED, when="the task raised or ran too long"),
+    _change(Operation.SNOOZE, HELD, SCHEDULED, ABORTED, when="the task asked to be called later"),
+    _change(Operation.STOP, HELD, ABORTED, when="its worker stopped it, as it was asked to"),
+    _change(Operation.RELEASE, HELD, QUEUED, ABORTED, when="an ordered stop; nothing is counted"),
+    _change(Operation.RESCUE, HELD, QUEUED, DEAD, ABORTED, when="its worker died or fell silent"),
+    _change(Operation.EXPIRE, UNFINISHED, ABORTED, RESERVED, RUNNING, when="its time is over; a held one is asked"),
+    _change(Operation.ABORT, UNFINISHED, ABORTED, RESERVED, RUNNING, when="an operator says so; a held one is asked"),
+    _change(Operation.FORCE_START, WAITING, QUEUED, when="an operator says: now"),
+    _change(Operation.SET_PRIORITY, WAITING, *WAITING, when="an operator moves it in line; the state stays"),
+    _change(Operation.RETRY, {DEAD, ABORTED, RETRYING}, QUEUED, when="an operator says: again"),
+    _change(Operation.DELETE, WAITING | FINAL, None, when="an operator, retention, or the last subscriber"),
+)
+
+_SOURCES = {change.operation: change.source for change in LEGAL_CHANGES}
+
+
+def is_legal(operation: Operation, state: State) -> bool:
+    """May this be done to a job in this state?"""
+    return state in _SOURCES[operation]
+
+
+def sources(operation: Operation) -> frozenset[State]:
+    """The states in which this may be done."""
+    return _SOURCES[operation]

@@ -1,0 +1,64 @@
+"""Outcomes: what an attempt came to, as a value. A worker hands them to the storage's `finish`.
+
+Each carries the token of the attempt. `ran` is how long it ran and `ago` how long ago it ended, in microseconds:
+durations, because a worker's clock is nobody's truth.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from packhorse.failure import Failure
+from packhorse.job import Reason, Token
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The task returned; `result` is JSON text."""
+
+    token: Token
+    result: str | None = None
+    ran: int = 0
+    ago: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The task raised or ran too long. `retry_in` is the wait before the next attempt; None: no more attempts."""
+
+    token: Token
+    failure: Failure
+    retry_in: int | None = None
+    reason: Reason = Reason.FAILED
+    ran: int = 0
+    ago: int = 0
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """The task asked to be called again later; not a failure."""
+
+    token: Token
+    delay: int
+    ran: int = 0
+    ago: int = 0
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The worker ended the attempt because of an abort or a timeout over the whole job."""
+
+    token: Token
+    reason: Reason = Reason.ABORTED
+    failure: Failure | None = None
+    ran: int = 0
+    ago: int = 0
+
+
+Outcome = Completed | Failed | Snoozed | Stopped
+
+
+class Verdict(StrEnum):
+    """What the storage says to a token."""
+
+    ACCEPTED = "accepted"
+    REPEATED = "repeated"  # it had been accepted before; the first answer was lost on the way
+    STALE = "stale"  # the job has changed hands; nothing was changed

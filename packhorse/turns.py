@@ -1,0 +1,55 @@
+"""Turns: how queues of one rank share the workers, by weight.
+
+Each queue has a pass that rises by 1/weight for every job taken; the queue with the lowest pass goes next. So a
+queue of weight 3 gets three turns for one of weight 1, exactly, and a backlog of a million starves nobody.
+Storages ask this when they reserve; it keeps no I/O, only the passes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+
+class Turns:
+    """The passes of the queues that this process has served."""
+
+    def __init__(self) -> None:
+        self._passes: dict[str, float] = {}
+        # The pass of the queue served last. A queue that was empty for long starts here, so it cannot claim the
+        # turns that it did not need.
+        self._present = 0.0
+
+    def share(self, available: Mapping[str, int], weights: Mapping[str, int], limit: int) -> dict[str, int]:
+        """How many jobs to take from each queue: at most `limit` in all and `available[queue]` from each.
+
+        >>> Turns().share({"a": 400, "b": 400}, {"a": 3, "b": 1}, 100)
+        {'a': 75, 'b': 25}
+        """
+        if len(available) == 1:
+            ((queue, count),) = available.items()
+            self._advance(queue, weights.get(queue, 1), min(count, limit))
+            return {queue: min(count, limit)}
+        taken = dict.fromkeys(available, 0)
+        line = [(self._pass_of(queue), queue) for queue, count in available.items() if count > 0]
+        heapq.heapify(line)
+        while line and limit > 0:
+            start, queue = line[0]
+            taken[queue] += 1
+            limit -= 1
+            self._present = start
+            self._passes[queue] = start + 1.0 / weights.get(queue, 1)
+            if taken[queue] < available[queue]:
+                heapq.heapreplace(line, (self._passes[queue], queue))
+            else:
+                heapq.heappop(line)
+        return {queue: count for queue, count in taken.items() if count}
+
+    def _advance(self, queue: str, weight: int, count: int) -> None:
+        if count > 0:
+            start = self._pass_of(queue)
+            self._present = start + (count - 1) / weight
+            self._passes[queue] = start + count / weight
+
+    def _pass_of(self, queue: str) -> float:
+        return max(self._passes.get(queue, 0.0), self._present)
