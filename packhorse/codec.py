@@ -1,0 +1,520 @@
+"""Arguments and results to JSON text and back.
+
+The client encodes when it enqueues, the worker decodes before it calls the task. A payload is always one JSON object,
+argument name to value, so that any language can enqueue and anyone can read it. What was encoded comes back equal by
+its type hint; what JSON cannot hold is refused at enqueue with the argument's name, never stored as something else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import re
+import reprlib
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from packhorse.errors import BadArguments, PayloadTooLarge
+
+PAYLOAD_LIMIT = 1024 * 1024
+"""The most bytes of JSON, in UTF-8, that a job's arguments or its result may have."""
+
+DEPTH_LIMIT = 64
+"""The most levels of lists and objects inside each other."""
+
+Function = Callable[..., Any]
+
+
+class Signature:
+    """What a task's function takes: binds a call to names, writes it as JSON, and reads it back by type hint.
+
+    >>> def send_notice(user_id: int, email: str = "") -> None: ...
+    >>> Signature.of(send_notice).encode((7,), {"email": "a@b.c"})
+    '{"user_id":7,"email":"a@b.c"}'
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.name = getattr(innermost(function), "__qualname__", repr(function)).rpartition("<locals>.")[2]
+        self._parameters = _parameters_of(function, self.name)
+        self._only_by_position = self._of_kind(inspect.Parameter.POSITIONAL_ONLY)
+        self._by_position = self._only_by_position + self._of_kind(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._star = next(iter(self._of_kind(inspect.Parameter.VAR_POSITIONAL)), None)
+        self._double_star = next(iter(self._of_kind(inspect.Parameter.VAR_KEYWORD)), None)
+        self.names = tuple(name for name in self._parameters if name != self._double_star)
+        self._by_keyword = frozenset(self.names) - {*self._only_by_position, self._star}
+        self._required = frozenset(
+            n for n in self.names if n != self._star and self._parameters[n].default is inspect.Parameter.empty
+        )
+        self._reader: msgspec.json.Decoder[Any] | None = None
+        self._extra_reader: msgspec.json.Decoder[Any] | None = None
+
+    @staticmethod
+    def of(function: Function) -> Signature:
+        """The signature of a function, bound method, partial or other callable; the same object each time."""
+        try:
+            return _signature_of(function)
+        except TypeError:  # a callable that cannot be hashed, so not remembered either
+            return Signature(function)
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether the function has **keywords, so that any argument name fits."""
+        return self._double_star is not None
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The call as argument name to value; arguments that were not given stay out, so their defaults apply later.
+
+        Further positional arguments become a list under the name of `*args`; further keywords are merged in.
+        """
+        bound = dict(zip(self._by_position, args, strict=False))
+        if len(args) > len(self._by_position):
+            if self._star is None:
+                count = f"{len(args)}, and it takes {len(bound)}"
+                raise BadArguments(f"{self.name}() got too many arguments by position: {count}")
+            bound[self._star] = list(args[len(self._by_position) :])
+        if not (kwargs.keys() <= self._by_keyword and bound.keys().isdisjoint(kwargs)):
+            self._check_keywords(kwargs, bound)
+        bound.update(kwargs)
+        if not self._required <= bound.keys():
+            raise self._missing([name for name in self.names if name in self._required and name not in bound])
+        return bound
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = PAYLOAD_LIMIT) -> str:
+        """The call as the text of one JSON object."""
+        if args or not self._required <= kwargs.keys() <= self._by_keyword:
+            kwargs = self.bind(args, kwargs)
+        return _to_text(kwargs, limit, self.name)
+
+    def decode(self, text: str) -> dict[str, Any]:
+        """The stored arguments, converted by type hint; raises BadArguments where they do not fit the function."""
+        reader = self._reader or self.prepare()
+        try:
+            found = msgspec.structs.asdict(reader.decode(text))
+            if self._extra_reader:
+                found.update(self._extras(text, self._extra_reader))
+        except (ValueError, TypeError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+            raise self._mismatch(text, error) from error
+        if len(found) > len(self._required):
+            return {name: value for name, value in found.items() if value is not msgspec.UNSET}
+        return found
+
+    def call_with(self, decoded: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What `decode` gave, as positional and keyword arguments for `function(*args, **kwargs)`."""
+        if not self._only_by_position and self._star is None:
+            return (), decoded
+        kwargs = dict(decoded)
+        rest = kwargs.pop(self._star, ()) if self._star else ()
+        names = self._by_position if rest else self._only_by_position
+        args = [kwargs.pop(name) if name in kwargs else self._parameters[name].default for name in names]
+        return (*args, *rest), kwargs
+
+    def prepare(self) -> msgspec.json.Decoder[Any]:
+        """Build what `decode` needs; raises BadArguments if a type hint cannot be found or cannot be read from JSON.
+
+        `decode` does it at need, because at registration the names that hints use may not exist yet. A worker that
+        does it when it starts learns of a bad hint before the first job.
+        """
+        hints = {name: self._hint(parameter) for name, parameter in self._parameters.items()}
+        if self._double_star:
+            self._extra_reader = msgspec.json.Decoder(hints.pop(self._double_star), dec_hook=_from_json)
+        if self._star:
+            hints[self._star] = types.GenericAlias(list, (hints[self._star],))
+        fields = [(n, hint) if n in self._required else (n, hint, msgspec.UNSET) for n, hint in hints.items()]
+        shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not self.takes_any_name)
+        self._reader = msgspec.json.Decoder(shape, dec_hook=_from_json)
+        return self._reader
+
+    @functools.cached_property
+    def result_hint(self) -> Any:
+        """The type that the function says it returns, for `decode_result`; Any if it says none that can be read."""
+        try:
+            returned = _signature(self.function).return_annotation
+            return Any if returned is inspect.Signature.empty else _readable(_resolve(returned, self.function))
+        except (NameError, TypeError, ValueError, AttributeError, SyntaxError):
+            return Any
+
+    def _of_kind(self, kind: Any) -> tuple[str, ...]:
+        return tuple(p.name for p in self._parameters.values() if p.kind is kind)
+
+    def _hint(self, parameter: inspect.Parameter) -> Any:
+        if parameter.annotation is parameter.empty:
+            return Any
+        why: Exception
+        try:
+            hint = _resolve(parameter.annotation, self.function)
+            return _readable(typing.Optional[hint] if parameter.default is None else hint)  # noqa: UP045
+        except (NameError, AttributeError, SyntaxError) as error:
+            problem, why = "cannot be found", error
+            advice = "import or define it at the top of its module, outside `if TYPE_CHECKING`"
+        except TypeError as error:
+            problem, why = "cannot be read from JSON", error
+            advice = "use plain types, dataclasses or msgspec structs, or leave the hint out"
+        what = f"{self.name}(): the type hint of the argument {parameter.name!r} {problem}"
+        raise BadArguments(what, argument=parameter.name, why=str(why), hint=advice) from why
+
+    def _extras(self, text: str, reader: msgspec.json.Decoder[Any]) -> Iterator[tuple[str, Any]]:
+        for name, raw in _RAW_OBJECT.decode(text).items():
+            if name not in self.names:
+                try:
+                    yield name, reader.decode(raw)
+                except msgspec.ValidationError as error:
+                    what, path = _split_message(error)
+                    raise msgspec.ValidationError(f"{what} - at `$.{name}{path}`") from error
+
+    def _check_keywords(self, kwargs: dict[str, Any], bound: dict[str, Any]) -> None:
+        for name in kwargs:
+            if name in self._only_by_position or name == self._star:
+                raise BadArguments(f"{self.name}() takes {name!r} by position, not as a keyword", argument=name)
+            if name in bound:
+                raise BadArguments(f"{self.name}() got two values for the argument {name!r}", argument=name)
+            if name not in self.names and not self.takes_any_name:
+                raise self._unknown(name)
+
+    def _unknown(self, name: str) -> BadArguments:
+        rest = nearest(name, self.names) or f"; it takes {', '.join(self.names) or 'none'}"
+        return BadArguments(f"{self.name}() has no argument {name!r}{rest}", argument=name)
+
+    def _missing(self, names: list[str]) -> BadArguments:
+        what = "the argument" if len(names) == 1 else "the arguments"
+        return BadArguments(f"{self.name}() needs {what} {' and '.join(map(repr, names))}", argument=names[0])
+
+    def _mismatch(self, text: str, error: Exception) -> BadArguments:
+        what, path = _split_message(error)
+        if not path and (field := re.fullmatch(r"object (missing|contains) .*`(.+)`", what)):
+            return self._missing([field[2]]) if field[1] == "missing" else self._unknown(field[2])
+        if not path:
+            return BadArguments(f"the stored arguments of {self.name}() cannot be read", why=what)
+        argument = re.split(r"[.\[]", path[1:])[0]
+        where = f"argument {argument!r}" + (f" at {path[1:]}" if path[1:] != argument else "")
+        came = None
+        with suppress(ValueError, LookupError, RecursionError):
+            came = f"it is {reprlib.repr(msgspec.json.decode(text)[argument])}"
+        return BadArguments(f"{self.name}(): {where}: {what}", argument=argument, why=came)
+
+
+@functools.lru_cache(maxsize=1024)
+def _signature_of(function: Function) -> Signature:
+    return Signature(function)
+
+
+def encode_args(args: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> str:
+    """Arguments by name as the text of one JSON object, for a task whose function is not known here."""
+    for name in args:
+        if not isinstance(name, str):
+            raise BadArguments(f"the names of arguments are text, not {name!r}", hint='e.g. {"user_id": 7}')
+    return _to_text(dict(args), limit, "")
+
+
+def encode_result(value: Any, limit: int = PAYLOAD_LIMIT) -> str:
+    """What a task returned, as JSON text."""
+    return _to_text(value, limit, None)
+
+
+def decode_result(text: str, type_hint: Any = Any) -> Any:
+    """A stored result, converted to `type_hint`; raises BadArguments if it does not fit."""
+    try:
+        return msgspec.json.decode(text, type=type_hint, dec_hook=_from_json)
+    except (ValueError, TypeError, RecursionError) as error:
+        what, path = _split_message(error)
+        raise BadArguments(f"the stored result{path and f' at {path}'} cannot be read: {what}") from error
+
+
+def canonical_json(value: Any) -> bytes:
+    """`value` as JSON with the keys of objects and the members of sets in order: equal values give equal bytes."""
+    return _CANONICAL.encode(value)
+
+
+def nearest(name: str, names: Iterable[str], most: int = 1) -> str:
+    """The end of a sentence about a misspelt name: "; did you mean 'email'?", or nothing if none is like it."""
+    found = difflib.get_close_matches(name, list(names), n=most)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+# --- Functions and their hints ---
+
+
+def innermost(function: Any) -> Any:
+    """The plain function inside partials, methods, decorators and callable objects: where the code is."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif inspect.isfunction(inspect.getattr_static(type(function), "__call__", None)):
+            function = type(function).__call__
+        else:
+            return function
+
+
+def _signature(function: Function) -> inspect.Signature:
+    if sys.version_info >= (3, 14):  # hints are computed when asked for, and their names may not exist yet
+        import annotationlib
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def _parameters_of(function: Function, name: str) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(_signature(function).parameters)
+    except (ValueError, TypeError) as error:
+        advice = "wrap it in a function of your own"
+        raise BadArguments(f"{name} does not tell which arguments it takes", why=str(error), hint=advice) from error
+
+
+def _resolve(annotation: Any, function: Function) -> Any:
+    """A hint as a type: text and forward references are looked up where the function was written."""
+    home = innermost(function)
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
+    generics = {parameter.__name__: parameter for parameter in getattr(home, "__type_params__", ())}
+    return typing.get_type_hints(holder, getattr(home, "__globals__", {}), generics, include_extras=True)["it"]
+
+
+def _readable(hint: Any) -> Any:
+    """The hint as msgspec takes it: a union whose members look alike in JSON becomes one that tries them in turn."""
+    try:
+        msgspec.json.Decoder(hint)
+        return hint
+    except TypeError:
+        origin, members = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (typing.Union, types.UnionType):
+            return _EitherType("Either", (), {"members": tuple(map(_readable, members))})
+        if not isinstance(origin, type) or not members:
+            raise
+        return origin[tuple(member if member is ... else _readable(member) for member in members)]  # type: ignore[index]
+
+
+class _EitherType(type):
+    """A union such as `date | str`, as a type of its own, because msgspec cannot tell its members apart."""
+
+    members: tuple[Any, ...]
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return True  # msgspec asks about what `convert` made
+
+    def convert(cls, value: Any) -> Any:
+        """The member that is written just as it was read; else the first that fits."""
+        fitting = []
+        for member in sorted(cls.members, key=lambda m: (typing.get_origin(m) or m) in _GREEDY):
+            try:
+                found = msgspec.convert(value, member, dec_hook=_from_json, str_keys=True)
+            except ValueError:
+                continue
+            if msgspec.to_builtins(found, enc_hook=_to_json, str_keys=True) == value:
+                return found
+            fitting.append(found)
+        if not fitting:
+            names = " | ".join(getattr(member, "__name__", str(member)) for member in cls.members)
+            raise ValueError(f"Expected `{names}`, got `{type(value).__name__}`")
+        return fitting[0]
+
+
+_GREEDY: tuple[Any, ...] = (str, dict, list, Any)  # they fit nearly everything, so they are tried last
+
+
+# --- Values ---
+
+
+def _to_json(value: Any) -> Any:
+    """msgspec asks this about a value of a type that it does not know."""
+    if isinstance(value, str):
+        return str.__str__(value)  # of a subclass, whose own __str__ may say something else
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(type(value), "model_dump"):  # pydantic, which need not be installed
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+_WRITTEN_AS: dict[type, type] = {str: str, int: int, float: float, PurePath: str}
+
+
+def _from_json(kind: Any, value: Any) -> Any:
+    """msgspec asks this about a hint of a type that it does not know; it refuses what is not of that type then."""
+    if isinstance(kind, _EitherType):
+        return kind.convert(value)
+    if hasattr(kind, "model_validate_json"):
+        try:
+            return kind.model_validate_json(msgspec.json.encode(value))
+        except ValueError as error:
+            raise ValueError(_first_problem(error)) from error
+    if isinstance(kind, type) and any(
+        issubclass(kind, ours) and isinstance(value, plain) for ours, plain in _WRITTEN_AS.items()
+    ):
+        return kind(value)
+    return value
+
+
+def _first_problem(error: Any) -> str:
+    first = error.errors(include_url=False)[0]  # pydantic's whole message is a page long
+    return ": ".join([*map(str, first["loc"]), first["msg"]])
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_to_json)
+_CANONICAL = msgspec.json.Encoder(enc_hook=_to_json, order="sorted")
+_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = _ENCODER.encode
+
+
+def _to_text(value: Any, limit: int, owner: str | None) -> str:
+    """`value` as JSON; `owner` is the function whose arguments these are, "" if unknown, None for a result."""
+    try:
+        raw = _encode(value)
+    except Exception as error:  # a value's own code may raise anything
+        raise _refusal(value, owner) from error
+    if len(raw) > limit:
+        what = "the data of the result" if owner is None else f"the arguments{owner and f' of {owner}()'}"
+        raise PayloadTooLarge(what, len(raw), limit)
+    if _fault_in(raw, value):
+        raise _refusal(value, owner)
+    return raw.decode()
+
+
+def _fault(value: Any) -> str | None:
+    """Which of the faults in `_refusal` this value has, if any."""
+    try:
+        return _fault_in(_encode(value), value)
+    except RecursionError:
+        return "depth"
+    except UnicodeEncodeError:
+        return "surrogate"
+    except Exception:  # noqa: BLE001 - a value's own code may raise anything
+        return "type"
+
+
+def _fault_in(raw: bytes, value: Any) -> str | None:
+    """What JSON was made of and cannot give back. Each look at the text is cheap, and most end there."""
+    if len(raw) > 2 * DEPTH_LIMIT and _is_too_deep(raw):
+        return "depth"
+    if b"null" in raw and not _came_back_equal(raw, value) and _holds_nan(value):  # msgspec writes NaN as null
+        return "nan"
+    if b"\\u0000" in raw and _NUL.search(raw):
+        return "nul"
+    return None
+
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_NOISE = bytes(set(range(256)) - set(b'[]{}"'))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+
+
+def _is_too_deep(raw: bytes) -> bool:
+    if raw.count(b"[") + raw.count(b"{") <= DEPTH_LIMIT:
+        return False
+    quoted = raw.replace(rb"\\", b"").replace(rb"\"", b"").translate(_ONE_KIND, _NOISE).replace(b'""', b"")
+    brackets = re.sub(rb'"[^"]*"', b"", quoted)
+    for _ in range(DEPTH_LIMIT):
+        brackets = brackets.replace(b"[]", b"")  # takes the innermost level away
+        if not brackets:
+            return False
+    return True
+
+
+def _came_back_equal(raw: bytes, value: Any) -> bool:
+    """Far quicker than to search for NaN, and it settles the matter for plain values."""
+    try:
+        return bool(msgspec.json.decode(raw) == value)
+    except Exception:  # noqa: BLE001 - a value's own comparison may raise anything
+        return False
+
+
+def _holds_nan(value: Any) -> bool:
+    kind = type(value)
+    if kind in (str, int, bool, types.NoneType, msgspec.Raw):
+        return False
+    if kind is float:
+        return not math.isfinite(value)
+    if kind is dict:
+        return any(map(_holds_nan, value.values()))
+    if kind in (list, tuple, set, frozenset):
+        return any(map(_holds_nan, value))
+    return _holds_nan(msgspec.to_builtins(value, enc_hook=_to_json))
+
+
+# --- Saying what is wrong ---
+
+
+def _split_message(error: Exception) -> tuple[str, str]:
+    """msgspec's "Expected `int`, got `str` - at `$.user.age`" as "expected int, got str" and ".user.age"."""
+    what, _, path = str(error).partition(" - at `$")
+    if got := re.fullmatch("Expected `(.+)`, got `(.+)`", what):
+        what = f"expected {got[1]}, got {got[2]}"
+    return what[:1].lower() + what[1:], path.removesuffix("`")
+
+
+def _refusal(value: Any, owner: str | None) -> BadArguments:
+    """The error that names the innermost value which cannot become JSON, and says why."""
+    where, argument, fault = "the result", None, _fault(value)
+    if owner is not None:
+        argument = next((name for name in value if _fault({name: value[name]})), next(iter(value)))
+        where, value, fault = f"argument {argument!r}", value[argument], _fault({argument: value[argument]})
+    value, path, is_circle = _descend(value, fault)
+    what, hint = _describe(value, "circle" if is_circle else fault)
+    if path and fault != "depth":
+        where += f" at {argument or ''}{path}"
+    prefix = f"{owner}(): " if owner else ""
+    return BadArguments(f"{prefix}{where}: {what}", argument=argument, hint=hint)
+
+
+def _descend(value: Any, fault: str | None) -> tuple[Any, str, bool]:
+    """The innermost value with this fault, the path to it, and whether the way leads in a circle."""
+    path, passed = "", {id(value)}
+    for _ in range(DEPTH_LIMIT):
+        step, child = next(((s, c) for s, c in _children(value) if _fault(c) == fault), (None, None))
+        if step is None:
+            break
+        if id(child) in passed:
+            return value, path, True
+        path, value = path + step, child
+        passed.add(id(child))
+    return value, path, False
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]", child
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, child in enumerate(value):
+            yield f"[{index}]", child
+    elif not isinstance(value, type):
+        attrs = [field.name for field in getattr(value, "__attrs_attrs__", ())]
+        for name in getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", attrs):
+            yield f".{name}", getattr(value, name, None)
+
+
+def _describe(value: Any, fault: str | None) -> tuple[str, str]:
+    match fault:
+        case "circle":
+            return "it contains itself", "pass the ids of what belongs together"
+        case "depth":
+            return f"it is nested deeper than {DEPTH_LIMIT} levels", "store it elsewhere and pass a reference"
+        case "surrogate":
+            return "text with half a character (a lone surrogate) cannot become JSON", "pass bytes, or repair the text"
+        case "nan":
+            return f"{value!r} cannot become JSON, which has no NaN or Infinity", "pass None, or text"
+        case "nul":
+            return "text with a NUL character cannot be stored by PostgreSQL", "remove the '\\0', or pass bytes"
+    if isinstance(value, int):
+        return "an integer of more than 4,300 digits cannot become JSON", "pass it as text, in hexadecimal"
+    if isinstance(value, dict):
+        key = next((key for key in value if _fault({key: None})), None)
+        return f"the key {key!r} cannot become JSON", "the keys of a dict are text or numbers"
+    return f"<{type(value).__name__} object> cannot become JSON", "pass its id, or make it a dataclass"

@@ -1,0 +1,253 @@
+"""Settings and where each came from: arguments, then environment, then pyproject.toml, then the defaults.
+
+The app and the command line call `load_settings` once, at the start; everything below them is handed a `Settings`.
+All mistakes are reported together in one SettingsError, and a password in a URL is never shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, get_type_hints
+
+import msgspec
+
+from packhorse.clock import DAY, HOUR, MINUTE, SECOND, microseconds
+from packhorse.errors import BadValue, SettingsError
+
+_SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_SPANS = {"d": DAY, "h": HOUR, "m": MINUTE, "s": SECOND, "ms": 1_000, "us": 1}
+_MIB = _SIZES["MiB"]
+
+_PASSWORD = re.compile(r"^([a-z][a-z0-9+.-]*://[^/:@?#\[]*):(?!\d+(?:[/?#,]|$))(?:[^?]*|.*)@", re.I | re.S)
+_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd|secret|token|api_?key)[^=&]*=)[^&]*", re.I)
+
+
+def mask_url(url: str) -> str:
+    """The URL as it may be shown: passwords become `***`.
+
+    >>> mask_url("redis://worker:hunter2@cache:6379/0?password=hunter2")
+    'redis://worker:***@cache:6379/0?password=***'
+    """
+    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A kind of setting: `read` takes a user's value or raises BadValue, `show` writes the kept value for people."""
+
+    example: str
+    pattern: str = ".+"
+
+    def read(self, name: str, value: object) -> object:
+        if isinstance(value, str) and re.fullmatch(self.pattern, value.strip()):
+            return value.strip()
+        shown = repr(mask_url(value)) if isinstance(value, str) else f"of type {type(value).__name__}"
+        raise BadValue(f"{name} must be text such as {self.example!r}, not {shown}")
+
+    def show(self, value: Any) -> str:
+        return mask_url(value)
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A whole number between two bounds."""
+
+    least: int
+    most: int
+    wanted: ClassVar[str] = "a whole number"
+
+    def read(self, name: str, value: object) -> object:
+        number = self._number(name, value)
+        if not self.least <= number <= self.most:
+            bounds = f"from {self.show(self.least)} to {self.show(self.most)}"
+            raise BadValue(f"{name} must be {bounds}, not {self.show(number)}")
+        return number
+
+    def show(self, value: Any) -> str:
+        return str(value)
+
+    def _number(self, name: str, value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip()):
+            return int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise BadValue(f"{name} must be {self.wanted}, not {value!r}")
+
+
+class Size(Whole, frozen=True):
+    """Bytes: users write a number, or text such as "512KiB"."""
+
+    wanted: ClassVar[str] = "bytes or text such as '512KiB'"
+
+    def show(self, value: Any) -> str:
+        return _in_units(value, _SIZES, "B")
+
+    def _number(self, name: str, value: object) -> int:
+        found = re.fullmatch(r"([0-9]{1,18}) *([KMG]iB)", value.strip()) if isinstance(value, str) else None
+        return int(found[1]) * _SIZES[found[2]] if found else super()._number(name, value)
+
+
+class Span(Whole, frozen=True):
+    """A duration: users write seconds, a timedelta or text such as "10m"; it is kept as microseconds."""
+
+    def show(self, value: Any) -> str:
+        return _in_units(value, _SPANS, "s")
+
+    def _number(self, name: str, value: Any) -> int:
+        return microseconds(value, name)
+
+
+def _in_units(value: int, units: Mapping[str, int], unit_of_zero: str) -> str:
+    unit = next(unit for unit, size in units.items() if value % size == 0) if value else unit_of_zero
+    return f"{value // units[unit]}{unit}"
+
+
+_COUNT = Whole(1, 1_000_000)
+_LIMIT = Size(1_024, 1 << 30)
+_GRACE = Span(0, DAY)
+_KEEP = Span(0, 36_500 * DAY)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set. Each `Span` is kept in microseconds and each `Size` in bytes, whatever users wrote.
+
+    `load_settings` makes one from users' values and checks them; the constructor takes kept values as they are.
+    """
+
+    url: Annotated[str, Text("sqlite:///packhorse.db")] = "sqlite:///packhorse.db"
+    app: Annotated[str | None, Text("module:attribute", r"[\w.]+:[\w.]+|.+\.py(:[\w.]+)?")] = None
+    payload_limit: Annotated[int, _LIMIT] = _MIB
+    result_limit: Annotated[int, _LIMIT] = _MIB
+    max_attempts: Annotated[int, _COUNT] = 4
+    max_halts: Annotated[int, _COUNT] = 3
+
+    heartbeat: Annotated[int, Span(SECOND // 10, HOUR)] = 5 * SECOND
+    lease: Annotated[int, Span(SECOND // 5, DAY)] = 15 * SECOND
+
+    min_workers: Annotated[int, Whole(0, 1_024)] = 1
+    max_workers: Annotated[int | None, Whole(1, 1_024)] = None  # None: as many as there are CPUs
+    concurrency: Annotated[int, Whole(1, 10_000)] = 10
+    idle_stop: Annotated[int, _KEEP] = 60 * SECOND
+    abort_grace: Annotated[int, _GRACE] = 2 * SECOND
+    stop_grace: Annotated[int, _GRACE] = 30 * SECOND
+    max_forced: Annotated[int | None, Whole(0, 10_000)] = None  # None: as many as there are CPUs
+
+    keep_completed: Annotated[int, _KEEP] = 24 * HOUR
+    keep_dead: Annotated[int, _KEEP] = 30 * DAY
+    keep_aborted: Annotated[int, _KEEP] = 30 * DAY
+    keep_events: Annotated[int, _KEEP] = 30 * DAY
+    keep_log_lines: Annotated[int, Whole(0, 1_000_000)] = 1_000  # of each job
+
+    web_host: Annotated[str, Text("127.0.0.1")] = "127.0.0.1"
+    web_port: Annotated[int, Whole(0, 65_535)] = 5040  # 0: any free port
+
+    sources: dict[str, str] = {}
+
+    def source_of(self, name: str) -> str:
+        """Where the value of this setting came from, such as "PACKHORSE_URL in the environment"."""
+        _kind(name)
+        return self.sources.get(name, "default")
+
+    def shown(self, name: str) -> str:
+        """The value of this setting as people write it, passwords masked; "" when it is not set."""
+        kind, value = _kind(name), getattr(self, name, None)
+        return "" if value is None else kind.show(value)
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={self.shown(name)!r}' for name in _KINDS)})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, self.shown(name)) for name in _KINDS]
+
+
+_KINDS: dict[str, Text | Whole] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Settings, include_extras=True).items()
+    if name != "sources"
+}
+
+
+def _kind(name: str) -> Text | Whole:
+    if name in _KINDS:
+        return _KINDS[name]
+    near = difflib.get_close_matches(name, _KINDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KINDS)}"
+    raise BadValue(f"there is no setting {name!r}", hint=hint)
+
+
+Found = dict[str, tuple[object, str]]
+"""For each name the value as it was written, and its source."""
+
+
+def load_settings(
+    arguments: Mapping[str, object] = {},
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Settings:
+    """The settings of this process; SettingsError names every problem at once.
+
+    An argument that is None, or an empty environment variable, counts as not given. `directory` is where the search
+    for pyproject.toml begins: the nearest one upwards is read.
+    """
+    problems: list[str] = []
+    found = _from_file(directory or Path.cwd(), problems)
+    found |= _from_environment(os.environ if environment is None else environment)
+    found |= {name: (value, f"argument {name}=") for name, value in arguments.items() if value is not None}
+    values: dict[str, Any] = {}
+    for name, (value, source) in found.items():
+        try:
+            values[name] = _kind(name).read(name, value)
+        except BadValue as error:
+            problems.append(f"{source}: {error}")
+    settings = Settings(**values, sources={name: found[name][1] for name in values})
+    wrong = found.keys() - values.keys()
+    problems += [text for names, text in _contradictions(settings) if not wrong.intersection(names)]
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def _from_environment(environment: Mapping[str, str]) -> Found:
+    found: Found = {}
+    for variable, value in environment.items():
+        name = variable.removeprefix("PACKHORSE_").lower()
+        # Variables of others may begin so too, such as those that Kubernetes sets for a service of this name:
+        # only what looks like a misspelt setting is worth an error.
+        if variable.startswith("PACKHORSE_") and value and difflib.get_close_matches(name, _KINDS, cutoff=0.85):
+            found[name] = (value, f"{variable} in the environment")
+    return found
+
+
+def _from_file(directory: Path, problems: list[str]) -> Found:
+    folders = [directory.absolute(), *directory.absolute().parents]
+    path = next((folder / "pyproject.toml" for folder in folders if (folder / "pyproject.toml").is_file()), None)
+    if path is None:
+        return {}
+    try:
+        tools = tomllib.loads(path.read_text("utf-8")).get("tool", {})
+        table = tools.get("packhorse", {}) if isinstance(tools, dict) else tools
+        if isinstance(table, dict):
+            return {name: (value, f"[tool.packhorse] {name} in pyproject.toml") for name, value in table.items()}
+        problems.append(f"{path}: packhorse must be a table - write [tool.packhorse] above its settings")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        problems.append(f"{path} is not UTF-8 text (at line {line})")
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{path} is not valid TOML: {error}")
+    except OSError as error:
+        problems.append(f"{path} cannot be read: {error.strerror}")
+    return {}
+
+
+def _contradictions(settings: Settings) -> Iterable[tuple[set[str], str]]:
+    def told(name: str) -> str:
+        return f"{name} ({settings.shown(name)}, {settings.source_of(name)})"
+
+    if settings.heartbeat * 2 > settings.lease:
+        text = f"{told('lease')} must be at least twice {told('heartbeat')}, or one late beat looks like a death"
+        yield {"heartbeat", "lease"}, text
+    if settings.max_workers is not None and settings.min_workers > settings.max_workers:
+        yield {"min_workers", "max_workers"}, f"{told('min_workers')} must not exceed {told('max_workers')}"

@@ -1,0 +1,376 @@
+"""What is registered: tasks, the options they carry, and the rules for their names.
+
+The app fills a `Registry` and parses users' words here; workers look tasks up in it. Everything is frozen once made,
+and a wrong word is refused when it is written, with the option's name and what it may be.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from packhorse.clock import microseconds
+from packhorse.codec import Function, Signature, canonical_json, innermost, nearest
+from packhorse.errors import BadValue, TaskExists, TaskNotFound
+from packhorse.job import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from packhorse.retry import Backoff, parse_backoff
+
+NAME_LIMIT = 128
+HEAVIEST = 100_000
+MOST_ATTEMPTS = 100_000
+MOST_HALTS = 1_000
+_KEY_LIMIT = 120  # characters of a user's own unique key that are stored as they are
+
+ErrorClasses = tuple[type[BaseException], ...]
+
+
+class Worker:
+    """A task as an object: subclass it, write `run`, and register an instance.
+
+    >>> class Fibonacci(Worker):
+    ...     def run(self, n: int) -> int:
+    ...         return n if n < 2 else self.run(n - 1) + self.run(n - 2)
+    """
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the job; what it returns is the job's result."""
+        raise NotImplementedError(f"{type(self).__name__} has no method run")
+
+    def on_result(self, job: Any) -> None:
+        """Called after each job of this task has ended, with the job. Write it only if you need it."""
+
+
+def check_name(text: str, what: str = "name") -> str:
+    """`text` if it may name a task or a queue: 1 to 128 letters, digits, `_`, `.`, `:` and `-`; else BadValue."""
+    if not isinstance(text, str) or not text:
+        raise BadValue(f"{what} must be text, not {text!r}", hint="e.g. 'send_notice'")
+    if len(text) > NAME_LIMIT:
+        raise BadValue(f"{what} {text[:20]!r}… has {len(text)} characters; the limit is {NAME_LIMIT}")
+    if wrong := re.search(r"[^A-Za-z0-9_.:-]", text):
+        example = re.sub(r"[^A-Za-z0-9_.:-]+", "_", text).strip("_") or "send_notice"
+        allowed = "use letters, digits and _ . : -"
+        raise BadValue(f"{what} {text!r} contains {wrong[0]!r}", hint=f"{allowed}, e.g. {example!r}")
+    return text
+
+
+class Unique(msgspec.Struct, frozen=True, kw_only=True):
+    """At most one such job at a time: the same arguments, the same values of some of them, or the same key.
+
+    It holds until the job finishes or starts, or, with a `period` in microseconds, for so long after the enqueueing.
+    """
+
+    by: str | tuple[str, ...] | None = "args"  # or the names of the arguments that count; None with a key
+    key: str | None = None
+    period: int | None = None
+    until: str = "finish"  # or "start"
+    on_conflict: str = "keep"  # or "replace", "reject"
+
+    def __post_init__(self) -> None:
+        _check_word("unique until", self.until, ("finish", "start"))
+        _check_word("unique on_conflict", self.on_conflict, ("keep", "replace", "reject"))
+        if self.key is None:
+            msgspec.structs.force_setattr(self, "by", _argument_names(self.by))
+        elif not isinstance(self.key, str) or not self.key.strip() or not self.key.isprintable():
+            raise BadValue(f"unique key must be text that can be printed, not {self.key!r}")
+        elif self.by not in ("args", None):
+            raise BadValue("unique takes a key or the names of arguments, not both")
+        else:
+            msgspec.structs.force_setattr(self, "by", None)
+
+
+def parse_unique(value: object) -> Unique | None:
+    """What a user wrote for `unique=`: True, a key, names of arguments, or a dict of the fields of `Unique`.
+
+    >>> parse_unique({"by": ["user_id"], "period": "10m"}).period
+    600000000
+    """
+    if value is None or value is False:
+        return None
+    if value is True:
+        return Unique()
+    if isinstance(value, Unique):
+        return value
+    if isinstance(value, str):
+        return Unique(key=value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return Unique(by=_argument_names(value))
+    if not isinstance(value, Mapping):
+        raise BadValue(f"unique must be True, a key, names of arguments or a dict, not {value!r}")
+    words = dict(value)
+    if unknown := [word for word in words if word not in Unique.__struct_fields__]:
+        rest = nearest(str(unknown[0]), Unique.__struct_fields__)
+        raise BadValue(f"unique has no {unknown[0]!r}{rest}", hint=f"it has {', '.join(Unique.__struct_fields__)}")
+    return Unique(**words | {"period": _duration("unique period", words.get("period"))})
+
+
+def unique_key(task: str, unique: Unique, args: Mapping[str, Any], signature: Signature | None = None) -> str:
+    """The key that only one job may hold: "send_notice:5f2c…", the same whatever the order of the arguments.
+
+    `args` are the bound values or the decoded JSON object; both give the same key, except that a set has an order
+    only in the former. A name that neither `args` nor the task's signature knows is a BadValue.
+    """
+    if unique.key is not None:
+        return f"{task}:{_shortened(unique.key)}"
+    if isinstance(unique.by, tuple):
+        _check_known(unique.by, task, args, signature)
+        args = {name: args[name] for name in unique.by if name in args}
+    return f"{task}:{_digest(canonical_json(dict(args)))}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _shortened(key: str) -> str:
+    return key if len(key) <= _KEY_LIMIT else f"{key[: _KEY_LIMIT - 33]}~{_digest(key.encode())}"
+
+
+def _argument_names(value: object) -> str | tuple[str, ...]:
+    if value == "args":
+        return "args"
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
+    if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise BadValue(f"unique by must be 'args' or names of arguments, not {value!r}", hint="e.g. ['user_id']")
+    return tuple(sorted(set(names)))
+
+
+def _check_known(names: tuple[str, ...], task: str, args: Iterable[str], signature: Signature | None) -> None:
+    if signature and signature.takes_any_name:
+        return
+    known = {*args, *(signature.names if signature else ())}
+    for name in names:
+        if name not in known:
+            raise BadValue(f"{task} cannot be unique by {name!r}: it has no such argument{nearest(name, known)}")
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task's jobs are queued, tried and timed. Durations are microseconds; None is "no limit"."""
+
+    queue: str | None = None  # None: the task's own name
+    priority: int = LOWEST_PRIORITY
+    weight: int = 1  # the queue's share of turns
+    max_attempts: int = 4
+    backoff: Backoff = parse_backoff(None)
+    retry_on: ErrorClasses | None = None  # None: every error
+    give_up_on: ErrorClasses = ()
+    timeout: int | None = None  # longest single run
+    idle_timeout: int | None = None  # longest silence between two check-ins
+    expires: int | None = None  # longest wait in the queue
+    total_timeout: int | None = None  # longest life
+    isolate: bool | None = None  # None: as the kind of function and its timeout ask for
+    max_halts: int = 3
+    unique: Unique | None = None
+    persistent: bool = False  # kept for ever
+
+    @classmethod
+    def parse(cls, **words: Any) -> TaskOptions:
+        """The options from what a user wrote; `retries=n` is n + 1 attempts.
+
+        >>> TaskOptions.parse(retries=2, timeout="1m").max_attempts
+        3
+        """
+        return cls().with_(**words)
+
+    def with_(self, **words: Any) -> TaskOptions:
+        """These options with some of them written anew, for `task.using(...)`."""
+        if "retries" in words and "max_attempts" in words:
+            raise BadValue("give retries or max_attempts, not both", hint="retries=3 is the same as max_attempts=4")
+        values = {}
+        for name, value in words.items():
+            if name not in _READERS:
+                raise BadValue(f"there is no option {name!r}{nearest(name, _READERS)}")
+            values["max_attempts" if name == "retries" else name] = _READERS[name](name, value)
+        return msgspec.structs.replace(self, **values)
+
+
+def _whole(least: int, most: int, add: int = 0) -> Callable[[str, Any], int]:
+    def read(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise BadValue(f"{name} must be a whole number from {least} to {most:,}, not {value!r}")
+        return int(value) + add
+
+    return read
+
+
+def _duration(name: str, value: Any) -> int | None:
+    amount = None if value is None else microseconds(value, name)
+    if amount == 0:
+        raise BadValue(f"{name} must be longer than zero, not {value!r}", hint="leave it out for no limit")
+    return amount
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadValue(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def _error_classes(name: str, value: Any) -> ErrorClasses:
+    classes = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | type) else (value,)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise BadValue(f"{name} takes classes of errors, such as ConnectionError, not {each!r}")
+    return classes
+
+
+def _check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise BadValue(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "queue": lambda _, value: None if value is None else check_name(value, "queue name"),
+    "priority": _whole(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    "weight": _whole(1, HEAVIEST),
+    "retries": _whole(0, MOST_ATTEMPTS - 1, add=1),
+    "max_attempts": _whole(1, MOST_ATTEMPTS),
+    "backoff": lambda _, value: parse_backoff(value),
+    "retry_on": lambda name, value: None if value is None else _error_classes(name, value),
+    "give_up_on": _error_classes,
+    "timeout": _duration,
+    "idle_timeout": _duration,
+    "expires": _duration,
+    "total_timeout": _duration,
+    "isolate": lambda name, value: None if value is None else _flag(name, value),
+    "max_halts": _whole(1, MOST_HALTS),
+    "unique": lambda _, value: parse_unique(value),
+    "persistent": _flag,
+}
+
+
+class RegisteredTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A function, or the `run` of a `Worker` object, under its name."""
+
+    name: str
+    function: Function
+    options: TaskOptions
+    signature: Signature
+    module: str
+    qualname: str
+    line: int
+    on_result: Callable[[Any], Any] | None = None
+
+    @property
+    def queue(self) -> str:
+        """The queue that its jobs wait in: its own, unless it joined another."""
+        return self.options.queue or self.name
+
+    @property
+    def place(self) -> str:
+        """Where it was written, for messages: "shop.jobs, line 12"."""
+        return f"{self.module}, line {self.line}"
+
+
+class Registry:
+    """The tasks that an app knows, by name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, RegisteredTask] = {}
+
+    def add(self, target: Any, name: str | None = None, options: TaskOptions | None = None) -> RegisteredTask:
+        """Register a function or a `Worker` object; without a name it goes by its own.
+
+        A function that is loaded again from the same place replaces itself; another one is a TaskExists.
+        """
+        task = _registered(target, name, options or TaskOptions())
+        old = self._tasks.get(task.name)
+        if old and not _is_same(old, task):
+            raise TaskExists(
+                f"the task {task.name!r} of {task.place} exists already: {old.module}.{old.qualname}, line {old.line}",
+                hint="give one of them another name=…; a decorator between needs functools.wraps",
+            )
+        self._tasks[task.name] = task
+        return task
+
+    def get(self, name: str) -> RegisteredTask:
+        """The task of this name; TaskNotFound names the nearest."""
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise self._not_found(name) from None
+
+    def names(self) -> list[str]:
+        """All names, in order of the alphabet."""
+        return sorted(self._tasks)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tasks
+
+    def __iter__(self) -> Iterator[RegisteredTask]:
+        return iter(list(self._tasks.values()))
+
+    def _not_found(self, name: str) -> TaskNotFound:
+        what = f"there is no task {name!r}{nearest(str(name), self._tasks, most=3)}"
+        if not self._tasks:
+            return TaskNotFound(what, hint="none is registered; import the modules that hold your tasks")
+        some = ", ".join(self.names()[:5]) + (" …" if len(self._tasks) > 5 else "")
+        return TaskNotFound(what, hint=None if what.endswith("?") else f"there are {some}")
+
+
+def _registered(target: Any, name: str | None, options: TaskOptions) -> RegisteredTask:
+    target = _instance(target) if isinstance(target, type) else target
+    function = _function_of(target)
+    home = innermost(function)
+    is_object = function is not target
+    own_name = type(target).__name__ if is_object else getattr(function, "__name__", None) or home.__name__
+    task = RegisteredTask(
+        name=check_name(own_name if name is None else name, "task name"),
+        function=function,
+        options=options,
+        signature=Signature.of(function),
+        module=getattr(type(target) if is_object else home, "__module__", None) or "?",
+        qualname=type(target).__qualname__ if is_object else getattr(home, "__qualname__", own_name),
+        line=home.__code__.co_firstlineno if hasattr(home, "__code__") else 0,
+        on_result=_own_method(target, "on_result") if is_object else None,
+    )
+    if options.unique and isinstance(options.unique.by, tuple):
+        _check_known(options.unique.by, task.name, (), task.signature)
+    return task
+
+
+def _instance(target: type) -> Any:
+    try:
+        return target()
+    except TypeError as error:
+        hint = f"register an object: {target.__name__}(…)"
+        raise BadValue(f"{target.__name__} cannot be made without arguments", why=str(error), hint=hint) from error
+
+
+def _function_of(target: Any) -> Function:
+    """What is called for a job: a function itself, or an object's `run`."""
+    if inspect.isroutine(target) or isinstance(target, functools.partial):
+        return target
+    if run := _own_method(target, "run"):
+        return run
+    if callable(target):
+        return target  # type: ignore[no-any-return]
+    kind = type(target).__name__
+    for other in ("handle", "execute", "work", "perform", "process"):
+        if callable(getattr(target, other, None)):
+            raise BadValue(f"{kind} has no method run", hint=f"it has {other}: name it run")
+    raise BadValue(f"{kind} is no task", hint="register a function, or an object with a method run")
+
+
+def _own_method(target: Any, name: str) -> Function | None:
+    """The object's method, unless it is the empty one of `Worker`."""
+    method = getattr(target, name, None)
+    return method if callable(method) and getattr(type(target), name, None) is not getattr(Worker, name) else None
+
+
+def _is_same(old: RegisteredTask, new: RegisteredTask) -> bool:
+    """Whether `new` is `old` again: the same object, or the same piece of a module that was loaded anew."""
+    if old.function == new.function:
+        return True
+    if (old.module, old.qualname) != (new.module, new.qualname):
+        return False
+    if "<locals>" in new.qualname and getattr(innermost(new.function), "__closure__", None):
+        return False  # perhaps the `wrapper` of a decorator without functools.wraps, around another function
+    # In a notebook or at the prompt a function is written again and again, each time on another line.
+    return old.line == new.line or not hasattr(sys.modules.get(new.module), "__file__")
