@@ -1,0 +1,340 @@
+"""The storage contract: everything that can be done with stored jobs, and what each call guarantees.
+
+Rules that hold for every storage:
+
+1. A call is one atomic step. Whoever is killed in the middle of it leaves the state before or after, never between.
+2. A change of state and its event are one write. Nobody else writes events, so history cannot disagree with state.
+3. A worker's write carries its token (job, owner, fence). If the job has changed hands, nothing is changed, and the
+   worker is told so. Repeating a call whose answer was lost is harmless: the answer is `repeated`.
+4. Time is the storage's clock. Callers send durations; tests may hand a storage its own `now`.
+5. What is common to all storages is done once, above (`app.py`) or beside (`changes.py`): encoding, checking what
+   users wrote, deciding what an outcome does to a job.
+6. Calls are plain and synchronous, and safe from many threads at once. Lists may hold up to `BATCH` items.
+
+Errors: `StorageUnavailable` and its kin when the storage cannot answer; then nothing was changed, or the caller cannot
+know and repeats the call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from packhorse.event import Event
+from packhorse.job import Job, NewJob, Token
+from packhorse.outcome import Outcome, Verdict
+from packhorse.storage.records import (
+    Beat,
+    CheckIn,
+    CheckInAnswer,
+    ClientInfo,
+    Count,
+    Enqueued,
+    EventFilter,
+    FailureGroup,
+    Filter,
+    Health,
+    LogLine,
+    Page,
+    Point,
+    Pruned,
+    QueueInfo,
+    Rescued,
+    Retention,
+    ScheduleInfo,
+    Span,
+    Steered,
+    Tally,
+    TaskInfo,
+    Tick,
+    WorkerInfo,
+)
+
+BATCH = 1_000
+
+
+class Storage(ABC):
+    """Where jobs live. Open one with `packhorse.storage.open_storage(url)`."""
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections. Calling it twice is harmless; the storage opens again when used."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """The storage's clock: microseconds since 1970."""
+
+    @abstractmethod
+    def health(self) -> Health:
+        """How the storage is: latency, size, connections, contention, and what an operator should know."""
+
+    # --- in and out -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Store new jobs, all or none, in their order; wake a worker.
+
+        An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing.
+        A job with a unique key that another holds is `kept` or `replaced` as its lock says; `reject` raises
+        `NotUnique` and stores none of the batch. Names of tasks and queues become known here.
+        """
+
+    @abstractmethod
+    def get(self, job_id: str) -> Job | None:
+        """The job, or None."""
+
+    @abstractmethod
+    def get_many(self, job_ids: Sequence[str]) -> list[Job]:
+        """The jobs that exist among these, in the order asked."""
+
+    @abstractmethod
+    def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
+        """Jobs that fit, a page at a time: the next to run first when only waiting or held states are asked for, the
+        latest finished first for final states, the newest first otherwise. One call looks at a bounded number of jobs.
+        """
+
+    @abstractmethod
+    def count(self, where: Filter, *, cap: int = 10_000) -> Count:
+        """How many jobs fit: exact by state, queue and task, else counted up to `cap`."""
+
+    @abstractmethod
+    def tallies(self) -> list[Tally]:
+        """Exact numbers of jobs by queue, task and state, without counting them."""
+
+    @abstractmethod
+    def queues(self) -> list[QueueInfo]:
+        """Every queue that was ever enqueued to, paused, or announced."""
+
+    @abstractmethod
+    def tasks(self) -> list[TaskInfo]:
+        """Every task name that was ever enqueued or announced."""
+
+    @abstractmethod
+    def announce(self, tasks: Sequence[TaskInfo]) -> None:
+        """A worker says which tasks it knows."""
+
+    # --- working: every call carries a token or an owner ------------------------------------------------------------
+
+    @abstractmethod
+    def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
+        """Take up to `limit` waiting jobs of these queues for one worker; `queues` gives each its weight.
+
+        Promotes due jobs first. Order: lowest rank; within a rank turns by weight; within a queue first in, first
+        out. Paused queues give only forced jobs. Each job's fence rises; it belongs to `owner` alone until finished,
+        released or rescued. Raises `WorkerNotFound` when the owner has not joined or was struck off.
+        """
+
+    @abstractmethod
+    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+        """Mark reserved jobs as running, before they run. Counts the attempt."""
+
+    @abstractmethod
+    def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
+        """Write outcomes down: the new state, the event, the counts for charts. A stale one among them changes
+        nothing and harms none of the others. A job that was never marked as running is marked on the way."""
+
+    @abstractmethod
+    def release(self, tokens: Sequence[Token], why: str) -> list[Verdict]:
+        """Hand jobs back unharmed: in line again with their rank, nothing counted."""
+
+    @abstractmethod
+    def check_in(self, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
+        """A job's sign of life, with progress and message; also kept as log lines. Tells whether it should stop."""
+
+    @abstractmethod
+    def append_log(self, token: Token, lines: Sequence[LogLine], *, keep: int = 1_000) -> Verdict:
+        """Add lines to a job's log, also just after its attempt ended. Above `keep` lines the oldest go."""
+
+    def finish_and_reserve(
+        self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
+    ) -> tuple[list[Verdict], list[Job]]:
+        """`finish`, then `reserve`; storages that can do both in one round trip do."""
+        return self.finish(outcomes), self.reserve(owner, queues, limit)
+
+    # --- steering: what operators do; `by` is who ---------------------------------------------------------------------
+    # A job whose state does not allow the step is left alone; its answer has `changed` False and the state it is in.
+
+    @abstractmethod
+    def abort(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        """Waiting jobs become aborted; held ones are asked to stop (see `beat`) and end as aborted unless they
+        complete first."""
+
+    @abstractmethod
+    def force_start(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        """Waiting jobs go next, whatever their delay, retry wait, or a pause of their queue."""
+
+    @abstractmethod
+    def set_priority(self, job_ids: Sequence[str], priority: int, *, by: str | None = None) -> list[Steered]:
+        """Waiting jobs move in line at once."""
+
+    @abstractmethod
+    def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        """Dead and aborted jobs are queued with all their tries again; retrying ones are queued now."""
+
+    @abstractmethod
+    def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        """Waiting and finished jobs go for good, with their log lines; their events stay."""
+
+    @abstractmethod
+    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+        """Nothing but forced jobs is reserved from this queue until `resume`. False: it was paused already."""
+
+    @abstractmethod
+    def resume(self, queue: str, *, by: str | None = None) -> bool:
+        """Undo `pause` and wake a worker. False: it was not paused."""
+
+    # --- upkeep: safe to run from every process at once ---------------------------------------------------------------
+
+    @abstractmethod
+    def promote(self, *, limit: int = 500) -> int:
+        """Queue the scheduled and retrying jobs that are due; wake workers. Answers how many."""
+
+    @abstractmethod
+    def next_due(self) -> int | None:
+        """Microseconds until the next scheduled or retrying job is due (0 when one is already), or None."""
+
+    @abstractmethod
+    def expire(self, *, limit: int = 500) -> int:
+        """Abort jobs that waited or lived too long; held ones are asked to stop. Answers how many."""
+
+    @abstractmethod
+    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
+        """Take back the jobs of workers that have not beaten for `lease`, or are unknown, or beat in the future.
+
+        Workers that hold nothing any more are struck off, with the event `died`. Only jobs that had begun count a
+        halt; at `max_halts` they are dead.
+        """
+
+    @abstractmethod
+    def rescue_owner(
+        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+    ) -> list[Rescued]:
+        """Take back one worker's jobs at once, because its foreman saw it die. `ran` names the jobs that had begun
+        although the storage was not told. Strikes the worker off when it holds nothing any more."""
+
+    @abstractmethod
+    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+        """Remove finished jobs, events and silent clients that are older than their retention. Persistent jobs,
+        jobs with subscribers, and holders of a unique key whose period still runs, stay."""
+
+    @abstractmethod
+    def roll_up(self) -> None:
+        """Fold the minutes of the charts into hours and the hours into days, once they are old enough."""
+
+    # --- schedules --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def put_schedules(self, schedules: Sequence[ScheduleInfo]) -> None:
+        """Write schedules by name. One whose cron text and zone are unchanged keeps its next slot and its pause."""
+
+    @abstractmethod
+    def schedules(self) -> list[ScheduleInfo]:
+        """All schedules, the next one first."""
+
+    @abstractmethod
+    def tick(
+        self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
+    ) -> list[Enqueued] | None:
+        """Turn a schedule from `slot` to `next_at`, enqueue its jobs and record the ticks, if the schedule still
+        stands at `slot`, which is due, and is not paused. None: somebody else was first."""
+
+    @abstractmethod
+    def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
+        """The latest ticks of a schedule, the newest first."""
+
+    @abstractmethod
+    def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
+        """Stop or restart a schedule. False: unknown, or it was so already."""
+
+    @abstractmethod
+    def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """Forget a schedule; the jobs that it made stay. False: unknown."""
+
+    # --- workers and clients ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def join(self, worker: WorkerInfo) -> None:
+        """A worker or a foreman begins. Its id must be new for every process start."""
+
+    @abstractmethod
+    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
+        """One heartbeat for many owners (a foreman's whole crew and itself): overwrites their records, never an
+        event. A struck-off owner is not revived but answered as unknown. Tells which of their jobs should stop."""
+
+    @abstractmethod
+    def leave(self, owner: str, *, why: str = "stopped") -> None:
+        """An ordered end: whatever it still holds is released, and its record goes, with the event `killed`."""
+
+    @abstractmethod
+    def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
+        """Write what a worker has done so far as an event; every few minutes, and at its end."""
+
+    @abstractmethod
+    def workers(self) -> list[WorkerInfo]:
+        """Every worker and foreman, in one read."""
+
+    @abstractmethod
+    def join_client(self, client: ClientInfo) -> None:
+        """A client makes itself known, or shows that it lives."""
+
+    @abstractmethod
+    def leave_client(self, client_id: str) -> bool:
+        """A client goes, with its subscriptions. False: unknown."""
+
+    @abstractmethod
+    def clients(self) -> list[ClientInfo]:
+        """Every client."""
+
+    @abstractmethod
+    def subscribe(self, client_id: str, job_ids: Sequence[str]) -> int:
+        """The client wants the outcomes of these jobs; they are kept until it has acknowledged. Answers how many of
+        them exist. Raises `ClientNotFound`."""
+
+    @abstractmethod
+    def subscribers(self, job_id: str) -> list[str]:
+        """The clients that still hold this job."""
+
+    @abstractmethod
+    def outcomes_for(self, client_id: str, *, limit: int = 100) -> list[Job]:
+        """The finished jobs that this client has subscribed to and not acknowledged, the oldest first."""
+
+    @abstractmethod
+    def acknowledge(self, client_id: str, job_ids: Sequence[str]) -> int:
+        """The client has handled these outcomes. A job whose last subscriber this was goes, unless persistent.
+        Answers how many were its own and finished."""
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
+        """Events that fit, by rising id, or by falling id."""
+
+    @abstractmethod
+    def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
+        """A job's log, by rising id."""
+
+    @abstractmethod
+    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
+        """Failures grouped by cause, the latest first."""
+
+    @abstractmethod
+    def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
+        """What happened over time, for charts."""
+
+    @abstractmethod
+    def totals(self) -> dict[str, int]:
+        """The same counts since ever."""
+
+    # --- wake-up: a hint that saves latency; polling alone is always enough -------------------------------------------
+
+    @abstractmethod
+    def wait(self, timeout: float) -> bool:
+        """Sleep until new work may be there or `timeout` seconds are over; True when woken. One enqueueing wakes one
+        sleeper, not all. May wake for nothing. Another thread's `interrupt` wakes it too."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Wake all of this process's sleepers, because it wants to stop."""

@@ -1,0 +1,98 @@
+"""How lists of jobs are filtered, ordered and continued: the same for every storage.
+
+Each kind of list has a natural order: what waits in line by who is next, what is scheduled by when it is due, what is
+finished by the latest, anything else by the newest. A cursor is the place of the last job shown, so pages neither
+repeat nor skip a job while others come and go.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import string
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import msgspec
+
+from packhorse.errors import BadValue
+from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, State
+from packhorse.storage.records import Filter
+
+Place = tuple[int, ...]
+
+
+class Order(NamedTuple):
+    """A natural order; `place` rises along the list."""
+
+    name: str
+    place: Callable[[Job], Place]
+
+
+IN_LINE = Order("line", lambda job: (job.rank, job.seq))
+BY_DUE_TIME = Order("due", lambda job: (job.due_at or 0, job.seq))
+LATEST_FINISHED = Order("finished", lambda job: (-(job.finished_at or 0), -job.seq))
+NEWEST = Order("newest", lambda job: (-job.seq,))
+
+
+def order_of(states: Collection[State]) -> Order:
+    """The natural order of a list of these states."""
+    wanted = frozenset(states)
+    if wanted == {QUEUED}:
+        return IN_LINE
+    if wanted and wanted <= {SCHEDULED, RETRYING}:
+        return BY_DUE_TIME
+    if wanted and wanted <= FINAL:
+        return LATEST_FINISHED
+    return NEWEST
+
+
+def encode_cursor(order: Order, place: Place) -> str:
+    """The place as opaque text that is safe in a URL."""
+    return base64.urlsafe_b64encode(msgspec.json.encode([order.name, *place])).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str | None, order: Order) -> Place | None:
+    """The place that a cursor stands for. A cursor of another kind of list is refused."""
+    if cursor is None:
+        return None
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        name, *place = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=list[str | int])
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        raise BadValue(f"this is not a cursor: {cursor[:60]!r}", hint="use the `next` of the page before") from None
+    numbers = tuple(number for number in place if isinstance(number, int))
+    if name != order.name or len(numbers) != len(place) or len(place) != (1 if order is NEWEST else 2):
+        raise BadValue(f"this cursor belongs to another list: {cursor[:60]!r}", hint="start again without a cursor")
+    return numbers
+
+
+_FOLD = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def fits(job: Job, where: Filter) -> bool:
+    """Is this job meant?"""
+    return (
+        (not where.states or job.state in where.states)
+        and where.queue in (None, job.queue)
+        and where.task in (None, job.task)
+        and where.owner in (None, job.owner)
+        and where.schedule in (None, job.schedule)
+        and where.unique_key in (None, job.unique_key)
+        and where.cause in (None, job.cause)
+        and where.halted in (None, job.halts > 0)
+        and (where.min_priority is None or job.priority >= where.min_priority)
+        and (where.created_from is None or job.created_at >= where.created_from)
+        and (where.created_to is None or job.created_at < where.created_to)
+        and (where.text is None or _mentions(job, where.text))
+    )
+
+
+def _mentions(job: Job, text: str) -> bool:
+    wanted = text.translate(_FOLD)
+    return any(wanted in part.translate(_FOLD) for part in (job.id, job.task, job.args, job.error or ""))
+
+
+def is_tallied(where: Filter) -> bool:
+    """Can this be answered from the tallies, without counting jobs?"""
+    return where == Filter(states=where.states, queue=where.queue, task=where.task)

@@ -1,0 +1,364 @@
+"""The plain data that goes into a storage and comes out of it, besides jobs, outcomes and events."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from packhorse.clock import DAY, HOUR
+from packhorse.event import Kind, Subject
+from packhorse.job import Job, Reason, State, Token
+from packhorse.series import DAYS, HOURS, LEVELS, MINUTES, Level
+
+# --- in and out ---------------------------------------------------------------------------------------------------
+
+
+class Placement(StrEnum):
+    """What became of a job that was to be added."""
+
+    ADDED = "added"
+    KEPT = "kept"  # the id or the unique key was there already; that job stays as it was
+    REPLACED = "replaced"  # the waiting holder of the unique key took the new arguments
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """The answer to one enqueued job: the id that now stands for it."""
+
+    job_id: str
+    placement: Placement = Placement.ADDED
+
+    @property
+    def is_new(self) -> bool:
+        return self.placement is Placement.ADDED
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which jobs are meant; what is None or empty does not matter. All conditions must hold."""
+
+    states: frozenset[State] = frozenset()
+    queue: str | None = None
+    task: str | None = None
+    owner: str | None = None
+    schedule: str | None = None
+    unique_key: str | None = None
+    cause: str | None = None  # of its last failure; see `failures`
+    halted: bool | None = None  # its worker died at least once
+    min_priority: int | None = None
+    created_from: int | None = None
+    created_to: int | None = None
+    text: str | None = None  # found in id, task, arguments or error, whatever the case
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some of the jobs that were asked for. `next` continues; it may be set although `jobs` is short or empty,
+    because one call looks at a bounded number of jobs."""
+
+    jobs: list[Job]
+    next: str | None = None
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many there are; `exact` is False when counting stopped at the cap ("10,000 or more")."""
+
+    number: int
+    exact: bool = True
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """How many jobs of one task stand in one state of one queue, kept up to date by every change."""
+
+    queue: str
+    task: str
+    state: State
+    number: int
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    """A queue as operators see it."""
+
+    name: str
+    counts: dict[State, int] = {}
+    paused_at: int | None = None
+    paused_by: str | None = None
+    paused_why: str | None = None
+    oldest_queued_at: int | None = None  # since when the oldest of the next ones, one for each rank, waits
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None
+
+
+class TaskInfo(msgspec.Struct, frozen=True):
+    """A task name that somebody enqueued or a worker announced."""
+
+    name: str
+    queue: str
+    options: dict[str, Any] = {}
+    announced_at: int | None = None  # None: no worker has ever said that it knows this task
+
+
+# --- steering -----------------------------------------------------------------------------------------------------
+
+
+class Steered(msgspec.Struct, frozen=True):
+    """The answer to steering one job. `state` is its state now; None: there is no such job."""
+
+    job_id: str
+    changed: bool
+    state: State | None = None
+    conflict: str | None = None  # the job that holds the unique key which this one would need again
+
+
+# --- workers and clients ------------------------------------------------------------------------------------------
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """A process that runs jobs, or a foreman. `id` is random for every start; host and pid are for people."""
+
+    id: str
+    subject: Subject = Subject.WORKER
+    foreman: str | None = None
+    host: str = ""
+    pid: int = 0
+    queues: list[str] = []
+    concurrency: int = 0
+    info: dict[str, Any] = {}
+    report: dict[str, Any] = {}  # what it is doing, overwritten by each heartbeat
+    joined_at: int = 0
+    beat_at: int = 0
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A held job that should end."""
+
+    token: Token
+    reason: Reason
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat."""
+
+    now: int
+    unknown: list[str]  # owners that the storage does not know, or no longer: they must join anew
+    stops: list[Stop]
+
+
+class CheckIn(msgspec.Struct, frozen=True):
+    """A job's own sign of life."""
+
+    token: Token
+    message: str | None = None
+    progress: int | None = None
+    progress_text: str | None = None
+
+
+class CheckInAnswer(StrEnum):
+    GO_ON = "go_on"
+    STOP = "stop"  # an abort was asked
+    STALE = "stale"  # the job belongs to somebody else by now
+
+
+class Rescued(msgspec.Struct, frozen=True):
+    """One job that was taken back."""
+
+    job_id: str
+    owner: str
+    state: State
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """Somebody who enqueues or subscribes; it goes when it has been silent for too long."""
+
+    id: str
+    name: str = ""
+    info: dict[str, Any] = {}
+    joined_at: int = 0
+    beat_at: int = 0
+
+
+# --- schedules ----------------------------------------------------------------------------------------------------
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True):
+    """A recurring plan. `next_at` is the slot that the next tick stands for."""
+
+    name: str
+    task: str
+    cron: str
+    tz: str = "UTC"
+    args: str = "{}"
+    queue: str | None = None
+    options: dict[str, Any] = {}
+    missed: str = "one"  # none | one | all: what to do about slots that passed while nobody was there
+    overlap: str = "allow"  # allow | skip: when the last job is still unfinished
+    next_at: int = 0
+    last_at: int | None = None
+    last_job_id: str | None = None
+    paused_at: int | None = None
+    paused_by: str | None = None
+    updated_at: int = 0
+
+    def is_same_plan(self, old: ScheduleInfo) -> bool:
+        """Do both mean the same moments?"""
+        return (self.cron, self.tz) == (old.cron, old.tz)
+
+    def following(self, old: ScheduleInfo | None) -> ScheduleInfo:
+        """This schedule written over `old`: history and pause stay, and the next slot if the plan is the same."""
+        if old is None:
+            return self
+        return replace(
+            self,
+            next_at=old.next_at if self.is_same_plan(old) else self.next_at,
+            last_at=old.last_at,
+            last_job_id=old.last_job_id,
+            paused_at=old.paused_at,
+            paused_by=old.paused_by,
+        )
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """One slot of a schedule and what became of it."""
+
+    schedule: str
+    slot: int
+    outcome: str  # enqueued | skipped | missed
+    at: int
+    job_id: str | None = None
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events are meant; what is None does not matter."""
+
+    job_id: str | None = None
+    subject: Subject | None = None
+    kind: Kind | None = None
+    queue: str | None = None
+    owner: str | None = None
+    after: int | None = None  # ids greater than this
+    before: int | None = None  # ids smaller than this
+
+
+class LogKind(StrEnum):
+    LOG = "log"
+    PROGRESS = "progress"
+    CHECKIN = "checkin"
+    ERROR = "error"
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a job wrote."""
+
+    message: str
+    kind: LogKind = LogKind.LOG
+    at: int = 0
+    attempt: int = 0
+    id: int = 0
+
+
+class FailureGroup(msgspec.Struct, frozen=True):
+    """All failures of one cause, told as one."""
+
+    cause: str
+    task: str
+    pattern: str
+    place: str | None
+    number: int
+    first_at: int
+    last_at: int
+    last_job_id: str
+
+
+class Span(StrEnum):
+    """How far a chart looks back, and so how fine its points are."""
+
+    TWO_HOURS = "2h"  # a point a minute
+    TWO_DAYS = "48h"  # a point an hour
+    NINETY_DAYS = "90d"  # a point a day
+
+    @property
+    def length(self) -> int:
+        return {"2h": 2 * HOUR, "48h": 48 * HOUR, "90d": 90 * DAY}[self.value]
+
+    @property
+    def level(self) -> Level:
+        """The fineness of its points."""
+        return {"2h": MINUTES, "48h": HOURS, "90d": DAYS}[self.value]
+
+    @property
+    def levels(self) -> list[str]:
+        """The names of the levels that its points are made of: its own, and the finer ones not yet folded into it."""
+        return [level.name for level in LEVELS if level.width <= self.level.width]
+
+
+class Point(msgspec.Struct, frozen=True):
+    """What happened to one task of one queue in one interval.
+
+    `values` has the counts `added, completed, failed, dead, aborted, halted`, the sums `ran` and `waited`
+    (microseconds), and how many attempts ran for at most so long: `ran_1ms` … `ran_1h`.
+    """
+
+    at: int
+    queue: str
+    task: str
+    values: dict[str, int]
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long finished things are kept, in microseconds."""
+
+    completed: int = DAY
+    dead: int = 30 * DAY
+    aborted: int = 30 * DAY
+    events: int = 30 * DAY
+    series: int = 90 * DAY
+    clients: int = HOUR
+
+    def of(self, state: State) -> int:
+        """How long a job is kept that ended in this state."""
+        return {"completed": self.completed, "dead": self.dead, "aborted": self.aborted}[state]
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What `prune` removed. `more` says that it stopped at its limit and should be called again."""
+
+    jobs: int = 0
+    events: int = 0
+    clients: int = 0
+    more: bool = False
+
+
+class OperationTimes(msgspec.Struct, frozen=True):
+    """How one kind of call has gone in this process, in microseconds. `wait` is the time before the storage was
+    free for it (a lock, a connection): contention. `run` is the storage's own time: load."""
+
+    name: str
+    calls: int
+    wait_mean: int
+    wait_max: int
+    run_mean: int
+    run_p95: int
+    run_max: int
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How the storage is. `problems` are sentences for people; an empty list means well."""
+
+    kind: str
+    url: str  # without passwords
+    version: str
+    schema: int
+    latency: int  # of one small read, just now
+    size: int | None = None
+    free: int | None = None
+    connections_open: int = 0
+    connections_in_use: int = 0
+    busy_retries: int = 0
+    operations: list[OperationTimes] = []
+    facts: dict[str, Any] = {}
+    problems: list[str] = []

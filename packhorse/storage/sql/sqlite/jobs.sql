@@ -1,0 +1,68 @@
+-- name: jobs_by_ids
+SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: jobs_by_seqs
+SELECT {job} FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM packhorse_job
+
+-- name: put_large_args
+INSERT INTO packhorse_large_args (job, args) VALUES (?, ?)
+ON CONFLICT (job) DO UPDATE SET args = excluded.args
+
+-- name: get_lock
+SELECT job_id, period, until, taken_at FROM packhorse_unique_lock WHERE key = ?
+
+-- name: put_lock
+INSERT INTO packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE
+SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
+
+-- name: retake_lock
+-- A job that is retried holds its key again. A lock that is its own already stays as it is.
+INSERT INTO packhorse_unique_lock (key, job_id, until, taken_at) VALUES (?, ?, 'finish', ?)
+ON CONFLICT (key) DO UPDATE
+SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE job_id <> excluded.job_id
+
+-- name: count_failure
+INSERT INTO packhorse_failure (cause, task, pattern, place, number, first_at, last_at, last_job_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (cause) DO UPDATE
+SET number = number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+
+-- name: delete_jobs
+DELETE FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: delete_large_args
+DELETE FROM packhorse_large_args WHERE job IN (SELECT value FROM json_each(?))
+
+-- name: delete_log
+DELETE FROM packhorse_log_line WHERE job_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_subscribers
+DELETE FROM packhorse_subscriber WHERE job_id IN (SELECT value FROM json_each(?))
+
+-- name: delete_locks
+DELETE FROM packhorse_unique_lock
+WHERE key IN (SELECT value FROM json_each(?)) AND job_id IN (SELECT value FROM json_each(?))
+
+-- name: know_task
+INSERT INTO packhorse_task (name, queue) VALUES (?, ?) ON CONFLICT (name) DO NOTHING
+
+-- name: know_queue
+INSERT INTO packhorse_queue (name) VALUES (?) ON CONFLICT (name) DO NOTHING
+
+-- name: announce_task
+INSERT INTO packhorse_task (name, queue, options, announced_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+SET queue = excluded.queue, options = excluded.options, announced_at = excluded.announced_at
+
+-- name: all_tasks
+SELECT name, queue, options, announced_at FROM packhorse_task ORDER BY name
+
+-- name: all_queues
+SELECT name, paused_at, paused_by, paused_why FROM packhorse_queue ORDER BY name
+
+-- name: all_tallies
+SELECT queue, task, state, number FROM packhorse_tally WHERE number > 0 ORDER BY queue, task, state

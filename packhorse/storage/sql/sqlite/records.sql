@@ -1,0 +1,22 @@
+-- name: log_of
+SELECT message, kind, at, attempt, id FROM packhorse_log_line WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?
+
+-- name: latest_failures
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id
+FROM packhorse_failure ORDER BY last_at DESC, cause LIMIT ?
+
+-- name: series
+SELECT at - at % ?1 AS point, queue, task, counted, sum(amount)
+FROM packhorse_measure
+WHERE level IN (SELECT value FROM json_each(?2)) AND at >= ?3
+  AND (?4 IS NULL OR queue = ?4) AND (?5 IS NULL OR task = ?5)
+GROUP BY point, queue, task, counted
+ORDER BY point, queue, task
+
+-- name: totals
+SELECT counted, sum(amount) FROM packhorse_measure GROUP BY counted
+
+-- name: file_facts
+SELECT
+    (SELECT page_count FROM pragma_page_count()), (SELECT page_size FROM pragma_page_size()),
+    (SELECT freelist_count FROM pragma_freelist_count()), sqlite_version()

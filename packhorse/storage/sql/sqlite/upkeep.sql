@@ -1,0 +1,54 @@
+-- name: due_jobs
+SELECT {job} FROM packhorse_job WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
+
+-- name: next_due
+SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL
+
+-- name: expired_jobs
+SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIMIT ?
+
+-- name: lost_jobs
+-- Held by an owner that is unknown, silent for a lease, or beating in the future.
+SELECT {job} FROM packhorse_job
+WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker WHERE beat_at BETWEEN ? AND ?)
+ORDER BY seq LIMIT ?
+
+-- name: silent_workers
+SELECT id, subject FROM packhorse_worker
+WHERE beat_at NOT BETWEEN ? AND ? AND id NOT IN (SELECT owner FROM packhorse_job WHERE owner IS NOT NULL)
+
+-- name: idle_worker
+SELECT id, subject FROM packhorse_worker
+WHERE id = ? AND id NOT IN (SELECT owner FROM packhorse_job WHERE owner IS NOT NULL)
+
+-- name: delete_worker
+DELETE FROM packhorse_worker WHERE id = ?
+
+-- name: prunable_jobs
+SELECT {job} FROM packhorse_job
+WHERE state = ? AND finished_at <= ? AND persistent = 0
+  AND id NOT IN (SELECT job_id FROM packhorse_subscriber)
+  AND NOT EXISTS (
+      SELECT 1 FROM packhorse_unique_lock AS lock
+      WHERE lock.key = packhorse_job.unique_key AND lock.job_id = packhorse_job.id AND lock.taken_at + lock.period > ?
+  )
+ORDER BY finished_at, seq LIMIT ?
+
+-- name: old_events
+SELECT id FROM packhorse_event WHERE at <= ? ORDER BY id LIMIT ?
+
+-- name: delete_events
+DELETE FROM packhorse_event WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: delete_ticks
+DELETE FROM packhorse_tick WHERE id IN (SELECT id FROM packhorse_tick WHERE at <= ? ORDER BY id LIMIT ?)
+
+-- name: fold_measures
+INSERT INTO packhorse_measure (level, at, queue, task, counted, amount)
+SELECT ?1, at - at % ?2, queue, task, counted, sum(amount)
+FROM packhorse_measure WHERE level = ?3 AND at <= ?4
+GROUP BY at - at % ?2, queue, task, counted
+ON CONFLICT (level, at, queue, task, counted) DO UPDATE SET amount = amount + excluded.amount
+
+-- name: drop_folded_measures
+DELETE FROM packhorse_measure WHERE level = ? AND at <= ?

@@ -1,0 +1,68 @@
+-- name: worker_exists
+SELECT 1 FROM packhorse_worker WHERE id = ?
+
+-- name: paused_queues
+SELECT name FROM packhorse_queue WHERE paused_at IS NOT NULL
+
+-- name: next_rank
+SELECT min(rank) FROM packhorse_job WHERE state = 'queued' AND rank > ?
+
+-- name: lines_of_rank
+-- The queues that have a job of this rank in line: a hop from name to name along the index, never over the jobs.
+WITH RECURSIVE line (queue) AS (
+    SELECT (SELECT min(queue) FROM packhorse_job WHERE state = 'queued' AND rank = ?1 AND queue > ?2)
+    UNION ALL
+    SELECT (SELECT min(queue) FROM packhorse_job WHERE state = 'queued' AND rank = ?1 AND queue > line.queue)
+    FROM line WHERE line.queue IS NOT NULL
+    LIMIT ?3
+)
+SELECT queue FROM line WHERE queue IS NOT NULL
+
+-- name: length_of_line
+SELECT count(*) FROM (
+    SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? LIMIT ?
+)
+
+-- name: take_from_line
+UPDATE packhorse_job
+SET state = 'reserved', owner = ?1, fence = fence + 1, updated_at = ?2,
+    progress = NULL, progress_text = NULL, checkin = NULL, checkin_at = NULL,
+    expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
+WHERE seq IN (
+    SELECT seq FROM packhorse_job WHERE state = 'queued' AND rank = ?3 AND queue = ?4 ORDER BY seq LIMIT ?5
+)
+RETURNING {job}
+
+-- name: oldest_in_line
+-- For each of these queues, since when the oldest of its heads of line waits.
+WITH RECURSIVE rank (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM rank WHERE number < 12)
+SELECT name.value, min((
+    SELECT queued_at FROM packhorse_job
+    WHERE state = 'queued' AND packhorse_job.rank = rank.number AND queue = name.value ORDER BY seq LIMIT 1
+))
+FROM json_each(?) AS name, rank
+GROUP BY name.value
+
+-- name: held_by_ids
+SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
+FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: start_job
+UPDATE packhorse_job SET state = 'running', attempts = attempts + 1, started_at = ?, updated_at = ? WHERE seq = ?
+
+-- name: complete_job
+UPDATE packhorse_job
+SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, finished_at = ?, updated_at = ?,
+    attempts = attempts + ?, result = ?, reason = NULL, expire_at = NULL
+WHERE seq = ?
+
+-- name: jobs_of_owner
+SELECT {job} FROM packhorse_job WHERE owner = ? ORDER BY seq LIMIT ?
+
+-- name: put_log_line
+INSERT INTO packhorse_log_line (job_id, at, attempt, kind, message) VALUES (?, ?, ?, ?, ?)
+
+-- name: trim_log
+DELETE FROM packhorse_log_line WHERE job_id = ?1 AND id <= (
+    SELECT id FROM packhorse_log_line WHERE job_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2
+)

@@ -1,0 +1,317 @@
+"""One SQLite file: connections, group commit, and errors in our own words.
+
+Every write goes through `write`. Threads that write at the same time share one transaction: whoever gets the lock
+first does everybody's work and commits once, so a hundred threads pay for one flush to disk. Reads use connections of
+their own and never wait for writers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from packhorse import clock
+from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.storage.meter import Meter
+from packhorse.storage.sqlite.transaction import Transaction
+
+R = TypeVar("R")
+Row = tuple[Any, ...]
+
+SHARED_COMMIT = 200
+"""How many calls may share one commit; more would make the first of them wait too long."""
+
+# Connections inherited through fork. They must be neither used nor closed in the child: closing one would disturb the
+# parent's locks and its write-ahead log. So they are kept from the garbage collector until the process ends.
+_inherited: list[object] = []
+
+
+class Options(NamedTuple):
+    """What the URL may choose."""
+
+    synchronous: str = "full"  # every commit is on disk when the call returns
+    patience: float = 30.0  # seconds to wait for another process's write before giving up
+
+
+class _Ticket(Generic[R]):
+    """One thread's work, on its way into a shared transaction."""
+
+    __slots__ = ("asked_at", "error", "is_done", "name", "result", "work")
+
+    def __init__(self, name: str, work: Callable[[Transaction], R]) -> None:
+        self.name = name
+        self.work = work
+        self.asked_at = time.perf_counter()
+        self.is_done = False
+        self.result: R
+        self.error: BaseException | None = None
+
+
+class Database:
+    """A file and this process's connections to it. Opened on first use; safe for threads and across fork."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: Options,
+        prepare: Callable[[sqlite3.Connection], None],
+        after_commit: Callable[[], None],
+        now: clock.Now,
+    ) -> None:
+        self.path = path
+        self.options = options
+        self.meter = Meter()
+        self._prepare = prepare
+        self._after_commit = after_commit
+        self._now = now
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._pending: deque[_Ticket[Any]] = deque()
+        self._writer: sqlite3.Connection | None = None
+        self._readers: list[sqlite3.Connection] = []
+        self._readers_lock = threading.Lock()
+        self._version_reader: sqlite3.Connection | None = None
+        self._version_lock = threading.Lock()
+        self.readers_open = 0
+
+    def _leave_parent(self) -> None:
+        """After a fork: the parent's connections and locks are not ours."""
+        if self._pid != os.getpid():
+            _inherited.append((self._writer, self._readers, self._version_reader))
+            self._forget()
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, work: Callable[[Transaction], R]) -> R:
+        """Do `work` in a transaction, committed when this returns; all of it or nothing."""
+        self._leave_parent()
+        ticket = _Ticket(name, work)
+        self._pending.append(ticket)
+        with self._lock:
+            while not ticket.is_done:
+                self._commit_together()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.result
+
+    def _commit_together(self) -> None:
+        tickets = [self._pending.popleft() for _ in range(min(len(self._pending), SHARED_COMMIT))]
+        try:
+            connection = self._writer or self._open_writer()
+            self._begin(connection)
+            began_at = time.perf_counter()
+            try:
+                shared = Transaction(connection, self._now())
+                for ticket in tickets:
+                    self._do(ticket, connection, shared, alone=len(tickets) == 1)
+                shared.flush()
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+        except sqlite3.Error as error:
+            self._fail(tickets, translate(error, self.path))
+            return
+        except StorageError as error:
+            self._fail(tickets, error)
+            return
+        except BaseException:
+            # This thread was interrupted: the others' work is undone too, so it goes back in line for one of them.
+            self._pending.extendleft(reversed(tickets))
+            raise
+        self._report(tickets, began_at)
+        if shared.wakes:
+            self._after_commit()
+
+    def _do(self, ticket: _Ticket[Any], connection: sqlite3.Connection, shared: Transaction, *, alone: bool) -> None:
+        """One ticket's work. Its failure undoes its own writes and nobody else's."""
+        own = Transaction(connection, shared.now)
+        ticket.error = None
+        connection.execute("SAVEPOINT one")
+        try:
+            ticket.result = ticket.work(own)
+        except sqlite3.OperationalError:
+            raise  # the file is in trouble, not this call: everybody's transaction fails
+        except Exception as error:  # noqa: BLE001 - whatever the call raised is its caller's to see
+            connection.execute("ROLLBACK TO one")
+            ticket.error = translate(error, self.path) if isinstance(error, sqlite3.Error) else error
+        else:
+            shared.absorb(own)
+        connection.execute("RELEASE one")
+
+    def _fail(self, tickets: Sequence[_Ticket[Any]], error: BaseException) -> None:
+        for ticket in tickets:
+            ticket.error = error
+            ticket.is_done = True
+
+    def _report(self, tickets: Sequence[_Ticket[Any]], began_at: float) -> None:
+        run = time.perf_counter() - began_at
+        for ticket in tickets:
+            ticket.is_done = True
+            self.meter.record(ticket.name, began_at - ticket.asked_at, run)
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Take the file's write lock. SQLite's own waiting sleeps too long to be fair, so this loop does it."""
+        deadline = time.monotonic() + self.options.patience
+        pause = 0.000_2
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() >= deadline:
+                    raise
+                self.meter.busy_retries += 1
+                time.sleep(random.uniform(0.5, 1.5) * pause)
+                pause = min(pause * 1.5, 0.01)
+            else:
+                return
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, name: str, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """All rows of one query, as of one moment."""
+        return self.read_with(name, lambda connection: connection.execute(sql, parameters).fetchall())
+
+    def read_with(self, name: str, work: Callable[[sqlite3.Connection], R]) -> R:
+        """Several queries on one connection."""
+        self._leave_parent()
+        asked_at = time.perf_counter()
+        try:
+            connection = self._take_reader()
+            began_at = time.perf_counter()
+            try:
+                result = work(connection)
+            finally:
+                with self._readers_lock:
+                    self._readers.append(connection)
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+        self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
+        return result
+
+    def version(self) -> int:
+        """A number that changes with every commit, whoever makes it. One connection answers always: the number is its
+        own count of others' commits."""
+        self._leave_parent()
+        with self._version_lock:
+            if self._version_reader is None:
+                self._version_reader = self._take_reader()
+            try:
+                number: int = self._version_reader.execute("PRAGMA data_version").fetchone()[0]
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
+            return number
+
+    def _take_reader(self) -> sqlite3.Connection:
+        with self._readers_lock:
+            if self._readers:
+                return self._readers.pop()
+            self.readers_open += 1
+        if self._writer is None:
+            with self._lock:
+                if self._writer is None:
+                    self._open_writer()  # makes the file and its tables, which a reader may not
+        connection = self._connect()
+        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def _open_writer(self) -> sqlite3.Connection:
+        self._check_place()
+        connection = self._connect()
+        try:
+            connection.execute("PRAGMA busy_timeout = 5000")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            connection.execute("PRAGMA journal_size_limit = 67108864")
+            self._prepare(connection)
+            connection.execute("PRAGMA busy_timeout = 0")  # from here on `_begin` waits
+        except BaseException:
+            connection.close()
+            raise
+        self._writer = connection
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
+
+    def _check_place(self) -> None:
+        if self.path.is_dir():
+            raise StorageUnavailable(f"{self.path} is a directory", hint="name a file in it: sqlite:///jobs.db")
+        if not self.path.parent.is_dir():
+            raise StorageUnavailable(
+                f"cannot open {self.path}: there is no directory {self.path.parent}", hint="make it first"
+            )
+        if not self.path.exists():
+            # Jobs may carry addresses and names: nobody but the owner reads a file that we make.
+            try:
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            except OSError as error:
+                raise StorageUnavailable(f"cannot create {self.path}", why=error.strerror) from error
+
+    def connections(self) -> tuple[int, int]:
+        """(open, in use) in this process."""
+        in_use = self.readers_open - len(self._readers) + self._lock.locked()
+        return self.readers_open + (self._writer is not None), in_use
+
+    def close(self) -> None:
+        """Close what is not in use. The next call opens again."""
+        self._leave_parent()
+        with self._lock, self._version_lock, self._readers_lock:
+            if self._version_reader is not None:
+                self._readers.append(self._version_reader)
+                self._version_reader = None
+            for connection in self._readers:
+                connection.close()
+            self.readers_open -= len(self._readers)
+            self._readers.clear()
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        pass  # the first error is the one to tell
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translate(error: sqlite3.Error, path: Path) -> StorageError:
+    """SQLite's error as one of ours, with what to do about it."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    text = str(error)
+    if primary == sqlite3.SQLITE_NOTADB:
+        return NotADatabase(f"{path} is not a SQLite database", hint="name another file, or move this one away")
+    if primary == sqlite3.SQLITE_CORRUPT:
+        return StorageError(f"{path} is damaged", why=text, hint="restore a backup, or try: sqlite3 FILE .recover")
+    if primary == sqlite3.SQLITE_FULL:
+        return StorageFull(f"no room for {path}", why=text, hint="free some disk space; nothing was half-written")
+    if primary == sqlite3.SQLITE_READONLY or primary == sqlite3.SQLITE_PERM:
+        return StorageReadOnly(f"cannot write to {path}", why=text, hint="check the permissions of file and directory")
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageUnavailable(
+            f"{path} is locked by another program", why=text, hint="find who holds it: an open sqlite3 shell, a backup?"
+        )
+    if primary == sqlite3.SQLITE_CANTOPEN:
+        return StorageUnavailable(f"cannot open {path}", why=text, hint="check the path and its permissions")
+    return StorageUnavailable(f"{path} does not answer as it should", why=text)

@@ -1,0 +1,141 @@
+"""Jobs in and out: enqueue, get, and the names that become known on the way. Lists are in `lists.py`."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from packhorse import changes
+from packhorse.changes import Changed
+from packhorse.errors import NotUnique
+from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State
+from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
+from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.sqlite.rows import INSERT_JOB, LARGE_ARGS, from_json, job_of, new_row, to_json
+from packhorse.storage.sqlite.transaction import Transaction
+
+_KNOWN_FOR = 300.0
+"""Seconds for which a process trusts that a name it has written is still there."""
+
+
+class InAndOut(Keeper):
+    _known: dict[tuple[str, str], float]
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        if not jobs:
+            return []
+        return self._db.write("enqueue", lambda tx: self._enqueue(tx, jobs))
+
+    def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        self._know(tx, {(new.task, new.queue) for new in jobs})
+        if any(new.unique or new.subscriber for new in jobs):
+            return [self._enqueue_one(tx, new) for new in jobs]
+        tx.execute("SAVEPOINT batch")
+        try:
+            self._insert(tx, jobs)
+        except sqlite3.IntegrityError:
+            # An id is there already: somebody repeats a call whose answer was lost. One by one, then.
+            tx.execute("ROLLBACK TO batch")
+            return [self._enqueue_one(tx, new) for new in jobs]
+        finally:
+            tx.execute("RELEASE batch")
+        return [Enqueued(new.id) for new in jobs]
+
+    def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
+        seq = tx.execute(SQL["last_seq"]).fetchone()[0]
+        added = [changes.added(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
+        stored = [change.job for change in added]
+        tx.executemany(INSERT_JOB, [new_row(job) for job in stored])
+        self._keep_args(tx, [job for job in stored if len(job.args) > LARGE_ARGS])
+        self._note_added(tx, added)
+        return stored
+
+    def _note_added(self, tx: Transaction, added: Iterable[Changed]) -> None:
+        """As `_note`, for many new jobs at once."""
+        for job, events in added:
+            tx.record(events)
+            state = job.state.value
+            tally, measured = (job.queue, job.task, state), (job.queue, job.task, "added")
+            tx.tallies[tally] = tx.tallies.get(tally, 0) + 1
+            tx.measures[measured] = tx.measures.get(measured, 0) + 1
+            if state == "queued":
+                tx.wakes = True
+
+    def _enqueue_one(self, tx: Transaction, new: NewJob) -> Enqueued:
+        if self._jobs(tx, [new.id]):
+            return Enqueued(new.id, Placement.KEPT)
+        if new.unique is not None:
+            holder = self._holder(tx, new.unique.key)
+            if holder is not None:
+                twin = self._meet_twin(tx, holder, new)
+                if twin is not None:
+                    return twin
+            lock = new.unique
+            tx.execute(SQL["put_lock"], (lock.key, new.id, lock.period, lock.until, tx.now))
+        self._insert(tx, [new])
+        if new.subscriber is not None:
+            tx.execute(SQL["add_subscriber"], (new.id, new.subscriber))
+        return Enqueued(new.id)
+
+    def _meet_twin(self, tx: Transaction, holder: Job, new: NewJob) -> Enqueued | None:
+        """Another job holds the unique key. None: the new job is to be added all the same."""
+        assert new.unique is not None
+        if new.unique.on_conflict == "reject":
+            raise NotUnique(holder.id, new.unique.key)
+        if new.unique.on_conflict == "replace":
+            if holder.state in WAITING:
+                self._keep(tx, holder, changes.replaced(holder, new, tx.now))
+                return Enqueued(holder.id, Placement.REPLACED)
+            if holder.state in HELD:
+                return None  # it has read the old arguments; the new ones must not be lost
+        return Enqueued(holder.id, Placement.KEPT)
+
+    def _know(self, tx: Transaction, names: Iterable[tuple[str, str]]) -> None:
+        """Task and queue names become known with their first job; this process remembers which it has written."""
+        now = time.monotonic()
+        for task, queue in names:
+            if self._known.get((task, queue), 0.0) < now:
+                tx.execute(SQL["know_task"], (task, queue))
+                tx.execute(SQL["know_queue"], (queue,))
+                self._known[task, queue] = now + _KNOWN_FOR
+
+    def get(self, job_id: str) -> Job | None:
+        found = self.get_many([job_id])
+        return found[0] if found else None
+
+    def get_many(self, job_ids: Sequence[str]) -> list[Job]:
+        rows = self._db.read("get", SQL["jobs_by_ids"], (to_json(list(job_ids)),))
+        jobs = {row[0]: job_of(row) for row in rows}
+        return [jobs[job_id] for job_id in job_ids if job_id in jobs]
+
+    def tallies(self) -> list[Tally]:
+        rows = self._db.read("tallies", SQL["all_tallies"])
+        return [Tally(queue, task, State(state), number) for queue, task, state, number in rows]
+
+    def queues(self) -> list[QueueInfo]:
+        def work(connection: sqlite3.Connection) -> list[QueueInfo]:
+            counts: dict[str, dict[State, int]] = defaultdict(dict)
+            for queue, _, state, number in connection.execute(SQL["all_tallies"]).fetchall():
+                counts[queue][State(state)] = counts[queue].get(State(state), 0) + number
+            waiting = [queue for queue, numbers in counts.items() if numbers.get(QUEUED)]
+            oldest = dict(connection.execute(SQL["oldest_in_line"], (to_json(waiting),)).fetchall())
+            return [
+                QueueInfo(name, counts.get(name, {}), paused_at, by, why, oldest.get(name))
+                for name, paused_at, by, why in connection.execute(SQL["all_queues"]).fetchall()
+            ]
+
+        return self._db.read_with("queues", work)
+
+    def tasks(self) -> list[TaskInfo]:
+        rows = self._db.read("tasks", SQL["all_tasks"])
+        return [TaskInfo(name, queue, from_json(options), at) for name, queue, options, at in rows]
+
+    def announce(self, tasks: Sequence[TaskInfo]) -> None:
+        def work(tx: Transaction) -> None:
+            for task in tasks:
+                tx.execute(SQL["announce_task"], (task.name, task.queue, to_json(task.options), tx.now))
+                tx.execute(SQL["know_queue"], (task.queue,))
+
+        self._db.write("announce", work)

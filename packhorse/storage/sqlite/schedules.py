@@ -1,0 +1,89 @@
+"""Schedules and their ticks. A tick is a compare-and-set on the next slot: however many foremen run, it runs once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import astuple, replace
+
+from packhorse.event import Kind, Subject
+from packhorse.job import NewJob
+from packhorse.storage.records import Enqueued, ScheduleInfo, Tick
+from packhorse.storage.sqlite.in_and_out import InAndOut
+from packhorse.storage.sqlite.keeper import SQL
+from packhorse.storage.sqlite.rows import from_json, to_json
+from packhorse.storage.sqlite.transaction import Transaction
+
+_OPTIONS = ScheduleInfo.__struct_fields__.index("options")
+
+
+class Schedules(InAndOut):
+    def put_schedules(self, schedules: Sequence[ScheduleInfo]) -> None:
+        def work(tx: Transaction) -> None:
+            for new in schedules:
+                old = self._schedule(tx, new.name)
+                self._put_schedule(tx, replace(new.following(old), updated_at=tx.now))
+                if old is None or not new.is_same_plan(old):
+                    self._record_about(tx, Subject.SCHEDULE, Kind.PUT, queue=new.name, cron=new.cron, tz=new.tz)
+
+        self._db.write("put_schedules", work)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        return [_schedule_of(row) for row in self._db.read("schedules", SQL["all_schedules"])]
+
+    def tick(
+        self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
+    ) -> list[Enqueued] | None:
+        def work(tx: Transaction) -> list[Enqueued] | None:
+            schedule = self._schedule(tx, name)
+            if schedule is None or schedule.paused_at is not None or schedule.next_at != slot or slot > tx.now:
+                return None
+            enqueued = self._enqueue(tx, jobs) if jobs else []
+            last_job_id = enqueued[-1].job_id if enqueued else schedule.last_job_id
+            self._put_schedule(tx, replace(schedule, next_at=next_at, last_at=slot, last_job_id=last_job_id))
+            for one in ticks:
+                tx.execute(SQL["put_tick"], (one.schedule, one.slot, one.outcome, tx.now, one.job_id))
+                self._record_about(tx, Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
+            return enqueued
+
+        return self._db.write("tick", work)
+
+    def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
+        return [Tick(*row) for row in self._db.read("ticks", SQL["latest_ticks"], (name, limit))]
+
+    def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
+        def work(tx: Transaction) -> bool:
+            schedule = self._schedule(tx, name)
+            if schedule is None or (schedule.paused_at is not None) == paused:
+                return False
+            paused_at, paused_by = (tx.now, by) if paused else (None, None)
+            self._put_schedule(tx, replace(schedule, paused_at=paused_at, paused_by=paused_by))
+            self._record_about(tx, Subject.SCHEDULE, Kind.PAUSED if paused else Kind.RESUMED, queue=name, by=by)
+            return True
+
+        return self._db.write("pause_schedule", work)
+
+    def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
+        def work(tx: Transaction) -> bool:
+            if tx.execute(SQL["delete_schedule"], (name,)).rowcount == 0:
+                return False
+            self._record_about(tx, Subject.SCHEDULE, Kind.DELETED, queue=name, by=by)
+            return True
+
+        return self._db.write("remove_schedule", work)
+
+    def _schedule(self, tx: Transaction, name: str) -> ScheduleInfo | None:
+        row = tx.execute(SQL["get_schedule"], (name,)).fetchone()
+        return None if row is None else _schedule_of(row)
+
+    def _put_schedule(self, tx: Transaction, schedule: ScheduleInfo) -> None:
+        values = list(astuple(schedule))
+        values[_OPTIONS] = to_json(schedule.options)
+        tx.execute(SQL["put_schedule"], values)
+
+
+def _schedule_of(row: Sequence[Any]) -> ScheduleInfo:
+    fields = list(row)
+    fields[_OPTIONS] = from_json(fields[_OPTIONS])
+    return ScheduleInfo(*fields)

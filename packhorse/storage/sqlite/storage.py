@@ -1,0 +1,139 @@
+"""The SQLite storage, put together: one file, its connections, its bell, and the groups of operations."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+from packhorse import clock
+from packhorse.errors import BadURL, BadValue
+from packhorse.storage.records import Health
+from packhorse.storage.sqlite.bell import Bell
+from packhorse.storage.sqlite.database import Database, Options
+from packhorse.storage.sqlite.in_and_out import InAndOut
+from packhorse.storage.sqlite.keeper import SQL
+from packhorse.storage.sqlite.lists import Lists
+from packhorse.storage.sqlite.records import Records
+from packhorse.storage.sqlite.schedules import Schedules
+from packhorse.storage.sqlite.schema import SCHEMA, prepare
+from packhorse.storage.sqlite.steering import Steering
+from packhorse.storage.sqlite.upkeep import Upkeep
+from packhorse.storage.sqlite.workers import Workers
+from packhorse.storage.sqlite.working import Working
+from packhorse.turns import Turns
+
+_LARGE_WAL = 256 * 1024 * 1024
+_LITTLE_ROOM = 64 * 1024 * 1024
+
+
+class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Records):
+    """Jobs in a SQLite file. Open it with `open_storage("sqlite:///jobs.db")` or `SQLite("jobs.db")`.
+
+    Several processes and threads of one machine may share the file. The clock is the machine's.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, options: Options | None = None, now: clock.Now | None = None
+    ) -> None:
+        self._now = now or clock.now
+        self.path = Path(path).absolute()
+        self._turns = Turns()
+        self._known = {}
+        self._last_line = ""
+        self._bell = Bell(self.path, lambda: self._db.version())
+        self._db = Database(
+            self.path,
+            options or Options(),
+            prepare=lambda connection: prepare(connection, self.path),
+            after_commit=self._bell.ring,
+            now=self._now,
+        )
+
+    @classmethod
+    def from_url(cls, url: str, *, now: clock.Now | None = None) -> SQLite:
+        """`sqlite:///relative.db`, `sqlite:////absolute.db`; `?synchronous=full|normal|off`, `?patience=30s`."""
+        rest, _, query = url.removeprefix("sqlite://").partition("?")
+        if not rest.startswith("/") or rest in ("/", "//"):
+            raise BadURL(
+                f"{url!r} names no file",
+                hint="write sqlite:///jobs.db for a file here, sqlite:////var/lib/jobs.db for another place",
+            )
+        if rest == "/:memory:":
+            raise BadURL(f"{url!r}: a SQLite database in memory cannot be shared", hint="use memory://")
+        return cls(unquote(rest[1:]), options=_options(url, query), now=now)
+
+    def now(self) -> int:
+        return self._now()
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- wake-up --------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        return self._bell.wait(timeout)
+
+    def interrupt(self) -> None:
+        self._bell.interrupt()
+
+    # --- health ---------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        began_at = time.perf_counter()
+        ((pages, page_size, free_pages, version),) = self._db.read("health", SQL["file_facts"])
+        latency = round((time.perf_counter() - began_at) * 1e6)
+        wal = self.path.with_name(self.path.name + "-wal")
+        wal_size = wal.stat().st_size if wal.exists() else 0
+        free = shutil.disk_usage(self.path.parent).free
+        opened, in_use = self._db.connections()
+        return Health(
+            kind="sqlite",
+            url=f"sqlite:///{self.path}",
+            version=version,
+            schema=SCHEMA,
+            latency=latency,
+            size=pages * page_size + wal_size,
+            free=free,
+            connections_open=opened,
+            connections_in_use=in_use,
+            busy_retries=self._db.meter.busy_retries,
+            operations=self._db.meter.report(),
+            facts={
+                "synchronous": self._db.options.synchronous,
+                "wal_size": wal_size,
+                "free_pages": free_pages,
+                "page_size": page_size,
+            },
+            problems=_problems(wal_size, free, self._db.options),
+        )
+
+
+def _options(url: str, query: str) -> Options:
+    options = Options()
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name == "synchronous" and value.lower() in ("full", "normal", "off"):
+            options = options._replace(synchronous=value.lower())
+        elif name == "synchronous":
+            raise BadURL(f"{url!r}: synchronous cannot be {value!r}", hint="use full, normal or off")
+        elif name == "patience":
+            try:
+                options = options._replace(patience=clock.microseconds(value, "patience") / clock.SECOND)
+            except BadValue as error:
+                raise BadURL(f"{url!r}: {error}") from error
+        else:
+            raise BadURL(f"{url!r}: there is no option {name!r}", hint="the options are synchronous and patience")
+    return options
+
+
+def _problems(wal_size: int, free: int, options: Options) -> list[str]:
+    problems = []
+    if wal_size > _LARGE_WAL:
+        problems.append(f"the write-ahead log has grown to {wal_size:,} bytes: some program keeps a read open")
+    if free < _LITTLE_ROOM:
+        problems.append(f"only {free:,} bytes are free on the disk")
+    if options.synchronous == "off":
+        problems.append("synchronous=off: a power cut may lose or damage jobs")
+    return problems

@@ -1,0 +1,83 @@
+"""A transaction: the statements of one call, and what is written once at its end.
+
+Events, tallies and measures are collected while the calls that share a commit do their work, and written together
+just before it: a batch of a hundred jobs updates one tally, not a hundred.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from packhorse.changes import Changed
+from packhorse.event import Event
+from packhorse.job import Job
+from packhorse.series import MINUTES, Measures, measure
+from packhorse.storage.sqlite.rows import EventRow, event_row
+
+Place = tuple[str, str, str]
+"""Where a job is counted: its queue, its task, its state."""
+
+_INSERT_EVENT = (
+    "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_ADD_TALLY = (
+    "INSERT INTO packhorse_tally (queue, task, state, number) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (queue, task, state) DO UPDATE SET number = number + excluded.number"
+)
+_ADD_MEASURE = (
+    "INSERT INTO packhorse_measure (level, at, queue, task, counted, amount) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (level, at, queue, task, counted) DO UPDATE SET amount = amount + excluded.amount"
+)
+
+
+class Transaction:
+    """What one call does. `now` is the same for everything in it."""
+
+    __slots__ = ("_connection", "event_rows", "execute", "executemany", "measures", "now", "tallies", "wakes")
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self._connection = connection
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+        self.now = now
+        self.event_rows: list[EventRow] = []
+        self.tallies: dict[Place, int] = {}
+        self.measures: Measures = {}
+        self.wakes = False
+
+    def record(self, events: Iterable[Event]) -> None:
+        """Write these events with the commit."""
+        self.event_rows.extend(event_row(event) for event in events)
+
+    def count(self, before: Job | None, change: Changed) -> None:
+        """Count a change for the charts."""
+        measure(self.measures, before, change)
+
+    def move(self, before: Place | None, after: Place | None, number: int = 1) -> None:
+        """Jobs went from one place to another; None: they came or went."""
+        tallies = self.tallies
+        if before is not None:
+            tallies[before] = tallies.get(before, 0) - number
+        if after is not None:
+            tallies[after] = tallies.get(after, 0) + number
+
+    def absorb(self, other: Transaction) -> None:
+        """Take over what a finished call wants written."""
+        self.event_rows += other.event_rows
+        for tally, number in other.tallies.items():
+            self.tallies[tally] = self.tallies.get(tally, 0) + number
+        for measured, amount in other.measures.items():
+            self.measures[measured] = self.measures.get(measured, 0) + amount
+        self.wakes = self.wakes or other.wakes
+
+    def flush(self) -> None:
+        """Write what was collected."""
+        if self.event_rows:
+            self.executemany(_INSERT_EVENT, self.event_rows)
+        if self.tallies:
+            self.executemany(_ADD_TALLY, [(*key, number) for key, number in self.tallies.items() if number])
+        if self.measures:
+            at = MINUTES.start_of(self.now)
+            self.executemany(_ADD_MEASURE, [(MINUTES.name, at, *key, amount) for key, amount in self.measures.items()])

@@ -1,0 +1,115 @@
+"""Upkeep: promote, expire, rescue, prune, roll up. Every process may do it at any time; each call is one step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+
+from packhorse import changes
+from packhorse.event import Kind, Subject
+from packhorse.job import FINAL, Job
+from packhorse.series import LEVELS
+from packhorse.storage.records import Pruned, Rescued, Retention
+from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.sqlite.rows import job_of, to_json
+from packhorse.storage.sqlite.transaction import Transaction
+
+
+class Upkeep(Keeper):
+    def promote(self, *, limit: int = 500) -> int:
+        return self._db.write("promote", lambda tx: self._promote(tx, limit))
+
+    def next_due(self) -> int | None:
+        ((due_at,),) = self._db.read("next_due", SQL["next_due"])
+        return None if due_at is None else max(0, due_at - self.now())
+
+    def expire(self, *, limit: int = 500) -> int:
+        def work(tx: Transaction) -> int:
+            over = [job_of(row) for row in tx.execute(SQL["expired_jobs"], (tx.now, limit)).fetchall()]
+            for job in over:
+                self._keep(tx, job, changes.expired(job, tx.now))
+            return len(over)
+
+        return self._db.write("expire", work)
+
+    # --- rescue ---------------------------------------------------------------------------------------------------
+
+    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
+        def work(tx: Transaction) -> list[Rescued]:
+            # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
+            alive = (tx.now - lease, tx.now + 2 * lease)
+            lost = [job_of(row) for row in tx.execute(SQL["lost_jobs"], (*alive, limit)).fetchall()]
+            taken = self._take_back(tx, lost, why, (), recovered)
+            self._strike_off(tx, tx.execute(SQL["silent_workers"], alive).fetchall(), why)
+            return taken
+
+        return self._db.write("rescue", work)
+
+    def rescue_owner(
+        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+    ) -> list[Rescued]:
+        def work(tx: Transaction) -> list[Rescued]:
+            lost = [job_of(row) for row in tx.execute(SQL["jobs_of_owner"], (owner, limit)).fetchall()]
+            taken = self._take_back(tx, lost, why, ran, recovered)
+            self._strike_off(tx, tx.execute(SQL["idle_worker"], (owner,)).fetchall(), why)
+            return taken
+
+        return self._db.write("rescue_owner", work)
+
+    def _take_back(
+        self, tx: Transaction, jobs: Sequence[Job], why: str, ran: Collection[str], recovered: bool
+    ) -> list[Rescued]:
+        taken = []
+        for job in jobs:
+            change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
+            taken.append(Rescued(job.id, job.owner or "", self._keep(tx, job, change).state))
+        return taken
+
+    def _strike_off(self, tx: Transaction, workers: Sequence[tuple[str, str]], why: str) -> None:
+        """Only workers that hold nothing any more: a worker's record is what its jobs are found by."""
+        for owner, subject in workers:
+            tx.execute(SQL["delete_worker"], (owner,))
+            self._record_about(tx, Subject(subject), Kind.DIED, owner=owner, why=why)
+
+    # --- prune ----------------------------------------------------------------------------------------------------
+
+    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+        def work(tx: Transaction) -> Pruned:
+            clients, more_clients = self._prune_clients(tx, tx.now - keep.clients, limit)
+            jobs, more_jobs = self._prune_jobs(tx, keep, limit)
+            events, more_events = self._prune_events(tx, tx.now - keep.events, limit)
+            return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
+
+        return self._db.write("prune", work)
+
+    def _prune_clients(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
+        silent = tx.execute(SQL["silent_clients"], (before, limit + 1)).fetchall()
+        for (client_id,) in silent[:limit]:
+            tx.execute(SQL["delete_client"], (client_id,))
+            tx.execute(SQL["delete_subscriptions"], (client_id,))
+            self._record_about(tx, Subject.CLIENT, Kind.TIMED_OUT, owner=client_id)
+        return len(silent[:limit]), len(silent) > limit
+
+    def _prune_jobs(self, tx: Transaction, keep: Retention, limit: int) -> tuple[int, bool]:
+        old: list[Job] = []
+        for state in sorted(FINAL):
+            asked = (state.value, tx.now - keep.of(state), tx.now, limit + 1)
+            old += [job_of(row) for row in tx.execute(SQL["prunable_jobs"], asked).fetchall()]
+        old.sort(key=lambda job: job.seq)
+        self._remove(tx, old[:limit], "retention")
+        return len(old[:limit]), len(old) > limit
+
+    def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
+        past = [row[0] for row in tx.execute(SQL["old_events"], (before, limit + 1)).fetchall()]
+        tx.execute(SQL["delete_events"], (to_json(past[:limit]),))
+        tx.execute(SQL["delete_ticks"], (before, limit))
+        return len(past[:limit]), len(past) > limit
+
+    def roll_up(self) -> None:
+        def work(tx: Transaction) -> None:
+            for level, coarser in itertools.pairwise(LEVELS):
+                last = tx.now - level.keep - level.width
+                tx.execute(SQL["fold_measures"], (coarser.name, coarser.width, level.name, last))
+                tx.execute(SQL["drop_folded_measures"], (level.name, last))
+
+        self._db.write("roll_up", work)

@@ -1,0 +1,164 @@
+"""Workers, foremen and clients: who is there, who beats, who waits for an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from packhorse import changes
+from packhorse.errors import ClientNotFound
+from packhorse.event import Kind, Subject
+from packhorse.job import FINAL, Job, Reason, Token
+from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
+from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.sqlite.rows import from_json, job_of, to_json
+from packhorse.storage.sqlite.transaction import Transaction
+
+
+class Workers(Keeper):
+    # --- workers and foremen ----------------------------------------------------------------------------------------
+
+    def join(self, worker: WorkerInfo) -> None:
+        def work(tx: Transaction) -> None:
+            tx.execute(SQL["put_worker"], _worker_row(worker, tx.now))
+            self._record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, host=worker.host, pid=worker.pid)
+
+        self._db.write("join", work)
+
+    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
+        def work(tx: Transaction) -> Beat:
+            unknown = []
+            for owner, report in reports.items():
+                if tx.execute(SQL["beat_worker"], (tx.now, to_json(report), owner)).rowcount == 0:
+                    unknown.append(owner)
+            rows = tx.execute(SQL["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
+            stops = [Stop(Token(job_id, owner, fence), Reason(reason)) for job_id, owner, fence, reason in rows]
+            return Beat(tx.now, unknown, stops)
+
+        return self._db.write("beat", work)
+
+    def leave(self, owner: str, *, why: str = "stopped") -> None:
+        def work(tx: Transaction) -> None:
+            for row in tx.execute(SQL["jobs_of_owner"], (owner, -1)).fetchall():
+                job = job_of(row)
+                self._keep(tx, job, changes.released(job, tx.now, why))
+            subject = self._subject(tx, owner)
+            if subject is not None:
+                tx.execute(SQL["delete_worker"], (owner,))
+                self._record_about(tx, subject, Kind.KILLED, owner=owner, why=why)
+
+        self._db.write("leave", work)
+
+    def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
+        def work(tx: Transaction) -> None:
+            subject = self._subject(tx, owner)
+            if subject is not None:
+                self._record_about(tx, subject, Kind.STAT, owner=owner, **report)
+
+        self._db.write("record_stat", work)
+
+    def workers(self) -> list[WorkerInfo]:
+        return [_worker_of(row) for row in self._db.read("workers", SQL["all_workers"])]
+
+    def _subject(self, tx: Transaction, owner: str) -> Subject | None:
+        row = tx.execute(SQL["worker_subject"], (owner,)).fetchone()
+        return None if row is None else Subject(row[0])
+
+    # --- clients --------------------------------------------------------------------------------------------------
+
+    def join_client(self, client: ClientInfo) -> None:
+        def work(tx: Transaction) -> None:
+            row = tx.execute(SQL["get_client"], (client.id,)).fetchone()
+            joined_at = tx.now if row is None else row[0]
+            tx.execute(SQL["put_client"], (client.id, client.name, to_json(client.info), joined_at, tx.now))
+            if row is None:
+                self._record_about(tx, Subject.CLIENT, Kind.JOINED, owner=client.id, name=client.name)
+
+        self._db.write("join_client", work)
+
+    def leave_client(self, client_id: str) -> bool:
+        def work(tx: Transaction) -> bool:
+            if tx.execute(SQL["delete_client"], (client_id,)).rowcount == 0:
+                return False
+            tx.execute(SQL["delete_subscriptions"], (client_id,))
+            self._record_about(tx, Subject.CLIENT, Kind.LEFT, owner=client_id)
+            return True
+
+        return self._db.write("leave_client", work)
+
+    def clients(self) -> list[ClientInfo]:
+        rows = self._db.read("clients", SQL["all_clients"])
+        return [ClientInfo(number, name, from_json(info), *times) for number, name, info, *times in rows]
+
+    # --- subscribers ------------------------------------------------------------------------------------------------
+
+    def subscribe(self, client_id: str, job_ids: Sequence[str]) -> int:
+        def work(tx: Transaction) -> int:
+            if tx.execute(SQL["get_client"], (client_id,)).fetchone() is None:
+                raise ClientNotFound(client_id)
+            jobs = self._jobs(tx, job_ids)
+            known = [job_id for job_id in job_ids if job_id in jobs]
+            tx.executemany(SQL["add_subscriber"], [(job_id, client_id) for job_id in known])
+            return len(known)
+
+        return self._db.write("subscribe", work)
+
+    def subscribers(self, job_id: str) -> list[str]:
+        return [row[0] for row in self._db.read("subscribers", SQL["subscribers_of"], (job_id,))]
+
+    def outcomes_for(self, client_id: str, *, limit: int = 100) -> list[Job]:
+        return [job_of(row) for row in self._db.read("outcomes_for", SQL["outcomes_for"], (client_id, limit))]
+
+    def acknowledge(self, client_id: str, job_ids: Sequence[str]) -> int:
+        def work(tx: Transaction) -> int:
+            jobs = self._jobs(tx, job_ids)
+            return sum(self._acknowledge(tx, client_id, jobs[job_id]) for job_id in job_ids if job_id in jobs)
+
+        return self._db.write("acknowledge", work)
+
+    def _acknowledge(self, tx: Transaction, client_id: str, job: Job) -> bool:
+        if job.state not in FINAL:
+            return False
+        if tx.execute(SQL["delete_subscriber"], (job.id, client_id)).rowcount == 0:
+            return False
+        handled = replace(changes.deleted(job, tx.now, None), kind=Kind.HANDLED, data={"client": client_id})
+        tx.record([handled])
+        left = tx.execute(SQL["subscribers_of"], (job.id,)).fetchall()
+        if not left and not job.persistent:
+            self._remove(tx, [job], "subscribers")
+        return True
+
+
+def _worker_row(worker: WorkerInfo, now: int) -> tuple[Any, ...]:
+    return (
+        worker.id,
+        worker.subject.value,
+        worker.foreman,
+        worker.host,
+        worker.pid,
+        to_json(worker.queues),
+        worker.concurrency,
+        to_json(worker.info),
+        to_json(worker.report),
+        now,
+        now,
+    )
+
+
+def _worker_of(row: Sequence[Any]) -> WorkerInfo:
+    number, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at = row
+    return WorkerInfo(
+        number,
+        Subject(subject),
+        foreman,
+        host,
+        pid,
+        from_json(queues),
+        concurrency,
+        from_json(info),
+        from_json(report),
+        joined_at,
+        beat_at,
+    )

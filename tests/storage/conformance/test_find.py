@@ -1,0 +1,345 @@
+"""Looking: filters, orders, pages, counts, tallies, queues and tasks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from packhorse.clock import HOUR, SECOND, TurnedClock
+from packhorse.errors import BadValue
+from packhorse.failure import Failure
+from packhorse.job import (
+    COMPLETED,
+    FINAL,
+    HELD,
+    QUEUED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    WAITING,
+    State,
+)
+from packhorse.outcome import Completed, Failed
+from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import Count, Filter, TaskInfo
+from tests.storage.builders import (
+    FAILURE,
+    add,
+    find_all,
+    finish,
+    ids,
+    in_every_state,
+    in_state,
+    join,
+    new_job,
+    new_jobs,
+    recount,
+    run,
+    stored,
+    take,
+    tallies,
+    unique,
+)
+
+PAPER_JAM = Failure("PrintError", "paper jam in tray 2", place="print.py:7")
+
+# --- filters --------------------------------------------------------------------------------------------------------
+
+
+def test_every_state_can_be_asked_for(storage: Storage) -> None:
+    jobs = in_every_state(storage)
+
+    for states in [frozenset({state}) for state in State] + [WAITING, HELD, FINAL, frozenset({QUEUED, COMPLETED})]:
+        found = find_all(storage, Filter(states=states))
+        assert sorted(ids(found)) == sorted(jobs[state].id for state in states)
+    assert sorted(ids(find_all(storage))) == sorted(ids(jobs.values()))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Filter(queue="letters"),
+        Filter(task="print"),
+        Filter(owner="bob"),
+        Filter(schedule="nightly"),
+        Filter(unique_key="k"),
+        Filter(cause=PAPER_JAM.cause("print")),
+        Filter(halted=True),
+        Filter(min_priority=7),
+        Filter(text="NEEDLE"),
+        Filter(text="the-one"),
+        Filter(text="Paper JAM"),
+        Filter(states=frozenset({RUNNING}), queue="letters", task="print", owner="bob", text="needle", min_priority=2),
+    ],
+    ids=lambda where: "+".join(
+        name for name in where.__struct_fields__ if getattr(where, name) not in (None, frozenset())
+    ),
+)
+def test_each_filter_finds_the_one_job(storage: Storage, where: Filter) -> None:
+    in_every_state(storage)
+    special = add(
+        storage,
+        "the-one",
+        queue="letters",
+        task="print",
+        schedule="nightly",
+        unique=unique("k"),
+        priority=7,
+        args='{"hay": "Needle"}',
+    )
+    run(storage, special, "dead")
+    storage.rescue_owner("dead", why="signal 9")
+    finish(storage, Failed(run(storage, special, "bob").token, PAPER_JAM, retry_in=0))
+    run(storage, special, "bob")
+
+    assert ids(find_all(storage, where)) == ["the-one"]
+    assert storage.count(where) == Count(1)
+
+
+def test_jobs_are_found_by_the_time_they_were_created(storage: Storage, clock: TurnedClock) -> None:
+    jobs = []
+    for _ in range(4):
+        jobs.append(add(storage))
+        clock.turn(1)
+
+    found = find_all(storage, Filter(created_from=jobs[1].created_at, created_to=jobs[3].created_at))
+
+    assert ids(found) == [jobs[2].id, jobs[1].id]
+
+
+def test_not_halted_leaves_the_halted_out(storage: Storage) -> None:
+    halted, other = in_state(storage, RUNNING), add(storage)
+    storage.rescue_owner("ann", why="signal 9")
+
+    assert ids(find_all(storage, Filter(halted=False))) == [other.id]
+    assert ids(find_all(storage, Filter(halted=True))) == [halted.id]
+
+
+@pytest.mark.parametrize("text", ["%", "_", "\\", "'", "*", "[a]", "50%_\\'*[a]"])
+def test_signs_that_mean_something_to_a_database_are_only_text(storage: Storage, text: str) -> None:
+    add(storage, "without", args='{"n": 1}', task="send")
+    add(storage, "with", args="{50%_\\'*[a]}")
+
+    assert ids(find_all(storage, Filter(text=text))) == ["with"]
+    assert find_all(storage, Filter(queue=text)) == []
+
+
+# --- orders ---------------------------------------------------------------------------------------------------------
+
+
+def test_queued_jobs_are_listed_as_they_will_run(storage: Storage) -> None:
+    low, high, forced, late = add(storage), add(storage, priority=9), add(storage, queue="print"), add(storage)
+    storage.force_start([forced.id])
+
+    found = find_all(storage, Filter(states=frozenset({QUEUED})))
+
+    assert ids(found) == [forced.id, high.id, low.id, late.id]
+
+
+@pytest.mark.parametrize("states", [frozenset({SCHEDULED}), frozenset({SCHEDULED, RETRYING})])
+def test_scheduled_jobs_are_listed_by_their_due_time(storage: Storage, states: frozenset[State]) -> None:
+    jobs = [add(storage, delay=delay) for delay in (3 * HOUR, HOUR, 2 * HOUR, HOUR)]
+
+    found = find_all(storage, Filter(states=states))
+
+    assert ids(found) == [jobs[1].id, jobs[3].id, jobs[2].id, jobs[0].id]
+
+
+@pytest.mark.parametrize("states", [frozenset({COMPLETED}), FINAL])
+def test_finished_jobs_are_listed_the_latest_first(
+    storage: Storage, clock: TurnedClock, states: frozenset[State]
+) -> None:
+    tokens = [take(storage, add(storage)).token for _ in range(4)]
+
+    for index in (2, 0, 3, 1):
+        clock.turn(1)
+        finish(storage, Completed(tokens[index]))
+
+    found = find_all(storage, Filter(states=states))
+    assert ids(found) == [tokens[index].job_id for index in (1, 3, 0, 2)]
+
+
+def test_other_lists_begin_with_the_newest(storage: Storage) -> None:
+    jobs = list(in_every_state(storage).values())
+
+    assert ids(find_all(storage)) == ids(reversed(jobs))
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1_000])
+@pytest.mark.parametrize(
+    "states", [frozenset(), frozenset({QUEUED}), frozenset({SCHEDULED, RETRYING}), FINAL, WAITING, HELD], ids=str
+)
+def test_pages_show_everything_exactly_once(storage: Storage, limit: int, states: frozenset[State]) -> None:
+    for _ in range(3):
+        in_every_state(storage)
+
+    found = find_all(storage, Filter(states=states), limit=limit)
+
+    assert len(found) == len(set(ids(found))) == 3 * len(states or State)
+    assert ids(found) == ids(find_all(storage, Filter(states=states), limit=1_000))
+
+
+@pytest.mark.parametrize("states", [frozenset(), frozenset({QUEUED})], ids=str)
+def test_pages_neither_repeat_nor_skip_while_jobs_come_and_go(storage: Storage, states: frozenset[State]) -> None:
+    # The clock stands still: jobs of the very same moment are the hard case.
+    storage.enqueue([new_job(priority=random.Random(number).randint(1, 10)) for number in range(40)])
+    original = set(ids(find_all(storage)))
+    where = Filter(states=states)
+
+    seen: list[str] = []
+    cursor = None
+    for _ in range(100):
+        page = storage.find(where, cursor=cursor, limit=7)
+        seen += ids(page.jobs)
+        storage.enqueue(new_jobs(3))
+        storage.delete(ids(page.jobs[-1:]))
+        cursor = page.next
+        if cursor is None or original <= set(seen):
+            break
+
+    assert original <= set(seen)
+    assert len(seen) == len(set(seen))
+
+
+def test_a_page_is_never_longer_than_asked(storage: Storage) -> None:
+    storage.enqueue(new_jobs(10))
+
+    page = storage.find(Filter(), limit=4)
+
+    assert len(page.jobs) == 4
+    assert page.next is not None
+    assert storage.find(Filter(), limit=10).next is None or storage.find(Filter(), limit=11).next is None
+
+
+@pytest.mark.parametrize("cursor", ["", "nonsense", "0", "../../etc/passwd", "WzFd", "bnVsbA", "💥", "a" * 10_000])
+def test_a_nonsense_cursor_is_refused(storage: Storage, cursor: str) -> None:
+    storage.enqueue(new_jobs(3))
+
+    with pytest.raises(BadValue):
+        storage.find(Filter(), cursor=cursor)
+
+
+def test_a_cursor_of_another_list_is_refused(storage: Storage) -> None:
+    storage.enqueue(new_jobs(3))
+    cursor = storage.find(Filter(), limit=1).next
+
+    with pytest.raises(BadValue):
+        storage.find(Filter(states=frozenset({QUEUED})), cursor=cursor)
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_counts_by_state_queue_and_task_are_exact_whatever_the_cap(storage: Storage) -> None:
+    storage.enqueue(new_jobs(20))
+    storage.enqueue(new_jobs(5, queue="print", task="print"))
+
+    assert storage.count(Filter(), cap=3) == Count(25)
+    assert storage.count(Filter(states=WAITING, queue="mail"), cap=3) == Count(20)
+    assert storage.count(Filter(task="print"), cap=3) == Count(5)
+    assert storage.count(Filter(states=FINAL), cap=3) == Count(0)
+
+
+def test_other_counts_stop_at_the_cap(storage: Storage) -> None:
+    storage.enqueue(new_jobs(20, args='{"a": "hay"}'))
+
+    assert storage.count(Filter(text="hay"), cap=3) == Count(3, exact=False)
+    assert storage.count(Filter(text="hay"), cap=100) == Count(20)
+    assert storage.count(Filter(text="straw"), cap=3) == Count(0)
+
+
+def test_tallies_are_true_after_every_kind_of_change(storage: Storage, clock: TurnedClock) -> None:
+    assert tallies(storage) == []
+    jobs = in_every_state(storage, total_timeout=HOUR, task="print")
+    in_every_state(storage)
+    assert tallies(storage) == recount(storage)
+
+    for change in (
+        lambda: storage.force_start([jobs[SCHEDULED].id]),
+        lambda: storage.retry([jobs[State.DEAD].id]),
+        lambda: storage.abort([job.id for job in jobs.values()]),
+        lambda: storage.delete([jobs[COMPLETED].id]),
+        lambda: storage.rescue_owner("ann", why="signal 9"),
+        lambda: storage.enqueue(new_jobs(2, queue="new")),
+        lambda: clock.turn("1h"),
+        storage.promote,
+        storage.expire,
+        lambda: storage.reserve(join(storage, "bob"), {"new": 1}, 2),
+        lambda: storage.leave("bob"),
+    ):
+        change()
+        assert tallies(storage) == recount(storage)
+
+
+# --- queues and tasks -----------------------------------------------------------------------------------------------
+
+
+def test_a_queue_tells_its_numbers(storage: Storage) -> None:
+    for job in in_every_state(storage, task="print").values():
+        (queue,) = (queue for queue in storage.queues() if queue.name == job.queue)
+        assert {state: number for state, number in queue.counts.items() if number} == {job.state: 1}
+
+
+def test_a_queue_tells_since_when_the_next_job_waits(storage: Storage, clock: TurnedClock) -> None:
+    first = add(storage)
+    clock.turn(5)
+    add(storage)
+    add(storage, queue="later", delay=HOUR)
+    oldest = {queue.name: queue.oldest_queued_at for queue in storage.queues()}
+    assert oldest == {"mail": clock() - 5 * SECOND, "later": None}
+
+    take(storage, first)
+
+    assert storage.queues()[-1].oldest_queued_at == clock()
+
+
+def test_a_queue_stays_known_when_it_is_empty(storage: Storage) -> None:
+    storage.delete([add(storage, queue="empty").id])
+    storage.pause("never-used")
+    storage.announce([TaskInfo("scan", "announced")])
+
+    assert sorted(queue.name for queue in storage.queues()) == ["announced", "empty", "never-used"]
+
+
+def test_a_task_that_no_worker_knows_is_told_from_one_that_was_announced(storage: Storage, clock: TurnedClock) -> None:
+    add(storage, task="send", queue="mail")
+    storage.announce([TaskInfo("print", "letters", {"priority": 5, "retries": None})])
+    clock.turn(1)
+
+    assert storage.tasks() == [
+        TaskInfo("print", "letters", {"priority": 5, "retries": None}, announced_at=clock() - SECOND),
+        TaskInfo("send", "mail"),
+    ]
+    storage.announce([TaskInfo("send", "mail"), TaskInfo("print", "letters")])
+    assert [(task.options, task.announced_at) for task in storage.tasks()] == [({}, clock())] * 2
+
+
+def test_enqueueing_does_not_make_an_announced_task_unknown(storage: Storage, clock: TurnedClock) -> None:
+    storage.announce([TaskInfo("send", "mail", {"priority": 5})])
+
+    add(storage, task="send", queue="elsewhere")
+
+    assert storage.tasks() == [TaskInfo("send", "mail", {"priority": 5}, announced_at=clock())]
+    assert sorted(queue.name for queue in storage.queues()) == ["elsewhere", "mail"]
+
+
+def test_a_thousand_jobs_are_read_in_the_order_asked(storage: Storage) -> None:
+    jobs = new_jobs(BATCH)
+    storage.enqueue(jobs)
+    wanted = [job.id for job in reversed(jobs)]
+
+    assert ids(storage.get_many(wanted)) == wanted
+
+
+def test_the_cause_of_the_last_failure_is_the_one_that_counts(storage: Storage) -> None:
+    job = add(storage)
+    finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=0))
+    other = Failure("KeyError", "'name'")
+    finish(storage, Failed(run(storage, job).token, other, retry_in=0))
+
+    assert find_all(storage, Filter(cause=FAILURE.cause("send"))) == []
+    assert find_all(storage, Filter(cause=other.cause("send"))) == [stored(storage, job.id)]

@@ -1,0 +1,292 @@
+"""Jobs come in: batches, ids that are stored already, unique keys, and what stays undone when a batch is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.errors import NotUnique
+from packhorse.event import Kind
+from packhorse.job import FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, State
+from packhorse.outcome import Completed
+from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import EventFilter, Placement, Steered
+from tests.storage.builders import (
+    add,
+    find_all,
+    finish,
+    ids,
+    in_state,
+    kinds,
+    new_job,
+    new_jobs,
+    recount,
+    reserve_ids,
+    snapshot,
+    stored,
+    take,
+    tallies,
+    unique,
+)
+
+
+@pytest.mark.parametrize("number", [0, 1, 100, BATCH])
+def test_a_batch_is_stored_in_its_order(storage: Storage, number: int) -> None:
+    jobs = new_jobs(number)
+
+    answers = storage.enqueue(jobs)
+
+    assert [(answer.job_id, answer.placement) for answer in answers] == [(job.id, Placement.ADDED) for job in jobs]
+    assert ids(storage.get_many([job.id for job in jobs])) == [job.id for job in jobs]
+    assert reserve_ids(storage, limit=BATCH) == [job.id for job in jobs]
+
+
+def test_what_a_client_says_is_kept_word_for_word(storage: Storage, clock: TurnedClock) -> None:
+    text = '{"name": "Žan \\u0000 🐴", "quote": "\'; --", "n": 1.5}'
+
+    job = add(storage, args=text, meta=text, created_by="Žan 🐴", schedule="nightly", timeout=1, idle_timeout=2)
+
+    assert (job.args, job.meta, job.created_by, job.schedule) == (text, text, "Žan 🐴", "nightly")
+    assert (job.timeout, job.idle_timeout, job.created_at, job.persistent) == (1, 2, clock(), False)
+
+
+def test_a_job_may_name_the_moment_at_which_it_is_due(storage: Storage, clock: TurnedClock) -> None:
+    later, past = add(storage, due_at=clock() + 1), add(storage, due_at=clock() - HOUR)
+
+    assert (later.state, later.due_at, later.queued_at) == (SCHEDULED, clock() + 1, None)
+    assert (past.state, past.due_at, past.queued_at) == (QUEUED, None, clock())
+
+
+def test_the_same_id_is_added_once_whatever_became_of_the_job(storage: Storage) -> None:
+    for state in State:
+        job = in_state(storage, state)
+        before = snapshot(storage, job.id)
+
+        (answer,) = storage.enqueue([new_job(job.id, args='{"other": 1}')])
+
+        assert (answer.job_id, answer.placement, answer.is_new) == (job.id, Placement.KEPT, False)
+        assert snapshot(storage, job.id) == before
+
+
+def test_a_batch_whose_answer_was_lost_can_be_sent_again(storage: Storage) -> None:
+    jobs = new_jobs(3)
+    storage.enqueue(jobs[:2])
+
+    answers = storage.enqueue(jobs)
+
+    assert [answer.placement for answer in answers] == [Placement.KEPT, Placement.KEPT, Placement.ADDED]
+    assert len(storage.events(EventFilter(kind=Kind.ADDED))) == 3
+    assert storage.totals()["added"] == 3
+
+
+def test_an_id_twice_in_one_batch_is_one_job(storage: Storage) -> None:
+    answers = storage.enqueue([new_job("twin", args="1"), new_job("twin", args="2")])
+
+    assert [answer.placement for answer in answers] == [Placement.ADDED, Placement.KEPT]
+    assert stored(storage, "twin").args == "1"
+
+
+def test_unknown_ids_are_left_out(storage: Storage) -> None:
+    first, second = add(storage), add(storage)
+
+    assert storage.get("nobody") is None
+    assert ids(storage.get_many([second.id, "nobody", first.id])) == [second.id, first.id]
+    assert storage.get_many([]) == []
+
+
+# --- unique keys ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in FINAL])
+def test_keep_leaves_the_unfinished_holder_as_it_is(storage: Storage, state: State) -> None:
+    holder = in_state(storage, state, unique=unique())
+    before = snapshot(storage, holder.id)
+
+    (answer,) = storage.enqueue([new_job("twin", unique=unique(), args='{"new": 1}')])
+
+    assert (answer.job_id, answer.placement) == (holder.id, Placement.KEPT)
+    assert storage.get("twin") is None
+    assert snapshot(storage, holder.id) == before
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_a_finished_job_has_freed_its_key(storage: Storage, state: State) -> None:
+    in_state(storage, state, unique=unique())
+
+    (answer,) = storage.enqueue([new_job("twin", unique=unique(on_conflict="reject"))])
+
+    assert (answer.job_id, answer.placement) == ("twin", Placement.ADDED)
+
+
+def test_a_deleted_job_has_freed_its_key(storage: Storage) -> None:
+    storage.delete([add(storage, unique=unique()).id])
+
+    assert storage.enqueue([new_job("twin", unique=unique())])[0].is_new
+
+
+def test_other_keys_are_free(storage: Storage) -> None:
+    add(storage, unique=unique("k"))
+
+    assert storage.enqueue([new_job(unique=unique("K")), new_job(unique=unique("k "))])[0].is_new
+
+
+@pytest.mark.parametrize("state", [SCHEDULED, QUEUED, RETRYING])
+def test_replace_gives_a_waiting_holder_the_new_call(storage: Storage, clock: TurnedClock, state: State) -> None:
+    holder = in_state(storage, state, unique=unique())
+    clock.turn(5)
+
+    (answer,) = storage.enqueue([new_job("twin", unique=unique(on_conflict="replace"), args='{"new": 1}', priority=7)])
+
+    job = stored(storage, holder.id)
+    assert (answer.job_id, answer.placement) == (holder.id, Placement.REPLACED)
+    assert storage.get("twin") is None
+    assert (job.state, job.args, job.priority) == (QUEUED, '{"new": 1}', 7)
+    assert (job.seq, job.created_at, job.queued_at) == (holder.seq, holder.created_at, clock())
+    assert kinds(storage, holder.id)[-1] is Kind.REPLACED
+    assert tallies(storage) == recount(storage)
+
+
+def test_replace_may_move_the_holder_to_a_queue_that_is_new(storage: Storage) -> None:
+    holder = add(storage, queue="old", unique=unique())
+
+    storage.enqueue([new_job(queue="new", task="other", unique=unique(on_conflict="replace"))])
+
+    assert {"old", "new"} <= {queue.name for queue in storage.queues()}
+    assert "other" in {task.name for task in storage.tasks()}
+    assert reserve_ids(storage, "old", "new") == [holder.id]
+
+
+def test_replace_adds_a_job_that_takes_over_the_key_when_the_holder_is_held(storage: Storage) -> None:
+    holder = in_state(storage, RESERVED, unique=unique())
+
+    (answer,) = storage.enqueue([new_job("heir", unique=unique(on_conflict="replace"), args='{"new": 1}')])
+    finish(storage, Completed(holder.token))
+
+    assert (answer.job_id, answer.placement) == ("heir", Placement.ADDED)
+    assert storage.enqueue([new_job("twin", unique=unique())])[0].job_id == "heir"
+
+
+def test_reject_raises_and_stores_nothing_of_the_batch(storage: Storage) -> None:
+    holder = add(storage, unique=unique())
+    batch = [new_job("one", queue="new-queue", task="new-task"), new_job("two", unique=unique(on_conflict="reject"))]
+
+    with pytest.raises(NotUnique) as caught:
+        storage.enqueue(batch)
+
+    assert (caught.value.job_id, caught.value.key) == (holder.id, "k")
+    assert ids(find_all(storage)) == [holder.id]
+    assert kinds(storage, "one") == []
+    assert storage.totals()["added"] == 1
+    assert "new-queue" not in {queue.name for queue in storage.queues()}
+    assert "new-task" not in {task.name for task in storage.tasks()}
+    assert storage.enqueue([new_job("one")])[0].is_new
+
+
+@pytest.mark.parametrize(("on_conflict", "args", "placement"), [("keep", "1", "kept"), ("replace", "2", "replaced")])
+def test_twins_in_one_batch_are_one_job(storage: Storage, on_conflict: str, args: str, placement: str) -> None:
+    lock = unique(on_conflict=on_conflict)
+
+    answers = storage.enqueue([new_job("one", unique=lock, args="1"), new_job("two", unique=lock, args="2")])
+
+    assert [(answer.job_id, answer.placement) for answer in answers] == [("one", "added"), ("one", placement)]
+    assert stored(storage, "one").args == args
+    assert storage.get("two") is None
+
+
+def test_twins_in_one_batch_that_reject_each_other_are_both_refused(storage: Storage) -> None:
+    lock = unique(on_conflict="reject")
+
+    with pytest.raises(NotUnique):
+        storage.enqueue([new_job("one", unique=lock), new_job("two", unique=lock)])
+
+    assert find_all(storage) == []
+
+
+def test_a_rejecting_batch_whose_answer_was_lost_can_be_sent_again(storage: Storage) -> None:
+    jobs = [new_job("one", unique=unique(on_conflict="reject"))]
+    storage.enqueue(jobs)
+
+    assert storage.enqueue(jobs)[0].placement is Placement.KEPT
+
+
+def test_until_start_frees_the_key_when_the_job_begins(storage: Storage) -> None:
+    lock = unique(until="start", on_conflict="reject")
+    job = add(storage, unique=lock)
+    with pytest.raises(NotUnique):
+        storage.enqueue([new_job("early", unique=lock)])
+    storage.start([take(storage, job).token])
+
+    assert storage.enqueue([new_job("twin", unique=lock)])[0].is_new
+    finish(storage, Completed(stored(storage, job.id).token))
+    with pytest.raises(NotUnique):
+        storage.enqueue([new_job("late", unique=lock)])
+
+
+def test_a_period_outlives_the_job(storage: Storage, clock: TurnedClock) -> None:
+    lock = unique(period=MINUTE)
+    job = add(storage, unique=lock)
+    finish(storage, Completed(take(storage, job).token))
+
+    clock.turn((MINUTE - 1) / SECOND)
+    within = storage.enqueue([new_job("within", unique=lock)])[0]
+    clock.turn(1 / SECOND)
+    after = storage.enqueue([new_job("after", unique=lock)])[0]
+
+    assert (within.job_id, within.placement) == (job.id, Placement.KEPT)
+    assert (after.job_id, after.placement) == ("after", Placement.ADDED)
+
+
+def test_a_period_ends_although_the_job_is_unfinished(storage: Storage, clock: TurnedClock) -> None:
+    lock = unique(period=MINUTE)
+    add(storage, unique=lock, delay=HOUR)
+
+    clock.turn("1m")
+
+    assert storage.enqueue([new_job(unique=lock)])[0].is_new
+
+
+@pytest.mark.parametrize("ended", ["dead", "aborted"])
+def test_a_job_whose_key_another_holds_cannot_be_retried(storage: Storage, ended: str) -> None:
+    job = in_state(storage, State(ended), unique=unique())
+    twin = add(storage, unique=unique())
+    before = snapshot(storage, job.id)
+
+    (answer,) = storage.retry([job.id])
+
+    assert answer == Steered(job.id, False, State(ended), conflict=twin.id)
+    assert snapshot(storage, job.id) == before
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["at once", "after another held it"])
+def test_a_retried_job_holds_its_key_again(storage: Storage, between: bool) -> None:
+    job = in_state(storage, State.DEAD, unique=unique())
+    if between:
+        in_state(storage, State.COMPLETED, unique=unique())
+
+    (retried,) = storage.retry([job.id])
+    (answer,) = storage.enqueue([new_job("twin", unique=unique())])
+
+    assert retried == Steered(job.id, True, QUEUED)
+    assert (answer.job_id, answer.placement) == (job.id, Placement.KEPT)
+
+
+def test_two_retried_jobs_of_one_key_are_not_both_queued(storage: Storage) -> None:
+    first = in_state(storage, State.DEAD, unique=unique())
+    second = in_state(storage, State.DEAD, unique=unique())
+
+    answers = storage.retry([first.id, second.id])
+
+    assert answers == [Steered(first.id, True, QUEUED), Steered(second.id, False, State.DEAD, conflict=first.id)]
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"delay": HOUR}])
+def test_names_of_queues_and_tasks_become_known(storage: Storage, options: dict[str, Any]) -> None:
+    add(storage, queue="letters", task="print", **options)
+
+    assert [queue.name for queue in storage.queues()] == ["letters"]
+    assert [(task.name, task.queue, task.announced_at) for task in storage.tasks()] == [("print", "letters", None)]

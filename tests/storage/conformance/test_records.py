@@ -1,0 +1,277 @@
+"""Records: events, failures by cause, and the counts behind the charts."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.event import Kind, Subject
+from packhorse.failure import Failure
+from packhorse.job import QUEUED, RESERVED, RETRYING, RUNNING
+from packhorse.outcome import Completed, Failed, Snoozed
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter, Filter, Point, Retention, Span
+from tests.storage.builders import (
+    FAILURE,
+    WORKER,
+    add,
+    find_all,
+    finish,
+    history,
+    ids,
+    in_every_state,
+    in_state,
+    new_jobs,
+    run,
+    stored,
+)
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_life_is_told_by_its_events(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage, queue="letters", delay=SECOND)
+    clock.turn(1)
+    finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=SECOND))
+    clock.turn(1)
+    finish(storage, Completed(run(storage, job, "bob").token, ran=5))
+
+    told = [(event.kind, event.state, event.owner, event.fence) for event in history(storage, job.id)]
+    assert told == [
+        (Kind.ADDED, "scheduled", None, None),
+        (Kind.QUEUED, "queued", None, None),
+        (Kind.RESERVED, "reserved", WORKER, 1),
+        (Kind.STARTED, "running", WORKER, 1),
+        (Kind.FAILED, "retrying", WORKER, 1),
+        (Kind.READDED, "queued", None, 1),
+        (Kind.RESERVED, "reserved", "bob", 2),
+        (Kind.STARTED, "running", "bob", 2),
+        (Kind.COMPLETED, "completed", "bob", 2),
+    ]
+    events = history(storage, job.id)
+    assert {(event.queue, event.subject) for event in events} == {("letters", Subject.JOB)}
+    assert [event.id for event in events] == sorted({event.id for event in events})
+    assert events[4].data == {"reason": "FAILED", "error": "ValueError: no such address", "retry_in": SECOND}
+
+
+def test_events_can_be_filtered(storage: Storage) -> None:
+    job, other = in_state(storage, RUNNING, queue="letters"), in_state(storage, RESERVED, owner="bob")
+    storage.pause("mail", by="olga")
+
+    def told(**where: object) -> list[tuple[str | None, Kind]]:
+        return [(event.job_id, event.kind) for event in storage.events(EventFilter(**where))]  # type: ignore[arg-type]
+
+    assert told(job_id=other.id) == [(other.id, Kind.ADDED), (other.id, Kind.RESERVED)]
+    assert told(kind=Kind.RESERVED) == [(job.id, Kind.RESERVED), (other.id, Kind.RESERVED)]
+    assert told(queue="letters") == [(job.id, Kind.ADDED), (job.id, Kind.RESERVED), (job.id, Kind.STARTED)]
+    assert told(owner="bob") == [(None, Kind.STARTED), (other.id, Kind.RESERVED)]
+    assert told(subject=Subject.QUEUE) == [(None, Kind.PAUSED)]
+    assert told(subject=Subject.WORKER) == [(None, Kind.STARTED), (None, Kind.STARTED)]
+    assert told(job_id=job.id, kind=Kind.STARTED, owner=WORKER, subject=Subject.JOB) == [(job.id, Kind.STARTED)]
+    assert told(job_id="nobody") == []
+
+
+def test_events_can_be_read_from_either_end_and_continued(storage: Storage) -> None:
+    storage.enqueue(new_jobs(10))
+    every = storage.events(EventFilter())
+    numbers = [event.id for event in every]
+
+    assert numbers == sorted(set(numbers))
+    assert storage.events(EventFilter(), newest_first=True) == every[::-1]
+    assert storage.events(EventFilter(), limit=3) == every[:3]
+    assert storage.events(EventFilter(), limit=3, newest_first=True) == every[:-4:-1]
+    assert storage.events(EventFilter(after=numbers[2]), limit=3) == every[3:6]
+    assert storage.events(EventFilter(before=numbers[6]), limit=3, newest_first=True) == every[5:2:-1]
+    assert storage.events(EventFilter(after=numbers[2], before=numbers[6])) == every[3:6]
+
+
+def test_the_ids_of_events_rise_also_after_the_oldest_were_pruned(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    last = storage.events(EventFilter())[-1].id
+    clock.turn("60d")
+    storage.prune(Retention())
+
+    storage.abort([job.id])
+
+    assert [event.id > last for event in storage.events(EventFilter())] == [True]
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_failures_of_one_cause_are_one_group(storage: Storage, clock: TurnedClock) -> None:
+    first_at = clock()
+    jobs = [add(storage) for _ in range(3)]
+    for number, job in enumerate(jobs):
+        finish(storage, Failed(run(storage, job).token, Failure("KeyError", f"user {number} is gone", place="a.py:3")))
+        clock.turn(1)
+    other = add(storage, task="print")
+    finish(
+        storage, Failed(run(storage, other).token, Failure("KeyError", "user 7 is gone", place="a.py:3"), retry_in=1)
+    )
+
+    groups = storage.failures()
+
+    assert [(group.task, group.number, group.last_job_id) for group in groups] == [
+        ("print", 1, other.id),
+        ("send", 3, jobs[-1].id),
+    ]
+    group = groups[1]
+    assert (group.first_at, group.last_at, group.place) == (first_at, first_at + 2 * SECOND, "a.py:3")
+    assert group.pattern == Failure("KeyError", "user 1 is gone").pattern()
+    assert sorted(ids(find_all(storage, Filter(cause=group.cause)))) == sorted(ids(jobs))
+    assert len(storage.failures(limit=1)) == 1
+
+
+def test_a_failure_that_is_sent_again_is_counted_once(storage: Storage) -> None:
+    outcome = Failed(in_state(storage, RUNNING).token, FAILURE, retry_in=HOUR)
+
+    storage.finish([outcome])
+    storage.finish([outcome])
+
+    assert [group.number for group in storage.failures()] == [1]
+
+
+def test_a_worker_that_dies_is_a_cause_too(storage: Storage) -> None:
+    in_state(storage, RUNNING)
+
+    storage.rescue_owner(WORKER, why="killed by signal 9")
+
+    assert [group.number for group in storage.failures()] == [1]
+
+
+# --- charts ---------------------------------------------------------------------------------------------------------
+
+COUNTS = ("added", "completed", "failed", "dead", "aborted", "halted")
+
+
+def busy_minute(storage: Storage, **options: str) -> dict[str, int]:
+    """Something of everything, and the counts that it should leave."""
+    in_every_state(storage, **options)  # one each: retrying, completed, dead, aborted
+    storage.rescue_owner(WORKER, why="signal 9")  # the reserved one is not blamed
+    return {"added": 8, "completed": 1, "failed": 2, "dead": 1, "aborted": 1, "halted": 1}  # who died failed too
+
+
+def summed(points: list[Point]) -> dict[str, int]:
+    return {name: sum(point.values.get(name, 0) for point in points) for name in COUNTS}
+
+
+@pytest.mark.parametrize("span", Span)
+def test_every_span_counts_what_happened_just_now(storage: Storage, clock: TurnedClock, span: Span) -> None:
+    expected = busy_minute(storage)
+
+    points = storage.series(span)
+
+    width = {Span.TWO_HOURS: MINUTE, Span.TWO_DAYS: HOUR, Span.NINETY_DAYS: DAY}[span]
+    assert summed(points) == expected
+    assert {point.at for point in points} == {clock() - clock() % width}
+    assert {name: storage.totals().get(name, 0) for name in COUNTS} == expected
+
+
+def test_charts_can_be_narrowed_to_a_queue_or_a_task(storage: Storage) -> None:
+    storage.enqueue(new_jobs(3, queue="mail", task="send"))
+    storage.enqueue(new_jobs(2, queue="mail", task="print"))
+    storage.enqueue(new_jobs(1, queue="scans", task="scan"))
+
+    def added(**where: str) -> int:
+        return summed(storage.series(Span.TWO_HOURS, **where))["added"]
+
+    assert (added(), added(queue="mail"), added(task="print"), added(queue="scans", task="send")) == (6, 5, 2, 0)
+    assert {(point.queue, point.task) for point in storage.series(Span.TWO_HOURS, queue="mail")} == {
+        ("mail", "send"),
+        ("mail", "print"),
+    }
+
+
+def test_the_time_that_attempts_waited_and_ran_is_summed(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    clock.turn(2)
+    token = run(storage, job).token
+    clock.turn(0.25)
+    finish(storage, Completed(token, ran=250_000))
+
+    (values,) = (point.values for point in storage.series(Span.TWO_HOURS) if point.values.get("completed"))
+
+    assert (values["waited"], values["ran"], values["ran_300ms"]) == (2 * SECOND, 250_000, 1)
+
+
+def test_a_snooze_counts_neither_as_completed_nor_as_failed(storage: Storage) -> None:
+    finish(storage, Snoozed(in_state(storage, RUNNING).token, HOUR))
+
+    assert summed(storage.series(Span.TWO_HOURS)) == dict.fromkeys(COUNTS, 0) | {"added": 1}
+
+
+def test_a_job_that_halted_too_often_counts_as_dead_and_as_halted(storage: Storage) -> None:
+    in_state(storage, RUNNING, max_halts=1)
+
+    storage.rescue_owner(WORKER, why="signal 9")
+
+    assert summed(storage.series(Span.TWO_HOURS)) == dict.fromkeys(COUNTS, 0) | {"added": 1, "dead": 1, "halted": 1}
+
+
+def test_each_minute_has_its_point(storage: Storage, clock: TurnedClock) -> None:
+    clock.set(clock() - clock() % DAY + 12 * HOUR)
+    starts = []
+    for _ in range(3):
+        starts.append(clock())
+        add(storage)
+        clock.turn(60)
+
+    assert [point.at for point in storage.series(Span.TWO_HOURS)] == starts
+    assert [point.values["added"] for point in storage.series(Span.TWO_DAYS)] == [3]
+
+
+def test_minutes_fold_into_hours_and_days_and_the_totals_survive(storage: Storage, clock: TurnedClock) -> None:
+    clock.set(clock() - clock() % DAY + 12 * HOUR)
+    expected = busy_minute(storage)
+    totals = storage.totals()
+    nothing = dict.fromkeys(COUNTS, 0)
+
+    told = {}
+    for passed in ("0s", "4h", "4d", "100d"):
+        clock.turn(passed)
+        storage.roll_up()
+        storage.roll_up()
+        told[passed] = [summed(storage.series(span)) for span in Span]
+        assert storage.totals() == totals
+
+    assert told == {
+        "0s": [expected, expected, expected],
+        "4h": [nothing, expected, expected],
+        "4d": [nothing, nothing, expected],
+        "100d": [nothing, nothing, nothing],
+    }
+
+
+def test_what_is_folded_joins_what_was_folded_before(storage: Storage, clock: TurnedClock) -> None:
+    clock.set(clock() - clock() % DAY + HOUR)
+    for _ in range(4):
+        storage.enqueue(new_jobs(2))
+        clock.turn("5h")
+        storage.roll_up()
+
+    assert summed(storage.series(Span.NINETY_DAYS))["added"] == 8
+    assert [point.values["added"] for point in storage.series(Span.TWO_DAYS)] == [2, 2, 2, 2]
+    assert [point.values["added"] for point in storage.series(Span.NINETY_DAYS)] == [8]
+
+
+def test_pruning_jobs_does_not_change_what_was_counted(storage: Storage) -> None:
+    job = add(storage)
+    before = storage.totals()
+
+    storage.delete([job.id])
+
+    assert storage.totals() == before
+
+
+def test_totals_of_an_empty_storage_are_nothing(storage: Storage) -> None:
+    assert not any(storage.totals().values())
+    assert (storage.series(Span.TWO_HOURS), storage.failures(), storage.events(EventFilter())) == ([], [], [])
+
+
+def test_a_job_that_failed_and_went_straight_back_is_one_failure(storage: Storage) -> None:
+    job = finish(storage, Failed(in_state(storage, RUNNING).token, FAILURE, retry_in=0))
+
+    assert stored(storage, job.id).state is QUEUED
+    assert storage.totals()["failed"] == 1
+    assert [event.state for event in history(storage, job.id)][-2:] == [RETRYING, QUEUED]

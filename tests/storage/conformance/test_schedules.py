@@ -1,0 +1,238 @@
+"""Schedules: written by name, ticked by whoever is first, and their ticks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.errors import NotUnique
+from packhorse.event import Kind, Subject
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter, Placement, ScheduleInfo, Tick
+from tests.storage.builders import add, find_all, ids, new_job, stored, unique
+
+
+def put(storage: Storage, name: str = "nightly", **options: Any) -> ScheduleInfo:
+    options = {"task": "send", "cron": "0 7 * * *", "next_at": storage.now() + HOUR, **options}
+    storage.put_schedules([ScheduleInfo(name, **options)])
+    return one(storage, name)
+
+
+def one(storage: Storage, name: str) -> ScheduleInfo:
+    (schedule,) = (schedule for schedule in storage.schedules() if schedule.name == name)
+    return schedule
+
+
+def tick_of(schedule: ScheduleInfo, outcome: str = "enqueued", job_id: str | None = None) -> Tick:
+    return Tick(schedule.name, schedule.next_at, outcome, at=0, job_id=job_id)
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_kept_as_it_was_written(storage: Storage, clock: TurnedClock) -> None:
+    written = put(
+        storage,
+        tz="Europe/Ljubljana",
+        args='{"n": 1}',
+        queue="mail",
+        options={"priority": 5, "unique": True},
+        missed="all",
+        overlap="skip",
+    )
+
+    assert (written.cron, written.tz, written.args, written.queue) == (
+        "0 7 * * *",
+        "Europe/Ljubljana",
+        '{"n": 1}',
+        "mail",
+    )
+    assert (written.options, written.missed, written.overlap) == ({"priority": 5, "unique": True}, "all", "skip")
+    assert (written.next_at, written.last_at, written.paused_at) == (clock() + HOUR, None, None)
+    assert written.updated_at == clock()
+
+
+def test_the_next_one_comes_first(storage: Storage) -> None:
+    now = storage.now()
+    for name, wait in (("c", 3), ("a", 1), ("b", 2)):
+        put(storage, name, next_at=now + wait)
+
+    assert [schedule.name for schedule in storage.schedules()] == ["a", "b", "c"]
+
+
+def test_writing_again_keeps_the_next_slot_and_the_pause_when_the_times_are_the_same(
+    storage: Storage, clock: TurnedClock
+) -> None:
+    first = put(storage)
+    storage.pause_schedule("nightly", True, by="olga")
+    clock.turn(1)
+
+    again = put(storage, next_at=clock() + 5, args='{"new": 1}')
+
+    assert (again.next_at, again.args) == (first.next_at, '{"new": 1}')
+    assert (again.paused_at, again.paused_by) == (clock() - SECOND, "olga")
+
+
+@pytest.mark.parametrize("changed", [{"cron": "0 8 * * *"}, {"tz": "Europe/Ljubljana"}])
+def test_writing_other_times_sets_the_next_slot(storage: Storage, clock: TurnedClock, changed: dict[str, str]) -> None:
+    put(storage)
+
+    again = put(storage, next_at=clock() + 5, **changed)
+
+    assert again.next_at == clock() + 5
+
+
+def test_writing_again_keeps_what_was_ticked_last(storage: Storage, clock: TurnedClock) -> None:
+    schedule = put(storage, next_at=clock())
+    storage.tick("nightly", schedule.next_at, clock() + HOUR, [new_job("j")], [tick_of(schedule)])
+
+    again = put(storage, next_at=clock())
+
+    assert (again.last_at, again.last_job_id, again.next_at) == (schedule.next_at, "j", clock() + HOUR)
+
+
+def test_writing_is_recorded(storage: Storage) -> None:
+    put(storage)
+
+    (event,) = storage.events(EventFilter(subject=Subject.SCHEDULE))
+    assert event.kind is Kind.PUT
+
+
+# --- ticking --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_turns_the_schedule_and_enqueues_its_job(storage: Storage, clock: TurnedClock) -> None:
+    schedule = put(storage, next_at=clock() + MINUTE)
+    clock.turn("2m")
+
+    answers = storage.tick(
+        "nightly",
+        schedule.next_at,
+        clock() + HOUR,
+        [new_job("j", schedule="nightly")],
+        [tick_of(schedule, job_id="j")],
+    )
+
+    assert answers is not None
+    assert [(answer.job_id, answer.placement) for answer in answers] == [("j", Placement.ADDED)]
+    turned = one(storage, "nightly")
+    assert (turned.next_at, turned.last_at, turned.last_job_id) == (clock() + HOUR, schedule.next_at, "j")
+    assert stored(storage, "j").schedule == "nightly"
+    assert storage.ticks("nightly") == [Tick("nightly", schedule.next_at, "enqueued", clock(), "j")]
+    assert len(storage.events(EventFilter(kind=Kind.TICKED))) == 1
+
+
+def test_the_second_to_tick_a_slot_is_told_so(storage: Storage, clock: TurnedClock) -> None:
+    schedule = put(storage, next_at=clock())
+    storage.tick("nightly", schedule.next_at, clock() + HOUR, [new_job("first")], [tick_of(schedule)])
+
+    second = storage.tick("nightly", schedule.next_at, clock() + HOUR, [new_job("second")], [tick_of(schedule)])
+
+    assert second is None
+    assert ids(find_all(storage)) == ["first"]
+    assert len(storage.ticks("nightly")) == 1
+
+
+@pytest.mark.parametrize("why", ["not due", "paused", "unknown", "another slot"])
+def test_a_schedule_that_cannot_tick_stays_as_it_is(storage: Storage, clock: TurnedClock, why: str) -> None:
+    schedule = put(storage, next_at=clock() + (1 if why == "not due" else 0))
+    storage.pause_schedule("nightly", why == "paused")
+    before = storage.schedules()
+
+    answer = storage.tick(
+        "stranger" if why == "unknown" else "nightly",
+        schedule.next_at - (SECOND if why == "another slot" else 0),
+        clock() + HOUR,
+        [new_job("j")],
+        [tick_of(schedule)],
+    )
+
+    assert answer is None
+    assert (storage.get("j"), storage.ticks("nightly"), storage.schedules()) == (None, [], before)
+
+
+def test_a_slot_is_due_at_its_microsecond(storage: Storage, clock: TurnedClock) -> None:
+    put(storage, next_at=clock() + 1)
+    slot = clock() + 1
+
+    early = storage.tick("nightly", slot, slot + HOUR, [], [])
+    clock.set(slot)
+    late = storage.tick("nightly", slot, slot + HOUR, [], [])
+
+    assert (early, late) == (None, [])
+
+
+def test_a_tick_that_is_refused_leaves_nothing_behind(storage: Storage, clock: TurnedClock) -> None:
+    schedule = put(storage, next_at=clock())
+    add(storage, "holder", unique=unique())
+
+    with pytest.raises(NotUnique):
+        storage.tick(
+            "nightly",
+            schedule.next_at,
+            clock() + HOUR,
+            [new_job("j"), new_job(unique=unique(on_conflict="reject"))],
+            [tick_of(schedule)],
+        )
+
+    assert (one(storage, "nightly"), storage.ticks("nightly")) == (schedule, [])
+    assert ids(find_all(storage)) == ["holder"]
+
+
+def test_the_newest_tick_comes_first(storage: Storage, clock: TurnedClock) -> None:
+    slot = clock()
+    put(storage, next_at=slot)
+    put(storage, "other", next_at=slot)
+    storage.tick("other", slot, slot + HOUR, [], [Tick("other", slot, "skipped", 0)])
+
+    for number, outcome in enumerate(["missed", "skipped", "enqueued"]):
+        at = slot + number
+        clock.set(at)
+        storage.tick("nightly", at, at + 1, [], [Tick("nightly", at, outcome, 0)])
+
+    assert [tick.outcome for tick in storage.ticks("nightly")] == ["enqueued", "skipped", "missed"]
+    assert [tick.slot for tick in storage.ticks("nightly", limit=2)] == [slot + 2, slot + 1]
+
+
+def test_many_missed_slots_are_one_tick(storage: Storage, clock: TurnedClock) -> None:
+    slot = clock()
+    put(storage, next_at=slot)
+    clock.turn("3h")
+    missed = [Tick("nightly", slot + number * HOUR, "missed", 0) for number in range(3)]
+
+    answers = storage.tick("nightly", slot, slot + 4 * HOUR, [new_job("a"), new_job("b")], missed)
+
+    assert answers is not None
+    assert [answer.job_id for answer in answers] == ["a", "b"]
+    assert [tick.slot for tick in storage.ticks("nightly")] == [slot + 2 * HOUR, slot + HOUR, slot]
+    assert one(storage, "nightly").last_job_id == "b"
+
+
+# --- pausing and removing -------------------------------------------------------------------------------------------
+
+
+def test_pausing_a_schedule_answers_whether_it_changed_anything(storage: Storage, clock: TurnedClock) -> None:
+    put(storage)
+
+    answers = [storage.pause_schedule(name, paused) for name in ("nightly", "stranger") for paused in (True, True)]
+
+    assert answers == [True, False, False, False]
+    assert one(storage, "nightly").paused_at == clock()
+    assert [storage.pause_schedule("nightly", False) for _ in range(2)] == [True, False]
+    assert (one(storage, "nightly").paused_at, one(storage, "nightly").paused_by) == (None, None)
+    kinds = [event.kind for event in storage.events(EventFilter(subject=Subject.SCHEDULE))]
+    assert kinds == [Kind.PUT, Kind.PAUSED, Kind.RESUMED]
+
+
+def test_a_schedule_goes_and_its_jobs_stay(storage: Storage, clock: TurnedClock) -> None:
+    schedule = put(storage, next_at=clock())
+    storage.tick("nightly", clock(), clock() + HOUR, [new_job("j", schedule="nightly")], [tick_of(schedule)])
+
+    answers = [storage.remove_schedule("nightly", by="olga") for _ in range(2)]
+
+    assert answers == [True, False]
+    assert storage.schedules() == []
+    assert stored(storage, "j").schedule == "nightly"
+    assert len(storage.events(EventFilter(subject=Subject.SCHEDULE, kind=Kind.DELETED))) == 1

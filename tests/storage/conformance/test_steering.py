@@ -1,0 +1,272 @@
+"""What operators do: abort, force start, set priority, retry, delete, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.event import Kind, Subject
+from packhorse.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    FINAL,
+    HELD,
+    QUEUED,
+    RANK_FORCED,
+    RETRYING,
+    RUNNING,
+    WAITING,
+    Reason,
+    State,
+    Token,
+    rank_of,
+)
+from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter, LogLine, Steered
+from tests.storage.builders import (
+    FAILURE,
+    WORKER,
+    add,
+    finish,
+    history,
+    in_state,
+    join,
+    kinds,
+    reserve_ids,
+    run,
+    snapshot,
+    stored,
+    take,
+)
+
+# --- abort ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(WAITING))
+def test_a_waiting_job_is_aborted_at_once(storage: Storage, clock: TurnedClock, state: State) -> None:
+    job = in_state(storage, state)
+    clock.turn(1)
+
+    (answer,) = storage.abort([job.id], by="olga")
+
+    ended = stored(storage, job.id)
+    assert answer == Steered(job.id, True, ABORTED)
+    assert (ended.state, ended.reason, ended.finished_at) == (ABORTED, Reason.ABORTED, clock())
+    assert (ended.due_at, ended.expire_at) == (None, None)
+    assert history(storage, job.id)[-1].data == {"reason": "ABORTED", "by": "olga"}
+    clock.turn("1d")
+    assert storage.promote() == 0
+
+
+@pytest.mark.parametrize("state", sorted(HELD))
+def test_a_held_job_is_asked_to_stop(storage: Storage, clock: TurnedClock, state: State) -> None:
+    job = in_state(storage, state)
+    clock.turn(1)
+
+    (answer,) = storage.abort([job.id], by="olga")
+
+    asked = stored(storage, job.id)
+    assert answer == Steered(job.id, True, state)
+    assert (asked.state, asked.owner, asked.fence) == (state, job.owner, job.fence)
+    assert (asked.abort_at, asked.abort_reason) == (clock(), Reason.ABORTED)
+    assert kinds(storage, job.id)[-1] is Kind.ABORT_ASKED
+
+
+@pytest.mark.parametrize("state", [QUEUED, RUNNING])
+def test_an_abort_whose_answer_was_lost_can_be_sent_again(storage: Storage, clock: TurnedClock, state: State) -> None:
+    job = in_state(storage, state)
+    first = storage.abort([job.id])
+    before = snapshot(storage, job.id)
+    clock.turn(1)
+
+    again = storage.abort([job.id], by="another")
+
+    assert snapshot(storage, job.id) == before
+    assert [answer.state for answer in again] == [answer.state for answer in first]
+
+
+ENDINGS: dict[str, Callable[[Token], Outcome]] = {
+    "failed": lambda token: Failed(token, FAILURE, retry_in=HOUR),
+    "failed to be queued": lambda token: Failed(token, FAILURE, retry_in=0),
+    "broken": lambda token: Failed(token, FAILURE),
+    "snoozed": lambda token: Snoozed(token, HOUR),
+    "stopped": lambda token: Stopped(token),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize("state", sorted(HELD))
+def test_a_job_that_was_asked_to_stop_ends_aborted(storage: Storage, name: str, state: State) -> None:
+    job = in_state(storage, state)
+    storage.abort([job.id])
+
+    ended = finish(storage, ENDINGS[name](job.token))
+
+    assert (ended.state, ended.reason, ended.owner, ended.due_at) == (ABORTED, Reason.ABORTED, None, None)
+    assert kinds(storage, job.id)[-1] is Kind.ABORTED
+
+
+@pytest.mark.parametrize("state", sorted(HELD))
+def test_a_job_that_is_released_after_an_abort_ends_aborted(storage: Storage, state: State) -> None:
+    job = in_state(storage, state)
+    storage.abort([job.id])
+
+    storage.release([job.token], "stopping")
+
+    assert stored(storage, job.id).state is ABORTED
+
+
+@pytest.mark.parametrize("state", sorted(HELD))
+def test_completed_wins_over_an_abort(storage: Storage, state: State) -> None:
+    job = in_state(storage, state)
+    storage.abort([job.id])
+
+    ended = finish(storage, Completed(job.token, result="1"))
+
+    assert (ended.state, ended.result, ended.reason) == (COMPLETED, "1", None)
+
+
+# --- force start ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(WAITING))
+def test_a_forced_job_is_next(storage: Storage, clock: TurnedClock, state: State) -> None:
+    job = in_state(storage, state, queue="mail")
+    add(storage, priority=10)
+    clock.turn(1)
+
+    storage.force_start([job.id], by="olga")
+
+    forced = stored(storage, job.id)
+    assert (forced.state, forced.rank, forced.due_at, forced.is_forced) == (QUEUED, RANK_FORCED, None, True)
+    assert forced.queued_at == (job.queued_at if state is QUEUED else clock())
+    assert storage.next_due() is None
+    assert reserve_ids(storage, limit=1) == [job.id]
+
+
+# --- retry ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [DEAD, ABORTED])
+def test_a_finished_job_gets_all_its_tries_again(storage: Storage, clock: TurnedClock, state: State) -> None:
+    job = in_state(storage, state, total_timeout=HOUR, max_attempts=2)
+    clock.turn("1d")
+
+    storage.retry([job.id], by="olga")
+
+    again = stored(storage, job.id)
+    assert (again.state, again.failures, again.halts, again.attempts) == (QUEUED, 0, 0, 1)
+    assert (again.reason, again.finished_at, again.abort_at, again.abort_reason) == (None, None, None, None)
+    assert (again.queued_at, again.first_queued_at, again.expire_at) == (clock(), clock(), clock() + HOUR)
+    assert kinds(storage, job.id)[-2:] == [Kind.RETRIED, Kind.READDED]
+    assert storage.expire() == 0
+    assert finish(storage, Completed(run(storage, job).token)).state is COMPLETED
+
+
+def test_an_old_token_is_worthless_after_a_retry_was_reserved(storage: Storage) -> None:
+    job = in_state(storage, DEAD)
+    storage.retry([job.id])
+
+    taken = take(storage, job)
+
+    assert taken.fence > job.fence
+
+
+def test_a_retrying_job_keeps_its_failures_when_it_is_retried_now(storage: Storage, clock: TurnedClock) -> None:
+    job = in_state(storage, RETRYING)
+    clock.turn(1)
+
+    storage.retry([job.id])
+
+    again = stored(storage, job.id)
+    assert (again.state, again.failures, again.due_at, again.queued_at) == (QUEUED, 1, None, clock())
+
+
+def test_a_retried_forced_job_has_its_ordinary_rank(storage: Storage) -> None:
+    job = add(storage, priority=4)
+    storage.force_start([job.id])
+    finish(storage, Failed(take(storage, job).token, FAILURE))
+
+    storage.retry([job.id])
+
+    assert stored(storage, job.id).rank == rank_of(4)
+
+
+# --- delete ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(WAITING | FINAL))
+def test_a_deleted_job_goes_with_its_log_and_its_events_stay(storage: Storage, state: State) -> None:
+    job = in_state(storage, state, begun=True)
+    storage.append_log(Token(job.id, WORKER, job.fence), [LogLine("a line")])
+
+    (answer,) = storage.delete([job.id], by="olga")
+
+    assert answer == Steered(job.id, True, state)
+    assert (storage.get(job.id), storage.log_lines(job.id)) == (None, [])
+    assert kinds(storage, job.id)[0] is Kind.ADDED
+    last = history(storage, job.id)[-1]
+    assert (last.kind, last.state, last.data) == (Kind.DELETED, state, {"by": "olga"})
+
+
+def test_a_deleted_job_is_neither_promoted_nor_reserved_nor_expired(storage: Storage, clock: TurnedClock) -> None:
+    jobs = [in_state(storage, state, total_timeout=SECOND) for state in sorted(WAITING)]
+
+    storage.delete([job.id for job in jobs])
+    clock.turn("1d")
+
+    assert (storage.promote(), storage.expire(), storage.next_due()) == (0, 0, None)
+    assert reserve_ids(storage, *(job.queue for job in jobs)) == []
+
+
+def test_deleting_twice_says_that_there_is_no_such_job(storage: Storage) -> None:
+    job = add(storage)
+    storage.delete([job.id])
+
+    assert storage.delete([job.id]) == [Steered(job.id, False, None)]
+    assert kinds(storage, job.id).count(Kind.DELETED) == 1
+
+
+# --- pause and resume -----------------------------------------------------------------------------------------------
+
+
+def test_pausing_and_resuming_answer_whether_they_changed_anything(storage: Storage) -> None:
+    answers = [storage.pause("mail"), storage.pause("mail"), storage.resume("mail"), storage.resume("mail")]
+
+    assert answers == [True, False, True, False]
+    about = storage.events(EventFilter(subject=Subject.QUEUE, queue="mail"))
+    assert [event.kind for event in about] == [Kind.PAUSED, Kind.RESUMED]
+
+
+def test_a_pause_says_who_and_why(storage: Storage, clock: TurnedClock) -> None:
+    storage.pause("mail", by="olga", why="the server is down")
+    storage.pause("mail", by="another", why="for nothing")
+
+    (queue,) = storage.queues()
+    assert (queue.name, queue.is_paused, queue.paused_at) == ("mail", True, clock())
+    assert (queue.paused_by, queue.paused_why) == ("olga", "the server is down")
+    storage.resume("mail", by="olga")
+    (queue,) = storage.queues()
+    assert (queue.is_paused, queue.paused_by, queue.paused_why) == (False, None, None)
+
+
+def test_a_pause_does_not_touch_jobs_in_hand(storage: Storage, clock: TurnedClock) -> None:
+    job = run(storage, add(storage))
+    storage.pause("mail")
+    clock.turn(DAY / SECOND)
+
+    assert finish(storage, Completed(job.token)).state is COMPLETED
+
+
+def test_jobs_still_come_into_a_paused_queue(storage: Storage, clock: TurnedClock) -> None:
+    storage.pause("mail")
+    now, later = add(storage), add(storage, delay=SECOND)
+    clock.turn(1)
+
+    assert storage.promote() == 1
+    assert [stored(storage, job.id).state for job in (now, later)] == [QUEUED, QUEUED]
+    assert storage.reserve(join(storage), {"mail": 1}, 10) == []

@@ -1,0 +1,219 @@
+"""Workers and foremen: join, beat, leave; and the wake-up of those who sleep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from packhorse.clock import SECOND, TurnedClock
+from packhorse.event import Kind, Subject
+from packhorse.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
+from packhorse.outcome import Completed, Verdict
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter, Stop, WorkerInfo
+from tests.storage.builders import WORKER, add, in_state, join, kinds, new_job, snapshot, stored
+
+# --- join and beat --------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_shown_as_it_joined(storage: Storage, clock: TurnedClock) -> None:
+    told = WorkerInfo(
+        "w1",
+        foreman="f1",
+        host="horse",
+        pid=7,
+        queues=["mail", "print"],
+        concurrency=4,
+        info={"version": "1", "n": [1]},
+    )
+
+    storage.join(told)
+    clock.turn(1)
+    storage.join(WorkerInfo("f1", subject=Subject.FOREMAN))
+
+    worker, foreman = storage.workers()
+    assert worker == replace(told, joined_at=clock() - SECOND, beat_at=clock() - SECOND)
+    assert (foreman.subject, foreman.joined_at) == (Subject.FOREMAN, clock())
+    assert [event.owner for event in storage.events(EventFilter(kind=Kind.STARTED))] == ["w1", "f1"]
+
+
+def test_a_beat_overwrites_the_record_and_is_no_event(storage: Storage, clock: TurnedClock) -> None:
+    join(storage, "w1")
+    join(storage, "w2")
+    before = storage.events(EventFilter())
+    clock.turn(5)
+
+    beat = storage.beat({"w1": {"running": 3}})
+    storage.beat({"w1": {"running": 2, "jobs": ["a"]}})
+
+    first, second = storage.workers()
+    assert (beat.now, beat.unknown, beat.stops) == (clock(), [], [])
+    assert (first.beat_at, first.report) == (clock(), {"running": 2, "jobs": ["a"]})
+    assert (second.beat_at, second.report) == (clock() - 5 * SECOND, {})
+    assert storage.events(EventFilter()) == before
+
+
+def test_owners_that_are_not_known_are_named(storage: Storage) -> None:
+    join(storage, "w1")
+
+    beat = storage.beat({"stranger": {}, "w1": {}, "ghost": {}})
+
+    assert sorted(beat.unknown) == ["ghost", "stranger"]
+    assert [worker.id for worker in storage.workers()] == ["w1"]
+    assert storage.beat({}).unknown == []
+
+
+@pytest.mark.parametrize("state", sorted(HELD))
+def test_a_beat_tells_which_jobs_should_stop(storage: Storage, state: State) -> None:
+    job = in_state(storage, state)
+    in_state(storage, state)
+    storage.abort([job.id])
+
+    stops = [storage.beat({WORKER: {}}).stops for _ in range(2)]
+
+    assert stops == [[Stop(job.token, Reason.ABORTED)]] * 2
+    storage.finish([Completed(job.token)])
+    assert storage.beat({WORKER: {}}).stops == []
+
+
+def test_a_beat_tells_only_about_the_owners_that_were_asked_for(storage: Storage) -> None:
+    jobs = {owner: in_state(storage, RUNNING, owner=owner) for owner in ("w1", "w2", "w3")}
+    storage.abort([job.id for job in jobs.values()])
+
+    stops = storage.beat({"w1": {}, "w3": {}}).stops
+
+    assert sorted(stop.token.job_id for stop in stops) == sorted([jobs["w1"].id, jobs["w3"].id])
+
+
+# --- leave ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_leaves_hands_back_what_it_holds(storage: Storage, clock: TurnedClock) -> None:
+    reserved, running = in_state(storage, RESERVED), in_state(storage, RUNNING)
+    asked, other = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
+    storage.abort([asked.id])
+    clock.turn(1)
+
+    storage.leave(WORKER, why="stopping")
+
+    assert [stored(storage, job.id).state for job in (reserved, running, asked, other)] == [
+        QUEUED,
+        QUEUED,
+        ABORTED,
+        RUNNING,
+    ]
+    back = stored(storage, running.id)
+    assert (back.halts, back.losses, back.failures, back.rank) == (0, 0, 0, running.rank)
+    assert [worker.id for worker in storage.workers()] == ["bob"]
+    assert kinds(storage, running.id)[-1] is Kind.READDED
+
+
+def test_leaving_twice_is_harmless(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+    storage.leave(WORKER, why="stopping")
+    before = snapshot(storage, job.id)
+
+    storage.leave(WORKER, why="stopping")
+    storage.leave("stranger")
+
+    assert snapshot(storage, job.id) == before
+    (event,) = storage.events(EventFilter(kind=Kind.KILLED))
+    assert (event.subject, event.owner, event.data) == (Subject.WORKER, WORKER, {"why": "stopping"})
+
+
+def test_a_late_outcome_of_a_worker_that_left_changes_nothing(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+    storage.leave(WORKER)
+    before = snapshot(storage, job.id)
+
+    (verdict,) = storage.finish([Completed(job.token)])
+
+    assert verdict is not Verdict.ACCEPTED
+    assert snapshot(storage, job.id) == before
+
+
+def test_what_a_worker_has_done_is_recorded_as_an_event(storage: Storage) -> None:
+    join(storage)
+
+    storage.record_stat(WORKER, {"completed": 12, "by_task": {"send": 12}})
+
+    (event,) = storage.events(EventFilter(kind=Kind.STAT))
+    assert (event.subject, event.owner) == (Subject.WORKER, WORKER)
+    assert event.data == {"completed": 12, "by_task": {"send": 12}}
+
+
+# --- wake-up --------------------------------------------------------------------------------------------------------
+
+
+def _resume_and_pause(storage: Storage, clock: TurnedClock) -> None:
+    storage.resume("mail")
+    storage.pause("mail")
+
+
+def _promote(storage: Storage, clock: TurnedClock) -> None:
+    clock.turn(1)
+    storage.promote()
+
+
+WAKERS: dict[str, Callable[[Storage, TurnedClock], object]] = {
+    "enqueue": lambda storage, clock: storage.enqueue([new_job()]),
+    "interrupt": lambda storage, clock: storage.interrupt(),
+    "resume": _resume_and_pause,
+    "promote": _promote,
+}
+
+
+@pytest.mark.parametrize("cause", WAKERS)
+def test_a_sleeper_is_woken(storage: Storage, clock: TurnedClock, cause: str) -> None:
+    storage.enqueue([new_job(delay=number * SECOND) for number in range(1, 500)])
+    woken: list[bool] = []
+    sleeper = threading.Thread(target=lambda: woken.append(storage.wait(30)), daemon=True)
+
+    sleeper.start()
+    while sleeper.is_alive():  # the first calls may come before it sleeps
+        WAKERS[cause](storage, clock)
+        sleeper.join(0.01)
+
+    assert woken == [True]
+
+
+def test_a_sleeper_wakes_by_itself_when_its_time_is_over(storage: Storage) -> None:
+    storage.wait(0)
+    storage.wait(0.01)
+
+
+def test_interrupt_wakes_all_sleepers(storage: Storage) -> None:
+    sleepers = [threading.Thread(target=storage.wait, args=(30,), daemon=True) for _ in range(3)]
+    for sleeper in sleepers:
+        sleeper.start()
+
+    while any(sleeper.is_alive() for sleeper in sleepers):
+        storage.interrupt()
+        for sleeper in sleepers:
+            sleeper.join(0.01)
+
+
+# --- life -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_storage_that_was_closed_opens_again_when_it_is_used(storage: Storage) -> None:
+    job = add(storage)
+
+    storage.close()
+    storage.close()
+
+    assert storage.get(job.id) == job
+
+
+def test_a_storage_says_how_it_is(storage: Storage, clock: TurnedClock) -> None:
+    add(storage)
+
+    health = storage.health()
+
+    assert health.kind
+    assert health.problems == []
+    assert health.latency >= 0
+    assert storage.now() == clock()

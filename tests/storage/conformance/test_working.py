@@ -1,0 +1,440 @@
+"""A worker's calls: reserve, start, finish, release, check in and log, each with its token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from packhorse.clock import HOUR, SECOND, TurnedClock
+from packhorse.errors import WorkerNotFound
+from packhorse.event import Kind
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, State, Token
+from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
+from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import CheckIn, CheckInAnswer, LogKind, LogLine
+from tests.storage.builders import (
+    FAILURE,
+    WORKER,
+    add,
+    finish,
+    ids,
+    in_state,
+    join,
+    kinds,
+    new_jobs,
+    recount,
+    run,
+    snapshot,
+    stored,
+    take,
+    tallies,
+)
+
+OUTCOMES: dict[str, Callable[[Token], Outcome]] = {
+    "completed": lambda token: Completed(token, result="1", ran=SECOND),
+    "failed": lambda token: Failed(token, FAILURE, retry_in=HOUR),
+    "failed to be queued": lambda token: Failed(token, FAILURE, retry_in=0),
+    "broken": lambda token: Failed(token, FAILURE),
+    "snoozed": lambda token: Snoozed(token, HOUR),
+    "stopped": lambda token: Stopped(token),
+}
+
+# --- reserve --------------------------------------------------------------------------------------------------------
+
+
+def test_a_reserved_job_belongs_to_one_worker(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    clock.turn(2)
+
+    taken = take(storage, job, "ann")
+    again = storage.reserve(join(storage, "bob"), {"mail": 1}, 10)
+
+    assert (taken.state, taken.owner, taken.fence, taken.updated_at) == (RESERVED, "ann", 1, clock())
+    assert (taken.attempts, taken.started_at, taken.queued_at) == (0, None, job.queued_at)
+    assert again == []
+
+
+def test_a_worker_that_did_not_join_gets_nothing(storage: Storage) -> None:
+    job = add(storage)
+
+    with pytest.raises(WorkerNotFound):
+        storage.reserve("stranger", {"mail": 1}, 1)
+
+    assert stored(storage, job.id) == job
+
+
+@pytest.mark.parametrize("end", ["leaves", "dies"])
+def test_a_worker_that_is_gone_gets_nothing(storage: Storage, end: str) -> None:
+    add(storage)
+    join(storage)
+    storage.leave(WORKER) if end == "leaves" else storage.rescue_owner(WORKER, why="signal 9")
+
+    with pytest.raises(WorkerNotFound):
+        storage.reserve(WORKER, {"mail": 1}, 1)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 100, BATCH])
+def test_no_more_is_reserved_than_asked_for(storage: Storage, limit: int) -> None:
+    storage.enqueue(new_jobs(BATCH))
+    storage.enqueue(new_jobs(5))
+
+    taken = storage.reserve(join(storage), {"mail": 1}, limit)
+
+    assert len(taken) == limit
+    assert storage.get_many(ids(taken)) == taken
+
+
+def test_the_fence_rises_whenever_the_job_changes_hands(storage: Storage) -> None:
+    job = add(storage)
+
+    fences = []
+    for owner in ("ann", "bob", "ann"):
+        taken = take(storage, job, owner)
+        fences.append(taken.fence)
+        storage.release([taken.token], "stopping")
+
+    assert fences == sorted(set(fences))
+
+
+# --- start and finish -----------------------------------------------------------------------------------------------
+
+
+def test_starting_counts_the_attempt_once(storage: Storage, clock: TurnedClock) -> None:
+    token = take(storage, add(storage)).token
+    clock.turn(3)
+
+    verdicts = storage.start([token]) + storage.start([token])
+
+    job = stored(storage, token.job_id)
+    assert verdicts == [Verdict.ACCEPTED, Verdict.REPEATED]
+    assert (job.state, job.attempts, job.started_at) == (RUNNING, 1, clock())
+    assert kinds(storage, job.id) == [Kind.ADDED, Kind.RESERVED, Kind.STARTED]
+
+
+def test_a_job_that_was_not_started_is_marked_on_the_way(storage: Storage, clock: TurnedClock) -> None:
+    token = take(storage, add(storage)).token
+    clock.turn(10)
+
+    job = finish(storage, Completed(token, result="1", ran=4 * SECOND, ago=SECOND))
+
+    assert (job.state, job.attempts, job.result) == (COMPLETED, 1, "1")
+    assert (job.started_at, job.finished_at) == (clock() - 5 * SECOND, clock())
+    assert kinds(storage, job.id) == [Kind.ADDED, Kind.RESERVED, Kind.STARTED, Kind.COMPLETED]
+
+
+def test_a_failed_job_waits_for_its_next_attempt(storage: Storage, clock: TurnedClock) -> None:
+    token = run(storage, add(storage)).token
+    clock.turn(1)
+
+    job = finish(storage, Failed(token, FAILURE, retry_in=HOUR))
+
+    assert (job.state, job.failures, job.attempt, job.due_at) == (RETRYING, 1, 2, clock() + HOUR)
+    assert (job.reason, job.error) == (Reason.FAILED, FAILURE.to_json())
+    assert (job.owner, job.last_owner, job.finished_at) == (None, WORKER, None)
+
+
+def test_a_failed_job_without_tries_is_dead(storage: Storage, clock: TurnedClock) -> None:
+    job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE))
+
+    assert (job.state, job.failures, job.reason, job.finished_at) == (DEAD, 1, Reason.FAILED, clock())
+    assert kinds(storage, job.id)[-1] is Kind.BROKEN
+
+
+def test_a_job_that_ran_too_long_and_has_no_tries_is_aborted(storage: Storage) -> None:
+    job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, reason=Reason.JOB_TIMEOUT))
+
+    assert (job.state, job.reason, job.failures) == (ABORTED, Reason.JOB_TIMEOUT, 1)
+
+
+def test_a_snoozed_job_comes_back_and_no_failure_is_counted(storage: Storage, clock: TurnedClock) -> None:
+    job = finish(storage, Snoozed(run(storage, add(storage)).token, 30 * SECOND))
+
+    assert (job.state, job.due_at, job.snoozes, job.failures) == (SCHEDULED, clock() + 30 * SECOND, 1, 0)
+    clock.turn(30)
+    assert take(storage, job).id == job.id
+
+
+def test_a_job_can_fail_until_its_tries_are_over(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage, max_attempts=3)
+
+    for retry_in in (SECOND, SECOND, None):
+        job = finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=retry_in))
+        clock.turn(1)
+
+    assert (job.state, job.attempts, job.failures, job.attempts_left) == (DEAD, 3, 3, 0)
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+@pytest.mark.parametrize("held", [RESERVED, RUNNING])
+def test_an_outcome_whose_answer_was_lost_can_be_sent_again(storage: Storage, name: str, held: State) -> None:
+    outcome = OUTCOMES[name](in_state(storage, held).token)
+    finish(storage, outcome)
+    before, totals = snapshot(storage, outcome.token.job_id), storage.totals()
+
+    verdicts = storage.finish([outcome])
+
+    assert verdicts == [Verdict.REPEATED]
+    assert snapshot(storage, outcome.token.job_id) == before
+    assert storage.totals() == totals
+
+
+def test_a_second_outcome_for_the_same_attempt_changes_nothing(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+    job = finish(storage, Completed(token, result="1"))
+
+    verdicts = storage.finish([Failed(token, FAILURE), Snoozed(token, 1), Completed(token, result="2")])
+
+    assert Verdict.ACCEPTED not in verdicts
+    assert stored(storage, job.id) == job
+
+
+def test_a_release_whose_answer_was_lost_can_be_sent_again(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+    storage.release([token], "stopping")
+    before = snapshot(storage, token.job_id)
+
+    verdicts = storage.release([token], "stopping")
+
+    assert verdicts == [Verdict.REPEATED]
+    assert snapshot(storage, token.job_id) == before
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_a_late_outcome_after_the_rescue_is_stale_not_repeated(storage: Storage, name: str) -> None:
+    token = in_state(storage, RUNNING).token
+    storage.rescue_owner(WORKER, why="silence")
+    before = snapshot(storage, token.job_id)
+
+    verdicts = storage.finish([OUTCOMES[name](token)]) + storage.start([token]) + storage.release([token], "stopping")
+
+    assert verdicts == [Verdict.STALE] * 3
+    assert snapshot(storage, token.job_id) == before
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_a_late_outcome_does_not_disturb_the_next_worker(storage: Storage, name: str) -> None:
+    old = in_state(storage, RUNNING)
+    storage.rescue_owner(WORKER, why="silence")
+    held = run(storage, old, "bob")
+
+    assert storage.finish([OUTCOMES[name](old.token)]) == [Verdict.STALE]
+    assert stored(storage, old.id) == held
+    assert storage.finish([Completed(held.token)]) == [Verdict.ACCEPTED]
+
+
+def test_an_old_token_of_the_same_worker_is_stale(storage: Storage) -> None:
+    first = in_state(storage, RUNNING)
+    storage.release([first.token], "stopping")
+    second = run(storage, first)
+
+    assert storage.finish([Completed(first.token)]) == [Verdict.STALE]
+    assert stored(storage, first.id) == second
+
+
+def test_an_outcome_of_a_deleted_job_is_stale(storage: Storage) -> None:
+    job = in_state(storage, COMPLETED)
+    storage.delete([job.id])
+
+    assert storage.finish([Completed(Token(job.id, WORKER, job.fence))]) == [Verdict.STALE]
+    assert storage.get(job.id) is None
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1, 100, BATCH])
+def test_whole_batches_are_worked_off(storage: Storage, number: int) -> None:
+    storage.enqueue(new_jobs(number))
+    taken = storage.reserve(join(storage), {"mail": 1}, number)
+    tokens = [job.token for job in taken]
+
+    verdicts = storage.start(tokens) + storage.finish([Completed(token) for token in tokens])
+
+    assert verdicts == [Verdict.ACCEPTED] * (2 * number)
+    assert all(job.state is COMPLETED for job in storage.get_many(ids(taken)))
+    assert tallies(storage) == recount(storage)
+
+
+def test_a_stale_outcome_harms_none_of_the_others(storage: Storage) -> None:
+    good, bad, other = (in_state(storage, RUNNING) for _ in range(3))
+
+    verdicts = storage.finish(
+        [
+            Completed(good.token),
+            Completed(replace(bad.token, fence=99)),
+            Completed(Token("nobody", WORKER, 1)),
+            Failed(other.token, FAILURE),
+        ]
+    )
+
+    assert verdicts == [Verdict.ACCEPTED, Verdict.STALE, Verdict.STALE, Verdict.ACCEPTED]
+    assert [stored(storage, job.id).state for job in (good, bad, other)] == [COMPLETED, RUNNING, DEAD]
+    assert kinds(storage, bad.id)[-1] is Kind.STARTED
+
+
+def test_a_token_twice_in_one_batch_counts_once(storage: Storage) -> None:
+    started, finished, released = (take(storage, add(storage)).token for _ in range(3))
+
+    verdicts = [
+        storage.start([started, started]),
+        storage.finish([Failed(finished, FAILURE, retry_in=HOUR), Failed(finished, FAILURE, retry_in=HOUR)]),
+        storage.release([released, released], "stopping"),
+    ]
+
+    assert verdicts == [[Verdict.ACCEPTED, Verdict.REPEATED]] * 3
+    assert stored(storage, started.job_id).attempts == 1
+    assert stored(storage, finished.job_id).failures == 1
+    assert kinds(storage, released.job_id) == [Kind.ADDED, Kind.RESERVED, Kind.READDED]
+
+
+def test_finish_and_reserve_does_both(storage: Storage) -> None:
+    token = take(storage, add(storage)).token
+    waiting = add(storage)
+
+    verdicts, jobs = storage.finish_and_reserve([Completed(token), Completed(token)], WORKER, {"mail": 1}, 5)
+
+    assert verdicts == [Verdict.ACCEPTED, Verdict.REPEATED]
+    assert ids(jobs) == [waiting.id]
+    assert stored(storage, token.job_id).state is COMPLETED
+
+
+def test_a_job_that_goes_straight_back_into_line_can_be_reserved_in_the_same_step(storage: Storage) -> None:
+    job = take(storage, add(storage))
+
+    verdicts, jobs = storage.finish_and_reserve([Failed(job.token, FAILURE, retry_in=0)], WORKER, {"mail": 1}, 1)
+
+    assert verdicts == [Verdict.ACCEPTED]
+    assert [(one.id, one.fence, one.failures) for one in jobs] == [(job.id, job.fence + 1, 1)]
+
+
+# --- release --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [RESERVED, RUNNING])
+def test_a_released_job_is_in_line_again_and_nothing_is_counted(
+    storage: Storage, clock: TurnedClock, held: State
+) -> None:
+    before = in_state(storage, held)
+    clock.turn(4)
+
+    storage.release([before.token], "stopping")
+
+    job = stored(storage, before.id)
+    assert (job.state, job.rank, job.queued_at, job.owner) == (QUEUED, before.rank, clock(), None)
+    assert (job.failures, job.halts, job.losses, job.fence) == (0, 0, 0, before.fence)
+
+
+# --- check-ins and log lines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [RESERVED, RUNNING])
+def test_a_check_in_is_kept_with_the_job_and_in_its_log(storage: Storage, clock: TurnedClock, held: State) -> None:
+    token = in_state(storage, held).token
+    clock.turn(5)
+
+    answers = storage.check_in([CheckIn(token, "half way", 50, "of 200 pages"), CheckIn(token)])
+
+    job = stored(storage, token.job_id)
+    assert answers == [CheckInAnswer.GO_ON, CheckInAnswer.GO_ON]
+    assert (job.checkin, job.checkin_at, job.progress, job.progress_text) == ("half way", clock(), 50, "of 200 pages")
+    assert job.state is held
+    lines = storage.log_lines(job.id)
+    assert {line.kind for line in lines} == {LogKind.CHECKIN, LogKind.PROGRESS}
+    assert {line.at for line in lines} == {clock()}
+
+
+def test_a_check_in_is_told_to_stop_after_an_abort(storage: Storage) -> None:
+    asked, other = in_state(storage, RUNNING), in_state(storage, RUNNING)
+    storage.abort([asked.id])
+
+    answers = storage.check_in([CheckIn(asked.token, "a"), CheckIn(other.token, "b"), CheckIn(Token("no", "ann", 1))])
+
+    assert answers == [CheckInAnswer.STOP, CheckInAnswer.GO_ON, CheckInAnswer.STALE]
+
+
+def test_the_next_attempt_begins_without_the_progress_of_the_last(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+    storage.check_in([CheckIn(job.token, "half way", 50, "pages")])
+    storage.release([job.token], "stopping")
+
+    taken = take(storage, job)
+
+    assert (taken.progress, taken.progress_text, taken.checkin, taken.checkin_at) == (None, None, None, None)
+
+
+def test_log_lines_are_kept_in_order_with_the_attempt(storage: Storage, clock: TurnedClock) -> None:
+    job = in_state(storage, RUNNING)
+    storage.append_log(job.token, [LogLine("one"), LogLine("oh", LogKind.ERROR)])
+    finish(storage, Failed(job.token, FAILURE, retry_in=0))
+    clock.turn(1)
+    again = run(storage, job, "bob")
+
+    verdict = storage.append_log(again.token, [LogLine("three")])
+
+    lines = storage.log_lines(job.id)
+    assert verdict is Verdict.ACCEPTED
+    assert [(line.message, line.kind, line.attempt) for line in lines] == [
+        ("one", LogKind.LOG, 1),
+        ("oh", LogKind.ERROR, 1),
+        ("three", LogKind.LOG, 2),
+    ]
+    assert [line.at for line in lines] == [clock() - SECOND, clock() - SECOND, clock()]
+    assert [line.message for line in storage.log_lines(job.id, after=lines[0].id, limit=1)] == ["oh"]
+
+
+@pytest.mark.parametrize("state", [QUEUED, SCHEDULED, RETRYING, COMPLETED, DEAD, ABORTED])
+def test_lines_that_come_just_after_the_end_are_kept(storage: Storage, state: State) -> None:
+    job = in_state(storage, state, begun=True)
+
+    verdict = storage.append_log(Token(job.id, WORKER, job.fence), [LogLine("last words")])
+
+    assert verdict is Verdict.ACCEPTED
+    assert [(line.message, line.attempt) for line in storage.log_lines(job.id)] == [("last words", 1)]
+
+
+def test_above_the_limit_the_oldest_lines_go(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+
+    storage.append_log(token, [LogLine(str(number)) for number in range(8)], keep=5)
+    storage.append_log(token, [LogLine("8"), LogLine("9")], keep=5)
+
+    assert [line.message for line in storage.log_lines(token.job_id)] == ["5", "6", "7", "8", "9"]
+
+
+# --- many at once ---------------------------------------------------------------------------------------------------
+
+
+def test_eight_threads_share_two_thousand_jobs_and_finish_each_once(storage: Storage) -> None:
+    jobs = new_jobs(2 * BATCH)
+    storage.enqueue(jobs[:BATCH])
+    storage.enqueue(jobs[BATCH:])
+    handed_out: list[tuple[str, int]] = []
+    verdicts: list[Verdict] = []
+    errors: list[BaseException] = []
+
+    def work(owner: str) -> None:
+        try:
+            taken = storage.reserve(join(storage, owner), {"mail": 1}, 50)
+            while taken:
+                handed_out.extend((job.id, job.fence) for job in taken)
+                told, taken = storage.finish_and_reserve(
+                    [Completed(job.token) for job in taken], owner, {"mail": 1}, 50
+                )
+                verdicts.extend(told)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"worker-{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert sorted(handed_out) == [(job.id, 1) for job in jobs]
+    assert verdicts == [Verdict.ACCEPTED] * len(jobs)
+    assert storage.totals()["completed"] == len(jobs)
+    assert [(tally.state, tally.number) for tally in tallies(storage)] == [(COMPLETED, len(jobs))]

@@ -1,0 +1,53 @@
+"""The storages on which the conformance suite runs, each fresh for every test, and the clock that they are handed.
+
+`PACKHORSE_TEST_STORAGES=memory,sqlite` chooses among them. To add a storage, write a function that answers the URL of
+an empty one, and give it a line in `ADDRESSES`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse.clock import TurnedClock
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+
+
+def memory_address(directory: Path) -> str:
+    return "memory://"
+
+
+def sqlite_address(directory: Path) -> str:
+    return f"sqlite:///{directory / 'jobs.db'}"
+
+
+ADDRESSES: dict[str, Callable[[Path], str]] = {
+    "memory": memory_address,
+    "sqlite": sqlite_address,
+}
+
+
+def chosen_storages() -> list[str]:
+    names = [name.strip() for name in os.environ.get("PACKHORSE_TEST_STORAGES", "memory,sqlite").split(",")]
+    unknown = [name for name in names if name not in ADDRESSES]
+    if unknown:
+        raise pytest.UsageError(
+            f"PACKHORSE_TEST_STORAGES names {', '.join(map(repr, unknown))}; it may name {', '.join(ADDRESSES)}"
+        )
+    return names
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture(params=chosen_storages())
+def storage(request: pytest.FixtureRequest, clock: TurnedClock, tmp_path: Path) -> Iterator[Storage]:
+    storage = open_storage(ADDRESSES[request.param](tmp_path), now=clock)
+    yield storage
+    storage.close()
