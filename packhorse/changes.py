@@ -77,7 +77,8 @@ def added(new: NewJob, seq: int, now: int) -> Changed:
         backoff=new.backoff,
         meta=new.meta,
     )
-    job = _with_expiry(job)
+    if job.expires is not None or job.total_timeout is not None:
+        job = _with_expiry(job)
     facts: dict[str, Any] = {"due_at": due_at} if waits else {}
     if new.copied_from:
         facts["copied_from"] = new.copied_from

@@ -264,7 +264,7 @@ LEGAL_CHANGES: tuple[Change, ...] = (
     _change(Operation.EXPIRE, UNFINISHED, ABORTED, RESERVED, RUNNING, when="its time is over; a held one is asked"),
     _change(Operation.ABORT, UNFINISHED, ABORTED, RESERVED, RUNNING, when="an operator says so; a held one is asked"),
     _change(Operation.FORCE_START, WAITING, QUEUED, when="an operator says: now"),
-    _change(Operation.SET_PRIORITY, WAITING, *WAITING, when="an operator moves it in line; the state stays"),
+    _change(Operation.SET_PRIORITY, WAITING, *sorted(WAITING), when="an operator moves it in line; the state stays"),
     _change(Operation.RETRY, {DEAD, ABORTED, RETRYING}, QUEUED, when="an operator says: again"),
     _change(Operation.DELETE, WAITING | FINAL, None, when="an operator, retention, or the last subscriber"),
 )

@@ -7,6 +7,8 @@ into hours and hours into days. Pure arithmetic, no I/O.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -86,14 +88,15 @@ def measure(into: Measures, before: Job | None, change: Changed) -> None:
             # The wait is taken from the job before: one that failed may already be in line again.
             queued_at = before.queued_at if before is not None else None
             waited = job.started_at - queued_at if queued_at is not None else 0
-            measure_run(into, job.queue, job.task, event.at - job.started_at, waited)
+            measure_runs(into, job.queue, job.task, [(event.at - job.started_at, waited)])
 
 
-def measure_run(into: Measures, queue: str, task: str, ran: int, waited: int) -> None:
-    """Count one attempt's duration and the wait before it."""
-    _add(into, queue, task, "ran", max(0, ran))
-    _add(into, queue, task, "waited", max(0, waited))
-    _add(into, queue, task, ran_step(ran), 1)
+def measure_runs(into: Measures, queue: str, task: str, runs: Sequence[tuple[int, int]]) -> None:
+    """Count attempts of one task: how long each ran, and how long it had waited before."""
+    _add(into, queue, task, "ran", sum([ran for ran, _ in runs if ran > 0]))
+    _add(into, queue, task, "waited", sum([waited for _, waited in runs if waited > 0]))
+    for step, number in Counter([ran_step(ran) for ran, _ in runs]).items():
+        _add(into, queue, task, step, number)
 
 
 def _counted(event: Event, job: Job) -> tuple[str, ...]:

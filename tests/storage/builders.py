@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any, TypeVar
 
 from packhorse.clock import HOUR, SECOND
 from packhorse.event import Event, Kind
@@ -33,6 +35,7 @@ LEASE = 15 * SECOND
 WORKER = "ann"
 FAILURE = Failure("ValueError", "no such address", place="mail.py:12")
 
+R = TypeVar("R")
 _numbers = itertools.count(1)
 
 
@@ -133,6 +136,18 @@ def reserve_ids(storage: Storage, *queues: str, limit: int = 100, owner: str = W
 def last_token(job: Job) -> Token:
     """The token of the attempt that goes on, or that was the last."""
     return Token(job.id, job.owner or job.last_owner or WORKER, job.fence)
+
+
+def at_once(calls: Sequence[Callable[[], R]]) -> list[R]:
+    """Make all calls at the same time, each in its own thread; their answers."""
+    start = Barrier(len(calls))
+
+    def call(wanted: Callable[[], R]) -> R:
+        start.wait()
+        return wanted()
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(call, calls))
 
 
 # --- looking --------------------------------------------------------------------------------------------------------

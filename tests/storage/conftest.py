@@ -47,7 +47,23 @@ def clock() -> TurnedClock:
 
 
 @pytest.fixture(params=chosen_storages())
-def storage(request: pytest.FixtureRequest, clock: TurnedClock, tmp_path: Path) -> Iterator[Storage]:
-    storage = open_storage(ADDRESSES[request.param](tmp_path), now=clock)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return ADDRESSES[request.param](tmp_path)
+
+
+@pytest.fixture
+def storage(address: str, clock: TurnedClock) -> Iterator[Storage]:
+    storage = open_storage(address, now=clock)
     yield storage
     storage.close()
+
+
+@pytest.fixture
+def neighbour(storage: Storage, address: str, clock: TurnedClock) -> Iterator[Storage]:
+    """The same jobs as another process sees them; memory has no other process, so there it is the storage itself."""
+    if address.startswith("memory:"):
+        yield storage
+        return
+    neighbour = open_storage(address, now=clock)
+    yield neighbour
+    neighbour.close()

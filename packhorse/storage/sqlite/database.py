@@ -97,44 +97,52 @@ class Database:
         self._leave_parent()
         ticket = _Ticket(name, work)
         self._pending.append(ticket)
+        wakes = False
         with self._lock:
             while not ticket.is_done:
-                self._commit_together()
+                wakes = self._commit_together(ticket) or wakes
+        if wakes:
+            self._after_commit()
         if ticket.error is not None:
             raise ticket.error
         return ticket.result
 
-    def _commit_together(self) -> None:
+    def _commit_together(self, own: _Ticket[Any]) -> bool:
+        """Do what is pending and commit it. True: work came into line, and somebody should be woken."""
         tickets = [self._pending.popleft() for _ in range(min(len(self._pending), SHARED_COMMIT))]
         try:
             connection = self._writer or self._open_writer()
             self._begin(connection)
             began_at = time.perf_counter()
             try:
-                shared = Transaction(connection, self._now())
-                for ticket in tickets:
-                    self._do(ticket, connection, shared, alone=len(tickets) == 1)
+                shared = self._do_all(tickets, connection)
                 shared.flush()
                 connection.execute("COMMIT")
             except BaseException:
                 _roll_back(connection)
                 raise
-        except sqlite3.Error as error:
-            self._fail(tickets, translate(error, self.path))
-            return
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is for the callers to see
             self._fail(tickets, error)
-            return
+            return False
         except BaseException:
-            # This thread was interrupted: the others' work is undone too, so it goes back in line for one of them.
-            self._pending.extendleft(reversed(tickets))
+            # This thread was interrupted. The others' work is undone too, so it goes back in line for one of them.
+            self._pending.extendleft(ticket for ticket in reversed(tickets) if ticket is not own)
             raise
         self._report(tickets, began_at)
-        if shared.wakes:
-            self._after_commit()
+        return shared.wakes
 
-    def _do(self, ticket: _Ticket[Any], connection: sqlite3.Connection, shared: Transaction, *, alone: bool) -> None:
-        """One ticket's work. Its failure undoes its own writes and nobody else's."""
+    def _do_all(self, tickets: Sequence[_Ticket[Any]], connection: sqlite3.Connection) -> Transaction:
+        shared = Transaction(connection, self._now())
+        if len(tickets) == 1:
+            # Alone, a call that fails is undone with the whole transaction and needs no savepoint.
+            tickets[0].result = tickets[0].work(shared)
+            return shared
+        for ticket in tickets:
+            self._do(ticket, connection, shared)
+        return shared
+
+    def _do(self, ticket: _Ticket[Any], connection: sqlite3.Connection, shared: Transaction) -> None:
+        """One of several tickets' work. Its failure undoes its own writes and nobody else's."""
         own = Transaction(connection, shared.now)
         ticket.error = None
         connection.execute("SAVEPOINT one")
@@ -144,14 +152,17 @@ class Database:
             raise  # the file is in trouble, not this call: everybody's transaction fails
         except Exception as error:  # noqa: BLE001 - whatever the call raised is its caller's to see
             connection.execute("ROLLBACK TO one")
-            ticket.error = translate(error, self.path) if isinstance(error, sqlite3.Error) else error
+            ticket.error = self._told(error)
         else:
             shared.absorb(own)
         connection.execute("RELEASE one")
 
-    def _fail(self, tickets: Sequence[_Ticket[Any]], error: BaseException) -> None:
+    def _told(self, error: Exception) -> Exception:
+        return translate(error, self.path) if isinstance(error, sqlite3.Error) else error
+
+    def _fail(self, tickets: Sequence[_Ticket[Any]], error: Exception) -> None:
         for ticket in tickets:
-            ticket.error = error
+            ticket.error = self._told(error)
             ticket.is_done = True
 
     def _report(self, tickets: Sequence[_Ticket[Any]], began_at: float) -> None:

@@ -13,7 +13,7 @@ from packhorse.errors import NotUnique
 from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
 from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.rows import INSERT_JOB, LARGE_ARGS, from_json, job_of, new_row, to_json
+from packhorse.storage.sqlite.rows import Row, from_json, insert_of, job_of, to_json
 from packhorse.storage.sqlite.transaction import Transaction
 
 _KNOWN_FOR = 300.0
@@ -26,12 +26,16 @@ class InAndOut(Keeper):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
-        return self._db.write("enqueue", lambda tx: self._enqueue(tx, jobs))
+        enqueued = self._db.write("enqueue", lambda tx: self._enqueue(tx, jobs))
+        self._remember(jobs)
+        return enqueued
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         self._know(tx, {(new.task, new.queue) for new in jobs})
         if any(new.unique or new.subscriber for new in jobs):
             return [self._enqueue_one(tx, new) for new in jobs]
+        if len(jobs) == 1:
+            return [self._enqueue_plain(tx, jobs[0])]
         tx.execute("SAVEPOINT batch")
         try:
             self._insert(tx, jobs)
@@ -43,12 +47,24 @@ class InAndOut(Keeper):
             tx.execute("RELEASE batch")
         return [Enqueued(new.id) for new in jobs]
 
+    def _enqueue_plain(self, tx: Transaction, new: NewJob) -> Enqueued:
+        try:
+            self._insert(tx, [new])
+        except sqlite3.IntegrityError:
+            return Enqueued(new.id, Placement.KEPT)
+        return Enqueued(new.id)
+
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
         seq = tx.execute(SQL["last_seq"]).fetchone()[0]
         added = [changes.added(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
         stored = [change.job for change in added]
-        tx.executemany(INSERT_JOB, [new_row(job) for job in stored])
-        self._keep_args(tx, [job for job in stored if len(job.args) > LARGE_ARGS])
+        rows: dict[str, list[Row]] = {}
+        for job in stored:
+            statement, row = insert_of(job)
+            rows.setdefault(statement, []).append(row)
+        for statement, values in rows.items():
+            tx.executemany(statement, values)
+        self._keep_args(tx, stored)
         self._note_added(tx, added)
         return stored
 
@@ -93,13 +109,19 @@ class InAndOut(Keeper):
         return Enqueued(holder.id, Placement.KEPT)
 
     def _know(self, tx: Transaction, names: Iterable[tuple[str, str]]) -> None:
-        """Task and queue names become known with their first job; this process remembers which it has written."""
+        """Task and queue names become known with their first job."""
         now = time.monotonic()
         for task, queue in names:
             if self._known.get((task, queue), 0.0) < now:
                 tx.execute(SQL["know_task"], (task, queue))
                 tx.execute(SQL["know_queue"], (queue,))
-                self._known[task, queue] = now + _KNOWN_FOR
+
+    def _remember(self, jobs: Sequence[NewJob]) -> None:
+        """Now that they are committed, this process need not write these names again for a while."""
+        now = time.monotonic()
+        for name in {(new.task, new.queue) for new in jobs}:
+            if self._known.get(name, 0.0) < now:
+                self._known[name] = now + _KNOWN_FOR
 
     def get(self, job_id: str) -> Job | None:
         found = self.get_many([job_id])

@@ -11,7 +11,9 @@ from packhorse.event import Event, Kind, Subject
 from packhorse.job import Job, Reason, State
 
 Row = tuple[Any, ...]
-EventRow = tuple[int, str, str, str | None, str | None, str | None, str | None, int | None, str | None]
+EventRow = tuple[int, str, str, str | None, str | None, str | None, str, int, str]
+"""(at, kind, subject, job_id, queue, state, owner, fence, data); the last three are empty rather than None, which the
+driver binds much faster, and the statement turns them into NULL."""
 
 FIELDS = Job.__struct_fields__
 LARGE_ARGS = 2_048
@@ -32,21 +34,25 @@ _PERSISTENT = FIELDS.index("persistent")
 _STATES = {state.value: state for state in State}
 _REASONS: dict[str | None, Reason | None] = {None: None, **{reason.value: reason for reason in Reason}}
 
-# What a new job can have; everything else has its default.
-NEW_FIELDS = (
-    "id", "seq", "task", "queue", "args", "state", "priority", "rank", "created_at", "updated_at", "due_at",
-    "queued_at", "first_queued_at", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires",
-    "total_timeout", "expire_at", "unique_key", "persistent", "created_by", "schedule", "backoff", "meta",
+# What every new job has, and what it may have. The columns that a job does not have are left out of its INSERT: the
+# driver binds a None five times slower than a value, which made enqueueing half as fast.
+_REQUIRED = (
+    "id", "seq", "task", "queue", "state", "priority", "rank", "created_at", "updated_at", "max_attempts", "max_halts",
+)  # fmt: skip
+_OPTIONAL = (
+    "args", "due_at", "queued_at", "first_queued_at", "timeout", "idle_timeout", "expires", "total_timeout",
+    "expire_at", "unique_key", "created_by", "schedule", "backoff", "meta",
 )  # fmt: skip
 # What a change may touch; `seq` comes last, for the WHERE clause.
 CHANGING_FIELDS = tuple(field for field in FIELDS if field not in ("id", "seq", "created_at"))
 
-_new_values = attrgetter(*NEW_FIELDS)
+_required_values = attrgetter(*_REQUIRED)
+_optional_values = attrgetter(*_OPTIONAL)
 _changing_values = attrgetter(*CHANGING_FIELDS, "seq")
-_NEW_ARGS, _NEW_STATE = NEW_FIELDS.index("args"), NEW_FIELDS.index("state")
+_STATE_OF_NEW = _REQUIRED.index("state")
+_inserts: dict[tuple[bool, ...], str] = {}
 _CHANGING = {field: CHANGING_FIELDS.index(field) for field in ("args", "state", "reason", "abort_reason")}
 
-INSERT_JOB = f"INSERT INTO packhorse_job ({', '.join(NEW_FIELDS)}) VALUES ({', '.join('?' * len(NEW_FIELDS))})"
 UPDATE_JOB = f"UPDATE packhorse_job SET {', '.join(f'{field} = ?' for field in CHANGING_FIELDS)} WHERE seq = ?"
 
 
@@ -62,13 +68,24 @@ def job_of(row: Row) -> Job:
     return Job(*fields)
 
 
-def new_row(job: Job) -> Row:
-    """The values of `INSERT_JOB`. Enums become plain text: the driver binds those at once and adapts the others."""
-    values = list(_new_values(job))
-    values[_NEW_STATE] = job.state.value
+def insert_of(job: Job) -> tuple[str, Row]:
+    """The statement that inserts this job, and its values."""
+    optional = list(_optional_values(job))
     if len(job.args) > LARGE_ARGS:
-        values[_NEW_ARGS] = None
-    return tuple(values)
+        optional[0] = None
+    shape = tuple([value is None for value in optional])
+    statement = _inserts.get(shape) or _insert_for(shape)
+    values = list(_required_values(job))
+    values[_STATE_OF_NEW] = job.state.value  # plain text: the driver would have to adapt an enum
+    values += [value for value in optional if value is not None]
+    values.append(int(job.persistent))
+    return statement, tuple(values)
+
+
+def _insert_for(shape: tuple[bool, ...]) -> str:
+    columns = [*_REQUIRED, *(name for name, is_none in zip(_OPTIONAL, shape, strict=True) if not is_none), "persistent"]
+    _inserts[shape] = f"INSERT INTO packhorse_job ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    return _inserts[shape]
 
 
 def changed_row(job: Job) -> Row:
@@ -90,9 +107,9 @@ def event_row(event: Event) -> EventRow:
         event.job_id,
         event.queue,
         None if event.state is None else str(event.state),
-        event.owner,
-        event.fence,
-        None if event.data is None else to_json(event.data),
+        event.owner or "",
+        event.fence or 0,
+        "" if event.data is None else to_json(event.data),
     )
 
 

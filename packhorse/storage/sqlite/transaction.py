@@ -20,7 +20,7 @@ Place = tuple[str, str, str]
 
 _INSERT_EVENT = (
     "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, 0), nullif(?, ''))"
 )
 _ADD_TALLY = (
     "INSERT INTO packhorse_tally (queue, task, state, number) VALUES (?, ?, ?, ?)"

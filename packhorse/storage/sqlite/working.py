@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import NamedTuple
 
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.errors import WorkerNotFound
 from packhorse.job import RANK_FORCED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
-from packhorse.series import measure_run
+from packhorse.series import measure_runs
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogKind, LogLine
 from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.rows import FIELDS, job_of, to_json
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sqlite.rows import FIELDS, EventRow, job_of, to_json
+from packhorse.storage.sqlite.transaction import Place, Transaction
 
-_SEQ = FIELDS.index("seq")
+_seq_of = itemgetter(FIELDS.index("seq"))
 _LINES_AT_ONCE = 100
 """How many queues of one rank are looked at in one call; the next call goes on behind them."""
 
@@ -39,6 +42,13 @@ class _Hand(NamedTuple):
     def is_held_by(self, token: Token) -> bool:
         return self.owner == token.owner and self.fence == token.fence
 
+    def ended(self) -> _Hand:
+        return self._replace(owner=None, last_owner=self.owner)
+
+    def event(self, at: int, kind: str, state: str, data: str = "") -> EventRow:
+        """The row of an event about this job."""
+        return (at, kind, "job", self.id, self.queue, state, self.owner or "", self.fence, data)
+
     def was_ended_by(self, token: Token) -> bool:
         """Rescue raises the fence, so nobody but the token's own worker can have ended this attempt."""
         return self.owner is None and self.last_owner == token.owner and self.fence == token.fence
@@ -58,45 +68,44 @@ class Working(Keeper):
             raise WorkerNotFound(owner)
         self._promote(tx, 100)
         paused = {row[0] for row in tx.execute(SQL["paused_queues"]).fetchall()}
+        every = sorted(queues)
+        unpaused = [queue for queue in every if queue not in paused]
         taken: list[Job] = []
         rank = -1
         while len(taken) < limit:
             rank = tx.execute(SQL["next_rank"], (rank,)).fetchone()[0]
             if rank is None:
                 break
-            lines = self._lines(tx, rank, queues, paused if rank != RANK_FORCED else set())
+            lines = self._lines(tx, rank, every if rank == RANK_FORCED else unpaused)
             for queue, share in self._shares(tx, rank, lines, queues, limit - len(taken)).items():
                 taken += self._take(tx, owner, rank, queue, share)
         return taken
 
-    def _lines(self, tx: Transaction, rank: int, queues: Mapping[str, int], paused: set[str]) -> list[str]:
-        """The queues of ours that have jobs of this rank. With very many, a different part of them each time."""
-        found = self._lines_after(tx, rank, "")
-        if len(found) == _LINES_AT_ONCE:
-            more = self._lines_after(tx, rank, self._last_line)
-            found = more or found
-            self._last_line = found[-1] if len(more) == _LINES_AT_ONCE else ""
-        return [queue for queue in found if queue in queues and queue not in paused]
-
-    def _lines_after(self, tx: Transaction, rank: int, queue: str) -> list[str]:
-        rows = tx.execute(SQL["lines_of_rank"], (rank, queue, _LINES_AT_ONCE)).fetchall()
-        return [row[0] for row in rows]
+    def _lines(self, tx: Transaction, rank: int, queues: Sequence[str]) -> list[str]:
+        """Which of these queues have jobs of this rank. With very many, the next call goes on behind the last."""
+        if len(queues) <= 1:
+            return list(queues)
+        start = bisect_right(queues, self._last_line) if len(queues) > _LINES_AT_ONCE else 0
+        asked = to_json([*queues[start:], *queues[:start]])
+        found = [row[0] for row in tx.execute(SQL["lines_with_jobs"], (asked, rank, _LINES_AT_ONCE)).fetchall()]
+        self._last_line = found[-1] if len(found) == _LINES_AT_ONCE else ""
+        return found
 
     def _shares(
         self, tx: Transaction, rank: int, lines: Sequence[str], weights: Mapping[str, int], limit: int
     ) -> dict[str, int]:
-        if len(lines) == 1:
-            return {lines[0]: limit}
+        if len(lines) <= 1:
+            return dict.fromkeys(lines, limit)
         lengths = {line: tx.execute(SQL["length_of_line"], (rank, line, limit)).fetchone()[0] for line in lines}
         return self._turns.share(lengths, weights, limit)
 
     def _take(self, tx: Transaction, owner: str, rank: int, queue: str, limit: int) -> list[Job]:
         rows = tx.execute(SQL["take_from_line"], (owner, tx.now, rank, queue, limit)).fetchall()
-        rows.sort(key=lambda row: row[_SEQ])  # RETURNING promises no order
+        rows.sort(key=_seq_of)  # RETURNING promises no order
         jobs = [job_of(row) for row in rows]
-        for job in jobs:
-            tx.event_rows.append((tx.now, "reserved", "job", job.id, queue, "reserved", owner, job.fence, None))
-            tx.move((queue, job.task, "queued"), (queue, job.task, "reserved"))
+        tx.event_rows += [(tx.now, "reserved", "job", job.id, queue, "reserved", owner, job.fence, "") for job in jobs]
+        for task, number in Counter([job.task for job in jobs]).items():
+            tx.move((queue, task, "queued"), (queue, task, "reserved"), number)
         return jobs
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -124,7 +133,7 @@ class Working(Keeper):
         return verdicts
 
     def _note_started(self, tx: Transaction, hand: _Hand, at: int) -> None:
-        tx.event_rows.append((at, "started", "job", hand.id, hand.queue, "running", hand.owner, hand.fence, None))
+        tx.event_rows.append(hand.event(at, "started", "running"))
 
     def _hands(self, tx: Transaction, tokens: Sequence[Token]) -> dict[str, _Hand]:
         rows = tx.execute(SQL["held_by_ids"], (to_json([token.job_id for token in tokens]),)).fetchall()
@@ -150,7 +159,7 @@ class Working(Keeper):
     def _finish(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
         hands = self._hands(tx, [outcome.token for outcome in outcomes])
         verdicts: list[Verdict] = []
-        completed: list[tuple[Any, ...]] = []
+        completed: list[tuple[_Hand, Completed]] = []
         for outcome in outcomes:
             token = outcome.token
             hand = hands.get(token.job_id)
@@ -159,29 +168,38 @@ class Working(Keeper):
                 verdicts.append(Verdict.REPEATED if ended else Verdict.STALE)
                 continue
             if type(outcome) is Completed:
-                completed.append(self._complete(tx, hand, outcome))
+                completed.append((hand, outcome))
             else:
                 job = self._jobs(tx, [token.job_id])[token.job_id]
                 self._keep(tx, job, changes.settled(job, outcome, tx.now))
-            hands[hand.id] = hand._replace(owner=None, last_owner=token.owner)
+            # A second outcome of the same attempt in this batch finds it ended, as it should.
+            hands[token.job_id] = hand.ended()
             verdicts.append(Verdict.ACCEPTED)
-        tx.executemany(SQL["complete_job"], completed)
+        self._complete(tx, completed)
         return verdicts
 
-    def _complete(self, tx: Transaction, hand: _Hand, outcome: Completed) -> tuple[Any, ...]:
-        """The commonest ending, said in SQL: as `changes.settled` does it, without reading the whole job."""
-        now, started_at, begins = tx.now, hand.started_at, 0
-        if hand.state == "reserved":
-            started_at, begins = now - outcome.ago - outcome.ran, 1
-            self._note_started(tx, hand, started_at)
-        data = f'{{"ran":{outcome.ran}}}'
-        tx.event_rows.append((now, "completed", "job", hand.id, hand.queue, "completed", hand.owner, hand.fence, data))
-        key = (hand.queue, hand.task, "completed")
-        tx.move((hand.queue, hand.task, hand.state), key)
-        tx.measures[key] = tx.measures.get(key, 0) + 1
-        started_at = started_at or now
-        measure_run(tx.measures, hand.queue, hand.task, now - started_at, started_at - (hand.queued_at or started_at))
-        return (hand.owner, started_at, now, now, begins, outcome.result, hand.seq)
+    def _complete(self, tx: Transaction, completed: Sequence[tuple[_Hand, Completed]]) -> None:
+        """The commonest ending, said in SQL: as `changes.settled` does it, without reading whole jobs."""
+        now = tx.now
+        rows = []
+        runs: dict[Place, list[tuple[int, int]]] = {}
+        for hand, outcome in completed:
+            started_at = hand.started_at
+            if hand.state == "reserved":
+                started_at = now - outcome.ago - outcome.ran
+                self._note_started(tx, hand, started_at)
+            started_at = now if started_at is None else started_at
+            begins = 1 if hand.state == "reserved" else 0
+            rows.append((hand.owner, started_at, now, now, begins, outcome.result, hand.seq))
+            tx.event_rows.append(hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}'))
+            waited = 0 if hand.queued_at is None else started_at - hand.queued_at
+            runs.setdefault((hand.queue, hand.task, hand.state), []).append((now - started_at, waited))
+        tx.executemany(SQL["complete_job"], rows)
+        for place, times in runs.items():
+            queue, task, _ = place
+            tx.move(place, (queue, task, "completed"), len(times))
+            tx.measures[queue, task, "completed"] = tx.measures.get((queue, task, "completed"), 0) + len(times)
+            measure_runs(tx.measures, queue, task, times)
 
     # --- release --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,12 +11,15 @@ import pytest
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.errors import NotUnique
 from packhorse.event import Kind
-from packhorse.job import FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, State
-from packhorse.outcome import Completed
+from packhorse.job import FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, State
+from packhorse.outcome import Completed, Failed, Stopped
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import EventFilter, Placement, Steered
 from tests.storage.builders import (
+    FAILURE,
+    WORKER,
     add,
+    at_once,
     find_all,
     finish,
     ids,
@@ -24,6 +29,7 @@ from tests.storage.builders import (
     new_jobs,
     recount,
     reserve_ids,
+    run,
     snapshot,
     stored,
     take,
@@ -50,6 +56,20 @@ def test_what_a_client_says_is_kept_word_for_word(storage: Storage, clock: Turne
 
     assert (job.args, job.meta, job.created_by, job.schedule) == (text, text, "Žan 🐴", "nightly")
     assert (job.timeout, job.idle_timeout, job.created_at, job.persistent) == (1, 2, clock(), False)
+
+
+def test_large_arguments_come_back_whole(storage: Storage) -> None:
+    large, larger = f'"{"x" * 300_000}"', f'"{"y" * 400_000}"'
+    job = add(storage, args=large, unique=unique())
+    assert find_all(storage)[0].args == job.args == large
+
+    storage.enqueue([new_job(args=larger, unique=unique(on_conflict="replace"))])
+    storage.set_priority([job.id], 5)
+    assert take(storage, job).args == stored(storage, job.id).args == larger
+    finish(storage, Failed(stored(storage, job.id).token, FAILURE, retry_in=HOUR))
+    storage.enqueue([new_job(args="{}", unique=unique(on_conflict="replace"))])
+
+    assert stored(storage, job.id).args == take(storage, job).args == "{}"
 
 
 def test_a_job_may_name_the_moment_at_which_it_is_due(storage: Storage, clock: TurnedClock) -> None:
@@ -111,19 +131,34 @@ def test_keep_leaves_the_unfinished_holder_as_it_is(storage: Storage, state: Sta
     assert snapshot(storage, holder.id) == before
 
 
-@pytest.mark.parametrize("state", sorted(FINAL))
-def test_a_finished_job_has_freed_its_key(storage: Storage, state: State) -> None:
-    in_state(storage, state, unique=unique())
-
-    (answer,) = storage.enqueue([new_job("twin", unique=unique(on_conflict="reject"))])
-
-    assert (answer.job_id, answer.placement) == ("twin", Placement.ADDED)
+def _expire(storage: Storage, job: Job, clock: TurnedClock) -> None:
+    clock.turn("1h")
+    assert storage.expire() == 1
 
 
-def test_a_deleted_job_has_freed_its_key(storage: Storage) -> None:
-    storage.delete([add(storage, unique=unique()).id])
+def _die(storage: Storage, job: Job, clock: TurnedClock) -> None:
+    run(storage, job)
+    storage.rescue_owner(WORKER, why="signal 9")
 
-    assert storage.enqueue([new_job("twin", unique=unique())])[0].is_new
+
+ENDS: dict[str, Callable[[Storage, Job, TurnedClock], object]] = {
+    "completed": lambda storage, job, clock: finish(storage, Completed(take(storage, job).token)),
+    "dead": lambda storage, job, clock: finish(storage, Failed(run(storage, job).token, FAILURE)),
+    "stopped": lambda storage, job, clock: finish(storage, Stopped(run(storage, job).token)),
+    "aborted": lambda storage, job, clock: storage.abort([job.id]),
+    "deleted": lambda storage, job, clock: storage.delete([job.id]),
+    "expired": _expire,
+    "halted to death": _die,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_job_frees_its_key_however_it_ends(storage: Storage, clock: TurnedClock, end: str) -> None:
+    job = add(storage, unique=unique(), expires=HOUR, max_halts=1)
+
+    ENDS[end](storage, job, clock)
+
+    assert storage.enqueue([new_job("twin", unique=unique(on_conflict="reject"))])[0].is_new
 
 
 def test_other_keys_are_free(storage: Storage) -> None:
@@ -184,6 +219,31 @@ def test_reject_raises_and_stores_nothing_of_the_batch(storage: Storage) -> None
     assert storage.enqueue([new_job("one")])[0].is_new
 
 
+def test_names_that_were_refused_with_their_batch_become_known_later(storage: Storage) -> None:
+    add(storage, unique=unique())
+    with pytest.raises(NotUnique):
+        storage.enqueue([new_job(queue="late", task="late"), new_job(unique=unique(on_conflict="reject"))])
+
+    add(storage, queue="late", task="late")
+
+    assert "late" in {queue.name for queue in storage.queues()}
+    assert "late" in {task.name for task in storage.tasks()}
+
+
+def test_a_refused_batch_harms_no_other_that_comes_at_the_same_time(storage: Storage) -> None:
+    add(storage, unique=unique())
+
+    def refused() -> None:
+        with pytest.raises(NotUnique):
+            storage.enqueue([*new_jobs(3), new_job(unique=unique(on_conflict="reject"))])
+
+    at_once([refused, lambda: storage.enqueue(new_jobs(3))] * 8)
+
+    assert storage.totals()["added"] == len(find_all(storage)) == 25
+    assert len(storage.events(EventFilter(kind=Kind.ADDED))) == 25
+    assert tallies(storage) == recount(storage)
+
+
 @pytest.mark.parametrize(("on_conflict", "args", "placement"), [("keep", "1", "kept"), ("replace", "2", "replaced")])
 def test_twins_in_one_batch_are_one_job(storage: Storage, on_conflict: str, args: str, placement: str) -> None:
     lock = unique(on_conflict=on_conflict)
@@ -193,6 +253,15 @@ def test_twins_in_one_batch_are_one_job(storage: Storage, on_conflict: str, args
     assert [(answer.job_id, answer.placement) for answer in answers] == [("one", "added"), ("one", placement)]
     assert stored(storage, "one").args == args
     assert storage.get("two") is None
+
+
+def test_of_twins_that_come_at_once_one_is_added(storage: Storage, neighbour: Storage) -> None:
+    calls = [partial(each.enqueue, [new_job(unique=unique())]) for each in (storage, neighbour) * 4]
+
+    answers = [answer for (answer,) in at_once(calls)]
+
+    assert sorted(answer.placement for answer in answers) == [Placement.ADDED] + [Placement.KEPT] * 7
+    assert {answer.job_id for answer in answers} == set(ids(find_all(storage)))
 
 
 def test_twins_in_one_batch_that_reject_each_other_are_both_refused(storage: Storage) -> None:

@@ -58,21 +58,13 @@ def test_the_lowest_rank_goes_first_whatever_its_queue(storage: Storage, queues:
 
 
 def test_a_job_halted_twice_has_lost_its_better_rank(storage: Storage) -> None:
-    job, other = add(storage, priority=3), add(storage, priority=4)
-
+    job = add(storage, priority=3)
     for owner in ("dead-1", "dead-2"):
-        run(storage, job, owner) if owner == "dead-2" else run_past(storage, other.id, job.id, owner)
+        run(storage, job, owner)
         storage.rescue_owner(owner, why="signal 9")
+    more_important = add(storage, priority=4)
 
-    assert reserve_ids(storage) == [other.id, job.id]
-
-
-def run_past(storage: Storage, first: str, second: str, owner: str) -> None:
-    """Both are reserved, only the second begins."""
-    one, two = storage.reserve(join(storage, owner), {"mail": 1}, 2)
-    assert (one.id, two.id) == (first, second)
-    storage.release([one.token], "not mine")
-    storage.start([two.token])
+    assert reserve_ids(storage) == [more_important.id, job.id]
 
 
 def test_a_priority_moves_a_job_at_once(storage: Storage) -> None:
@@ -209,6 +201,14 @@ def test_only_the_queues_asked_for_are_reserved(storage: Storage) -> None:
     assert reserve_ids(storage, "b", "unheard-of") == ["b"]
     assert storage.reserve("ann", {}, 10) == []
     assert reserve_ids(storage, "c") == ["c"]
+
+
+def test_a_worker_finds_its_queue_among_very_many(storage: Storage) -> None:
+    storage.enqueue([new_job(queue=f"other-{number:03}", priority=5) for number in range(300)])
+    storage.enqueue([new_job("second", queue="zebra", priority=1), new_job("first", queue="zebra", priority=5)])
+
+    assert reserve_ids(storage, "zebra", limit=1) == ["first"]
+    assert reserve_ids(storage, "zebra", limit=1) == ["second"]
 
 
 def test_a_paused_queue_is_skipped_until_it_is_resumed(storage: Storage) -> None:

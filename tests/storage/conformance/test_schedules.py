@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Placement, ScheduleInfo, Tick
-from tests.storage.builders import add, find_all, ids, new_job, stored, unique
+from tests.storage.builders import add, at_once, find_all, ids, new_job, stored, unique
 
 
 def put(storage: Storage, name: str = "nightly", **options: Any) -> ScheduleInfo:
@@ -133,6 +134,19 @@ def test_the_second_to_tick_a_slot_is_told_so(storage: Storage, clock: TurnedClo
     assert second is None
     assert ids(find_all(storage)) == ["first"]
     assert len(storage.ticks("nightly")) == 1
+
+
+def test_of_many_who_tick_at_once_one_is_first(storage: Storage, neighbour: Storage, clock: TurnedClock) -> None:
+    schedule = put(storage, next_at=clock())
+    calls = [
+        partial(each.tick, "nightly", schedule.next_at, clock() + HOUR, [new_job()], [tick_of(schedule)])
+        for each in (storage, neighbour) * 4
+    ]
+
+    answers = at_once(calls)
+
+    assert len([answer for answer in answers if answer is not None]) == 1
+    assert (len(find_all(storage)), len(storage.ticks("nightly"))) == (1, 1)
 
 
 @pytest.mark.parametrize("why", ["not due", "paused", "unknown", "another slot"])

@@ -231,6 +231,23 @@ def test_deleting_twice_says_that_there_is_no_such_job(storage: Storage) -> None
     assert kinds(storage, job.id).count(Kind.DELETED) == 1
 
 
+def test_an_id_twice_in_one_call_is_steered_once(storage: Storage) -> None:
+    aborted, retried, deleted = add(storage).id, in_state(storage, DEAD).id, add(storage).id
+
+    answers = [*storage.abort([aborted] * 2), *storage.retry([retried] * 2), *storage.delete([deleted] * 2)]
+
+    assert [(answer.changed, answer.state) for answer in answers] == [
+        (True, ABORTED),
+        (False, ABORTED),
+        (True, QUEUED),
+        (False, QUEUED),
+        (True, QUEUED),
+        (False, None),
+    ]
+    assert kinds(storage, aborted).count(Kind.ABORTED) == 1
+    assert kinds(storage, retried).count(Kind.RETRIED) == 1
+
+
 # --- pause and resume -----------------------------------------------------------------------------------------------
 
 

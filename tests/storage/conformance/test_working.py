@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from tests.storage.builders import (
     FAILURE,
     WORKER,
     add,
+    at_once,
     finish,
     ids,
     in_state,
@@ -290,6 +291,16 @@ def test_a_token_twice_in_one_batch_counts_once(storage: Storage) -> None:
     assert kinds(storage, released.job_id) == [Kind.ADDED, Kind.RESERVED, Kind.READDED]
 
 
+def test_the_first_of_two_outcomes_in_one_batch_counts(storage: Storage) -> None:
+    first, second = in_state(storage, RUNNING).token, in_state(storage, RESERVED).token
+
+    verdicts = storage.finish([Completed(first), Failed(second, FAILURE), Failed(first, FAILURE), Completed(second)])
+
+    assert verdicts == [Verdict.ACCEPTED] * 2 + [Verdict.REPEATED] * 2
+    assert [stored(storage, token.job_id).state for token in (first, second)] == [COMPLETED, DEAD]
+    assert tallies(storage) == recount(storage)
+
+
 def test_finish_and_reserve_does_both(storage: Storage) -> None:
     token = take(storage, add(storage)).token
     waiting = add(storage)
@@ -407,34 +418,40 @@ def test_above_the_limit_the_oldest_lines_go(storage: Storage) -> None:
 # --- many at once ---------------------------------------------------------------------------------------------------
 
 
-def test_eight_threads_share_two_thousand_jobs_and_finish_each_once(storage: Storage) -> None:
+def test_eight_threads_share_two_thousand_jobs_and_finish_each_once(storage: Storage, neighbour: Storage) -> None:
     jobs = new_jobs(2 * BATCH)
     storage.enqueue(jobs[:BATCH])
     storage.enqueue(jobs[BATCH:])
-    handed_out: list[tuple[str, int]] = []
-    verdicts: list[Verdict] = []
-    errors: list[BaseException] = []
 
-    def work(owner: str) -> None:
-        try:
-            taken = storage.reserve(join(storage, owner), {"mail": 1}, 50)
-            while taken:
-                handed_out.extend((job.id, job.fence) for job in taken)
-                told, taken = storage.finish_and_reserve(
-                    [Completed(job.token) for job in taken], owner, {"mail": 1}, 50
-                )
-                verdicts.extend(told)
-        except BaseException as error:
-            errors.append(error)
+    def work(mine: Storage, owner: str) -> tuple[list[tuple[str, int]], list[Verdict]]:
+        handed_out, verdicts = [], []
+        taken = mine.reserve(join(mine, owner), {"mail": 1}, 50)
+        while taken:
+            handed_out += [(job.id, job.fence) for job in taken]
+            told, taken = mine.finish_and_reserve([Completed(job.token) for job in taken], owner, {"mail": 1}, 50)
+            verdicts += told
+        return handed_out, verdicts
 
-    threads = [threading.Thread(target=work, args=(f"worker-{number}",)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    shares = at_once([partial(work, (storage, neighbour)[number % 2], f"worker-{number}") for number in range(8)])
 
-    assert errors == []
-    assert sorted(handed_out) == [(job.id, 1) for job in jobs]
-    assert verdicts == [Verdict.ACCEPTED] * len(jobs)
+    assert sorted(job for handed_out, _ in shares for job in handed_out) == [(job.id, 1) for job in jobs]
+    assert [verdict for _, verdicts in shares for verdict in verdicts] == [Verdict.ACCEPTED] * len(jobs)
     assert storage.totals()["completed"] == len(jobs)
     assert [(tally.state, tally.number) for tally in tallies(storage)] == [(COMPLETED, len(jobs))]
+
+
+def test_an_outcome_sent_by_two_at_once_is_accepted_once(storage: Storage, neighbour: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+
+    verdicts = at_once([partial(each.finish, [Completed(token)]) for each in (storage, neighbour) * 4])
+
+    assert sorted(verdict for (verdict,) in verdicts) == [Verdict.ACCEPTED] + [Verdict.REPEATED] * 7
+    assert kinds(storage, token.job_id).count(Kind.COMPLETED) == 1
+
+
+def test_what_one_process_writes_another_reads(storage: Storage, neighbour: Storage) -> None:
+    job = in_state(storage, RUNNING)
+
+    assert neighbour.get(job.id) == job
+    assert neighbour.finish([Completed(job.token)]) == [Verdict.ACCEPTED]
+    assert stored(storage, job.id).state is COMPLETED

@@ -18,6 +18,11 @@ WITH RECURSIVE line (queue) AS (
 )
 SELECT queue FROM line WHERE queue IS NOT NULL
 
+-- name: lines_with_jobs
+SELECT name.value FROM json_each(?) AS name
+WHERE EXISTS (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = name.value)
+ORDER BY name.key LIMIT ?
+
 -- name: length_of_line
 SELECT count(*) FROM (
     SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? LIMIT ?
