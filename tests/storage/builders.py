@@ -29,7 +29,7 @@ from packhorse.job import (
 )
 from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter, Filter, LogLine, Tally, WorkerInfo
+from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Tally, WorkerInfo
 
 LEASE = 15 * SECOND
 WORKER = "ann"
@@ -67,12 +67,19 @@ def stored(storage: Storage, job_id: str) -> Job:
     return job
 
 
-def in_state(storage: Storage, state: State, *, owner: str = WORKER, begun: bool = False, **options: Any) -> Job:
-    """A job in this state. With `begun`, also a scheduled or queued one has an attempt behind it, and so a token."""
+def in_state(
+    storage: Storage, state: State, *, owner: str = WORKER, begun: bool = False, lived: bool = False, **options: Any
+) -> Job:
+    """A job in this state. With `begun`, also a scheduled or queued one has an attempt behind it, and so a token;
+    with `lived`, it has failed once before."""
     options.setdefault("queue", f"line-{next(_numbers)}")  # of its own, so that reserving it takes no other
-    if state is SCHEDULED and not begun:
+    if state is SCHEDULED and not (begun or lived):
         return add(storage, delay=HOUR, **options)
     job = add(storage, **options)
+    if lived:
+        token = run(storage, job, owner).token
+        storage.check_in([CheckIn(token, "half way", 50, "pages")])
+        job = finish(storage, Failed(token, FAILURE, retry_in=0))
     if state is QUEUED and not begun:
         return job
     if state is RESERVED:

@@ -221,9 +221,10 @@ def _cases() -> Iterator[Case]:
 CASES = sorted(_cases(), key=str)
 
 
+@pytest.mark.parametrize("lived", [False, True], ids=["young", "lived"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_legal_change_does_what_the_rules_say(storage: Storage, clock: TurnedClock, case: Case) -> None:
-    before = in_state(storage, case.source, **case.options)
+def test_a_legal_change_does_what_the_rules_say(storage: Storage, clock: TurnedClock, case: Case, lived: bool) -> None:
+    before = in_state(storage, case.source, lived=lived, **case.options)
     if case.abort_asked:
         storage.abort([before.id], by="olga")
         before = stored(storage, before.id)

@@ -161,6 +161,15 @@ def test_a_job_frees_its_key_however_it_ends(storage: Storage, clock: TurnedCloc
     assert storage.enqueue([new_job("twin", unique=unique(on_conflict="reject"))])[0].is_new
 
 
+def test_deleting_an_earlier_holder_leaves_the_key_with_the_present_one(storage: Storage) -> None:
+    earlier = in_state(storage, State.DEAD, unique=unique())
+    present = add(storage, unique=unique())
+
+    storage.delete([earlier.id])
+
+    assert storage.enqueue([new_job(unique=unique())])[0].job_id == present.id
+
+
 def test_other_keys_are_free(storage: Storage) -> None:
     add(storage, unique=unique("k"))
 

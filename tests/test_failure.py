@@ -1,0 +1,66 @@
+"""Failures are kept as text, and those of one cause are recognised."""
+
+from __future__ import annotations
+
+from packhorse.failure import MESSAGE_LIMIT, TRACEBACK_LIMIT, Failure
+
+
+def raised(error: BaseException) -> Failure:
+    try:
+        raise error
+    except type(error) as caught:
+        return Failure.of(caught)
+
+
+def test_a_failure_names_type_message_and_place() -> None:
+    failure = raised(ValueError("no such image: 17"))
+
+    assert (failure.type, failure.message) == ("ValueError", "no such image: 17")
+    assert failure.place is not None
+    assert failure.place.startswith(__file__)
+    assert "raise error" in (failure.traceback or "")
+
+
+def test_a_failure_survives_as_json() -> None:
+    failure = raised(RuntimeError('quotes " and ünïcode \N{SNOWMAN}'))
+
+    assert Failure.from_json(failure.to_json()) == failure
+
+
+def test_failures_that_differ_in_numbers_ids_and_values_have_one_cause() -> None:
+    first = Failure("ValueError", "cannot decode image 17 of 'ann' at 0x7f3a", place="shop.py:41")
+    second = Failure("ValueError", "cannot decode image 4021 of 'bob' at 0x81ee", place="shop.py:41")
+
+    assert first.cause("resize") == second.cause("resize")
+    assert first.pattern() == "ValueError: cannot decode image <…> of <…> at <…>"
+
+
+def test_another_task_type_or_place_is_another_cause() -> None:
+    failure = Failure("ValueError", "no", place="shop.py:41")
+    others = [
+        failure.cause("other"),
+        Failure("KeyError", "no", place="shop.py:41").cause("resize"),
+        Failure("ValueError", "no", place="shop.py:42").cause("resize"),
+    ]
+
+    assert failure.cause("resize") not in others
+
+
+def test_a_long_message_and_a_deep_traceback_lose_their_middle() -> None:
+    failure = raised(ValueError("begin " + "x" * 100_000 + " end"))
+
+    assert len(failure.message) < MESSAGE_LIMIT + 100
+    assert failure.message.startswith("begin")
+    assert failure.message.endswith("end")
+    assert "characters left out" in failure.message
+    assert len(failure.traceback or "") < TRACEBACK_LIMIT + 100
+
+
+def test_text_that_no_storage_takes_is_escaped() -> None:
+    failure = raised(ValueError("nul \0 and surrogate \udc80"))
+
+    assert failure.message == "nul \\0 and surrogate \\udc80"
+
+
+def test_an_exception_without_a_message_is_its_type() -> None:
+    assert raised(KeyError()).summary() == "KeyError"

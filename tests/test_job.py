@@ -1,0 +1,82 @@
+"""Words for states, ranks, and what a job says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.errors import BadValue
+from packhorse.job import (
+    FINAL,
+    HELD,
+    LEGAL_CHANGES,
+    WAITING,
+    Job,
+    Operation,
+    Reason,
+    State,
+    is_legal,
+    parse_states,
+    rank_of,
+)
+
+
+def job(**fields: object) -> Job:
+    plain: dict[str, object] = {"id": "1", "seq": 1, "task": "t", "queue": "t", "args": "{}", "state": State.QUEUED}
+    times: dict[str, object] = {"priority": 1, "rank": 12, "created_at": 0, "updated_at": 0}
+    return Job(**{**plain, **times, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("word", "states"),
+    [
+        ("queued", {State.QUEUED}),
+        ("QUEUED", {State.QUEUED}),
+        ("create", {State.QUEUED}),
+        ("pending", {State.SCHEDULED}),
+        ("STARTED", {State.RUNNING}),
+        ("success", {State.COMPLETED}),
+        ("COMPLETE", {State.COMPLETED}),
+        ("broken", {State.DEAD}),
+        ("failed", {State.DEAD, State.ABORTED}),
+        ("retry", {State.RETRYING}),
+        ("waiting", WAITING),
+        ("finished", FINAL),
+    ],
+)
+def test_words_of_other_systems_mean_our_states(word: str, states: set[State]) -> None:
+    assert parse_states(word) == states
+
+
+def test_an_unknown_state_is_refused_with_the_list_of_states() -> None:
+    with pytest.raises(BadValue, match=r"no state 'flying'.*scheduled, queued, reserved"):
+        parse_states("flying")
+
+
+def test_every_state_is_waiting_held_or_final() -> None:
+    assert set(State) == WAITING | HELD | FINAL
+    assert len(WAITING) + len(HELD) + len(FINAL) == len(State)
+
+
+def test_priorities_ten_to_one_are_ranks_three_to_twelve() -> None:
+    assert [rank_of(priority) for priority in range(10, 0, -1)] == list(range(3, 13))
+
+
+def test_every_operation_has_one_line_in_the_table() -> None:
+    assert [change.operation for change in LEGAL_CHANGES] == list(Operation)
+
+
+def test_only_waiting_jobs_have_a_place_in_line_to_change() -> None:
+    assert is_legal(Operation.SET_PRIORITY, State.RETRYING)
+    assert not is_legal(Operation.SET_PRIORITY, State.RUNNING)
+
+
+def test_attempt_and_attempts_left_add_up() -> None:
+    failed_twice = job(failures=2, max_attempts=5)
+
+    assert (failed_twice.attempt, failed_twice.attempts_left) == (3, 3)
+
+
+def test_a_queued_job_whose_worker_died_shows_as_halted() -> None:
+    assert job(halts=1, reason=Reason.RUNNER_TIMEOUT).is_halted
+    assert not job(halts=1, reason=Reason.FAILED).is_halted
+    assert not job(halts=1, reason=Reason.RUNNER_TIMEOUT, state=State.RUNNING).is_halted
