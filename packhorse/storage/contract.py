@@ -218,7 +218,7 @@ class Storage(ABC):
     @abstractmethod
     def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
         """Remove finished jobs, events and silent clients that are older than their retention. Persistent jobs,
-        jobs with subscribers, and holders of a unique key whose period still runs, stay."""
+        jobs with subscribers, holders of a unique key whose period still runs, and the newest event stay."""
 
     @abstractmethod
     def roll_up(self) -> None:

@@ -474,7 +474,8 @@ class Memory(Storage):
         old = sorted((job for job in self._jobs.values() if self._is_prunable(job, keep)), key=lambda job: job.seq)
         for job in old[:limit]:
             self._remove(job, "retention")
-        past = [event.id for event in self._events if event.at <= self.now() - keep.events]
+        # The newest always stays: a storage that numbers its events by the last one must not begin anew.
+        past = [event.id for event in self._events[:-1] if event.at <= self.now() - keep.events]
         gone = frozenset(past[:limit])
         self._events = [event for event in self._events if event.id not in gone]
         more = max(len(silent), len(old), len(past)) > limit

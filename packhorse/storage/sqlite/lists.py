@@ -63,7 +63,7 @@ class Lists(Keeper):
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
-                if looked_at >= 5 * _AT_MOST:
+                if looked_at >= max(5 * _AT_MOST, cap):
                     return Count(number, exact=next(walk, None) is None)
             return Count(number)
 

@@ -35,7 +35,8 @@ WHERE state = ? AND finished_at <= ? AND persistent = 0
 ORDER BY finished_at, seq LIMIT ?
 
 -- name: old_events
-SELECT id FROM packhorse_event WHERE at <= ? ORDER BY id LIMIT ?
+-- The newest always stays, so that ids never begin anew.
+SELECT id FROM packhorse_event WHERE at <= ? AND id < (SELECT max(id) FROM packhorse_event) ORDER BY id LIMIT ?
 
 -- name: delete_events
 DELETE FROM packhorse_event WHERE id IN (SELECT value FROM json_each(?))

@@ -72,7 +72,7 @@ CREATE TABLE packhorse_large_args (
 ) STRICT;
 
 CREATE TABLE packhorse_event (
-    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    id      INTEGER PRIMARY KEY,               -- never used again: prune leaves the newest
     at      INTEGER NOT NULL,
     kind    TEXT NOT NULL,
     subject TEXT NOT NULL,
@@ -88,7 +88,7 @@ CREATE INDEX packhorse_event_job     ON packhorse_event (job_id)      WHERE job_
 CREATE INDEX packhorse_event_subject ON packhorse_event (subject, id) WHERE job_id IS NULL;
 
 CREATE TABLE packhorse_log_line (
-    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    id      INTEGER PRIMARY KEY,
     job_id  TEXT NOT NULL,
     at      INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
@@ -199,7 +199,7 @@ CREATE TABLE packhorse_schedule (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE packhorse_tick (
-    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    id       INTEGER PRIMARY KEY,
     schedule TEXT NOT NULL,
     slot     INTEGER NOT NULL,
     outcome  TEXT NOT NULL,
