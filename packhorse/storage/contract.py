@@ -79,7 +79,8 @@ class Storage(ABC):
 
         An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing.
         A job with a unique key that another holds is `kept` or `replaced` as its lock says; `reject` raises
-        `NotUnique` and stores none of the batch. Names of tasks and queues become known here.
+        `NotUnique` and stores none of the batch; so does a subscriber that is unknown (`ClientNotFound`). Names of
+        tasks and queues become known here.
         """
 
     @abstractmethod
@@ -92,8 +93,8 @@ class Storage(ABC):
 
     @abstractmethod
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        """Jobs that fit, a page at a time: the next to run first when only waiting or held states are asked for, the
-        latest finished first for final states, the newest first otherwise. One call looks at a bounded number of jobs.
+        """Jobs that fit, a page at a time. Queued ones by who is next, scheduled and retrying ones by when they are
+        due, finished ones by the latest, any other mixture by the newest. One call looks at a bounded number of jobs.
         """
 
     @abstractmethod

@@ -128,6 +128,11 @@ class Memory(Storage):
     @_atomic
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         self._refuse_twins(jobs)
+        for new in jobs:
+            if new.subscriber is not None and new.subscriber not in self._clients:
+                raise ClientNotFound(new.subscriber)
+        for new in jobs:
+            self._know(new.task, new.queue)
         return [self._enqueue_one(new) for new in jobs]
 
     def _refuse_twins(self, jobs: Sequence[NewJob]) -> None:
@@ -148,22 +153,26 @@ class Memory(Storage):
         if new.unique is not None:
             holder = self._holder(new.unique.key)
             if holder is not None and new.unique.on_conflict == "replace" and holder.state in WAITING:
-                self._know(new.task, new.queue)
                 self._keep(holder, changes.replaced(holder, new, self.now()))
+                self._subscribe(new, holder.id)
                 return Enqueued(holder.id, Placement.REPLACED)
             # A holder that runs already cannot be replaced: the new arguments get a job of their own, so that they
             # are not lost.
             if holder is not None and not (new.unique.on_conflict == "replace" and holder.state in HELD):
+                self._subscribe(new, holder.id)
                 return Enqueued(holder.id, Placement.KEPT)
         self._seq += 1
-        change = changes.added(new, self._seq, self.now())
-        self._know(new.task, new.queue)
-        self._keep(None, change)
+        self._keep(None, changes.added(new, self._seq, self.now()))
         if new.unique is not None:
             self._locks[new.unique.key] = (new.id, new.unique, self.now())
-        if new.subscriber is not None:
-            self._subscribers.setdefault(new.id, []).append(new.subscriber)
+        self._subscribe(new, new.id)
         return Enqueued(new.id)
+
+    def _subscribe(self, new: NewJob, job_id: str) -> None:
+        """Whoever enqueued wants the outcome, be it of this job or of the twin that stands for it."""
+        clients = self._subscribers.setdefault(job_id, []) if new.subscriber is not None else []
+        if new.subscriber is not None and new.subscriber not in clients:
+            clients.append(new.subscriber)
 
     def _holder(self, key: str) -> Job | None:
         """The job that holds this unique key now. A lock is only a pointer: the job's own state says if it holds."""

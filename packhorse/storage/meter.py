@@ -31,6 +31,10 @@ class Meter:
         self._times: dict[str, _Times] = {}
         self.busy_retries = 0
 
+    def part_ways(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
     def record(self, name: str, wait: float, run: float) -> None:
         """One call: seconds before the storage was free for it, seconds that the storage took."""
         with self._lock:

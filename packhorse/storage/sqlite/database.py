@@ -12,8 +12,10 @@ import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -72,6 +74,7 @@ class Database:
         self._after_commit = after_commit
         self._now = now
         self._forget()
+        _databases.add(self)
 
     def _forget(self) -> None:
         self._pid = os.getpid()
@@ -84,9 +87,20 @@ class Database:
         self._version_lock = threading.Lock()
         self.readers_open = 0
 
+    def hold_still(self) -> bool:
+        """Just before a fork: let the write that is under way end, and begin no other. SQLite remembers its locks in
+        the memory that the child inherits, so a transaction open at that moment would block the child for ever. Who
+        cannot get the lock for long waits for another process, and has no transaction open."""
+        return self._lock.acquire(timeout=_STILL)
+
+    def go_on(self) -> None:
+        """The fork is done, and this is the parent."""
+        self._lock.release()
+
     def _leave_parent(self) -> None:
         """After a fork: the parent's connections and locks are not ours."""
         if self._pid != os.getpid():
+            self.meter.part_ways()
             _inherited.append((self._writer, self._readers, self._version_reader))
             self._forget()
 
@@ -98,9 +112,15 @@ class Database:
         ticket = _Ticket(name, work)
         self._pending.append(ticket)
         wakes = False
-        with self._lock:
-            while not ticket.is_done:
-                wakes = self._commit_together(ticket) or wakes
+        try:
+            with self._lock:
+                while not ticket.is_done:
+                    wakes = self._commit_together(ticket) or wakes
+        except BaseException:
+            # Interrupted in line: nobody shall do this behind the caller's back.
+            with suppress(ValueError):
+                self._pending.remove(ticket)
+            raise
         if wakes:
             self._after_commit()
         if ticket.error is not None:
@@ -173,19 +193,20 @@ class Database:
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Take the file's write lock. SQLite's own waiting sleeps too long to be fair, so this loop does it."""
+        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+    def _patiently(self, action: Callable[[], R]) -> R:
         deadline = time.monotonic() + self.options.patience
         pause = 0.000_2
         while True:
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                return action()
             except sqlite3.OperationalError as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.5, 1.5) * pause)
                 pause = min(pause * 1.5, 0.01)
-            else:
-                return
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -227,33 +248,36 @@ class Database:
         with self._readers_lock:
             if self._readers:
                 return self._readers.pop()
-            self.readers_open += 1
         if self._writer is None:
             with self._lock:
                 if self._writer is None:
                     self._open_writer()  # makes the file and its tables, which a reader may not
         connection = self._connect()
-        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute(f"PRAGMA busy_timeout = {round(self.options.patience * 1000)}")
         connection.execute("PRAGMA query_only = ON")
+        with self._readers_lock:
+            self.readers_open += 1
         return connection
 
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _open_writer(self) -> sqlite3.Connection:
         self._check_place()
+        self._writer = self._patiently(self._connect_writer)
+        return self._writer
+
+    def _connect_writer(self) -> sqlite3.Connection:
         connection = self._connect()
         try:
-            connection.execute("PRAGMA busy_timeout = 5000")
+            connection.execute("PRAGMA busy_timeout = 0")  # `_patiently` waits
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
             connection.execute("PRAGMA journal_size_limit = 67108864")
             self._prepare(connection)
-            connection.execute("PRAGMA busy_timeout = 0")  # from here on `_begin` waits
         except BaseException:
             connection.close()
             raise
-        self._writer = connection
         return connection
 
     def _connect(self) -> sqlite3.Connection:
@@ -281,7 +305,7 @@ class Database:
     def close(self) -> None:
         """Close what is not in use. The next call opens again."""
         self._leave_parent()
-        with self._lock, self._version_lock, self._readers_lock:
+        with self._version_lock, self._lock, self._readers_lock:  # in the order in which `version` takes them
             if self._version_reader is not None:
                 self._readers.append(self._version_reader)
                 self._version_reader = None
@@ -292,6 +316,24 @@ class Database:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+
+
+_STILL = 2.0
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_still: list[Database] = []
+
+
+def _before_fork() -> None:
+    _still.extend(database for database in list(_databases) if database.hold_still())
+
+
+def _after_fork_in_parent() -> None:
+    while _still:
+        _still.pop().go_on()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_still.clear)
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
@@ -325,4 +367,6 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
         )
     if primary == sqlite3.SQLITE_CANTOPEN:
         return StorageUnavailable(f"cannot open {path}", why=text, hint="check the path and its permissions")
+    if primary in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG):
+        return StorageError(f"{path} refused a value", why=text, hint="nothing was written; check what was passed in")
     return StorageUnavailable(f"{path} does not answer as it should", why=text)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from packhorse import changes
 from packhorse.changes import Changed
-from packhorse.errors import NotUnique
+from packhorse.errors import ClientNotFound, NotUnique
 from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
 from packhorse.storage.sqlite.keeper import SQL, Keeper
@@ -39,7 +39,8 @@ class InAndOut(Keeper):
         tx.execute("SAVEPOINT batch")
         try:
             self._insert(tx, jobs)
-        except sqlite3.IntegrityError:
+        except sqlite3.IntegrityError as error:
+            _must_be_known_id(error)
             # An id is there already: somebody repeats a call whose answer was lost. One by one, then.
             tx.execute("ROLLBACK TO batch")
             return [self._enqueue_one(tx, new) for new in jobs]
@@ -50,7 +51,8 @@ class InAndOut(Keeper):
     def _enqueue_plain(self, tx: Transaction, new: NewJob) -> Enqueued:
         try:
             self._insert(tx, [new])
-        except sqlite3.IntegrityError:
+        except sqlite3.IntegrityError as error:
+            _must_be_known_id(error)
             return Enqueued(new.id, Placement.KEPT)
         return Enqueued(new.id)
 
@@ -87,13 +89,20 @@ class InAndOut(Keeper):
             if holder is not None:
                 twin = self._meet_twin(tx, holder, new)
                 if twin is not None:
+                    self._subscribe(tx, new, holder.id)
                     return twin
             lock = new.unique
             tx.execute(SQL["put_lock"], (lock.key, new.id, lock.period, lock.until, tx.now))
         self._insert(tx, [new])
-        if new.subscriber is not None:
-            tx.execute(SQL["add_subscriber"], (new.id, new.subscriber))
+        self._subscribe(tx, new, new.id)
         return Enqueued(new.id)
+
+    def _subscribe(self, tx: Transaction, new: NewJob, job_id: str) -> None:
+        """Whoever enqueued wants the outcome, be it of this job or of the twin that stands for it."""
+        if new.subscriber is not None:
+            if tx.execute(SQL["get_client"], (new.subscriber,)).fetchone() is None:
+                raise ClientNotFound(new.subscriber)
+            tx.execute(SQL["add_subscriber"], (job_id, new.subscriber))
 
     def _meet_twin(self, tx: Transaction, holder: Job, new: NewJob) -> Enqueued | None:
         """Another job holds the unique key. None: the new job is to be added all the same."""
@@ -161,3 +170,9 @@ class InAndOut(Keeper):
                 tx.execute(SQL["know_queue"], (task.queue,))
 
         self._db.write("announce", work)
+
+
+def _must_be_known_id(error: sqlite3.IntegrityError) -> None:
+    """Only a repeated id may be taken for a repeated call; anything else that the file refuses is an error."""
+    if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+        raise error

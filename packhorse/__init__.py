@@ -1,0 +1,95 @@
+"""Packhorse: background jobs for Python that are never lost.
+
+Everything a program needs is imported from here; what is not in `__all__` may change without notice.
+"""
+
+from __future__ import annotations
+
+from packhorse.app import Packhorse
+from packhorse.calls import NewCall
+from packhorse.errors import (
+    BadArguments,
+    BadCron,
+    BadURL,
+    BadValue,
+    ClientNotFound,
+    JobError,
+    JobFailed,
+    JobNotFound,
+    MissingDriver,
+    NotADatabase,
+    NotUnique,
+    PackhorseError,
+    PayloadTooLarge,
+    SchemaOutdated,
+    SchemaTooNew,
+    SettingsError,
+    StaleToken,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+    TaskError,
+    TaskExists,
+    TaskNotFound,
+    WaitTimeout,
+    WorkerNotFound,
+    WrongState,
+)
+from packhorse.event import Event, Kind
+from packhorse.failure import Failure
+from packhorse.job import Job, Reason, State
+from packhorse.job_handle import JobHandle, Progress
+from packhorse.retry import Backoff
+from packhorse.storage import Storage, open_storage
+from packhorse.task import Unique, Worker
+from packhorse.task_handle import Task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backoff",
+    "BadArguments",
+    "BadCron",
+    "BadURL",
+    "BadValue",
+    "ClientNotFound",
+    "Event",
+    "Failure",
+    "Job",
+    "JobError",
+    "JobFailed",
+    "JobHandle",
+    "JobNotFound",
+    "Kind",
+    "MissingDriver",
+    "NewCall",
+    "NotADatabase",
+    "NotUnique",
+    "Packhorse",
+    "PackhorseError",
+    "PayloadTooLarge",
+    "Progress",
+    "Reason",
+    "SchemaOutdated",
+    "SchemaTooNew",
+    "SettingsError",
+    "StaleToken",
+    "State",
+    "Storage",
+    "StorageError",
+    "StorageFull",
+    "StorageReadOnly",
+    "StorageUnavailable",
+    "Task",
+    "TaskError",
+    "TaskExists",
+    "TaskNotFound",
+    "Unique",
+    "WaitTimeout",
+    "Worker",
+    "WorkerNotFound",
+    "WrongState",
+    "__version__",
+    "open_storage",
+]

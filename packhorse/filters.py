@@ -1,0 +1,55 @@
+"""Filters: which jobs a user means, from words to what a storage understands.
+
+The app, the command line and the web pages take the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict
+
+from packhorse.codec import nearest
+from packhorse.errors import BadValue
+from packhorse.job import QUEUED, State, parse_states
+from packhorse.storage.records import Filter
+
+
+class JobFilter(TypedDict, total=False):
+    """What `app.jobs(...)` and `app.count(...)` take; all that is given must hold, and None does not matter."""
+
+    state: str | Iterable[str] | None
+    queue: str | None
+    task: str | None
+    worker: str | None
+    cause: str | None
+    halted: bool | None
+    min_priority: int | None
+    text: str | None
+
+
+def parse_filter(words: JobFilter) -> Filter:
+    """The filter that a user's words mean; a word that is none is a BadValue."""
+    for name in words:
+        if name not in JobFilter.__annotations__:
+            raise BadValue(f"jobs cannot be found by {name!r}{nearest(name, JobFilter.__annotations__)}")
+    states, halted = _states(words.get("state"))
+    return Filter(
+        states=states,
+        queue=words.get("queue"),
+        task=words.get("task"),
+        owner=words.get("worker"),
+        cause=words.get("cause"),
+        halted=halted or words.get("halted"),
+        min_priority=words.get("min_priority"),
+        text=words.get("text"),
+    )
+
+
+def _states(state: str | Iterable[str] | None) -> tuple[frozenset[State], bool]:
+    """The states that are meant, and whether only those of their jobs whose worker died: "halted" is queued again."""
+    words = [state] if isinstance(state, str) else list(state or ())
+    if any(str(word).lower() in ("halted", "halt") for word in words):
+        if len(words) > 1:
+            raise BadValue("halted cannot be asked for together with other states", hint="ask for it alone")
+        return frozenset({QUEUED}), True
+    return frozenset().union(*map(parse_states, words)), False

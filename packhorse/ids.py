@@ -1,0 +1,68 @@
+"""Ids: time-ordered UUIDs (version 7) as canonical text, for jobs and for whoever else needs a name that is new.
+
+Within a process each id is greater than the one before, whatever its thread and whatever the clock does, so storages
+append at the end of their index instead of writing all over it. Two processes never make the same, also after a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+
+_TAIL_BITS = 48  # the last group of a UUID
+_STEP_BITS = 24
+
+
+class Ids:
+    """Where a process stands in its ids. `now` is a clock in nanoseconds, handed in by tests.
+
+    A new millisecond draws its random bits once. In the same one, or when the clock went back, the last group grows
+    by a random step.
+    """
+
+    def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
+        self._now = now
+        self._millisecond = 0
+        self.part_ways()
+
+    def part_ways(self) -> None:
+        """Begin anew; also in a forked child, because the parent goes on with the same random numbers, and another of
+        its threads may have held the lock at that moment."""
+        # Our own numbers, so that nobody's `random.seed(0)` makes two processes give the same ids.
+        self._random = random.Random()
+        self._lock = threading.Lock()
+        self._begin(self._millisecond + 1)
+
+    def new(self) -> str:
+        """The next id."""
+        with self._lock:
+            millisecond = self._now() // 1_000_000
+            if millisecond > self._millisecond:
+                self._begin(millisecond)
+            else:
+                self._tail += 1 + self._random.getrandbits(_STEP_BITS)
+                if self._tail >> _TAIL_BITS:
+                    self._begin(self._millisecond + 1)
+            return f"{self._head}{self._tail:012x}"
+
+    def _begin(self, millisecond: int) -> None:
+        bits = self._random.getrandbits(26)
+        self._millisecond = millisecond
+        self._head = (
+            f"{millisecond >> 16:08x}-{millisecond & 0xFFFF:04x}-7{bits >> 14:03x}-{0x8000 | bits & 0x3FFF:04x}-"
+        )
+        # One bit less than there is room for, so that the tail can grow for as long as a millisecond lasts.
+        self._tail = self._random.getrandbits(_TAIL_BITS - 1)
+
+
+_ids = Ids()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.part_ways)
+
+
+def new_id() -> str:
+    """A new id, such as "019a8f3c-5b1e-7c42-9d07-3f6a1be2c845"."""
+    return _ids.new()

@@ -1,0 +1,479 @@
+"""A job as users hold it: look at it, wait for it, steer it.
+
+Handles come from `enqueue` and from the app's `get` and `jobs`. A handle shows the job as it was when it last looked;
+`refresh` looks again, and so do `wait`, `result` and `why`. One that comes fresh from `enqueue` has not looked at all
+and reads the storage only when it is asked for something that it does not know. The async name of a method is its
+name with an `a` in front; `aresult` is the one for `wait`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
+
+import msgspec
+
+from packhorse.calls import JobKeywords, JobTemplate
+from packhorse.clock import SECOND, Duration, microseconds, to_datetime
+from packhorse.codec import decode_result
+from packhorse.errors import JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
+from packhorse.event import Event
+from packhorse.failure import Failure
+from packhorse.job import COMPLETED, FINAL, HELD, QUEUED, WAITING, Job, NewJob, Operation, Reason, State
+from packhorse.storage import BATCH
+from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
+from packhorse.task import TaskOptions
+from packhorse.why import Seen, explain, span_text
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+
+R_co = TypeVar("R_co", covariant=True)
+Numbered = TypeVar("Numbered", Event, LogLine)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks of `wait`
+_LOOKED_AHEAD = 500  # jobs that `why` counts before it says "very many"
+
+
+class Progress(NamedTuple):
+    """How far a running job says it is."""
+
+    percent: int
+    text: str | None
+
+
+class JobHandle(Generic[R_co]):
+    """One job. `R_co` is the type of its result."""
+
+    __slots__ = ("__weakref__", "_app", "_new", "_record", "id", "is_new")
+
+    id: str
+    is_new: bool
+    """Whether this call added the job; False when it is a unique twin that was there before, or was looked up."""
+
+    def __init__(
+        self, app: Packhorse, id: str, *, new: NewJob | None = None, record: Job | None = None, is_new: bool = False
+    ) -> None:
+        self._app = app
+        self._new = new
+        self._record = record
+        self.id = id
+        self.is_new = is_new
+
+    def __repr__(self) -> str:
+        known = self._record or self._new
+        state = f" {self._record.state}" if self._record else ""
+        return f"<Job {self.id}{f' {known.task}' if known else ''}{state}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    # --- what was asked for: known without a look -----------------------------------------------------------------
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        return self._known.task
+
+    @property
+    def queue(self) -> str:
+        """The queue that it waits in."""
+        return self._known.queue
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """Its arguments by name, as plain JSON values; a new dict each time."""
+        decoded: dict[str, Any] = msgspec.json.decode(self._known.args)
+        return decoded
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What `using(meta=…)` noted about it."""
+        decoded: dict[str, Any] = msgspec.json.decode(self._known.meta or "{}")
+        return decoded
+
+    @property
+    def priority(self) -> int:
+        """From 1, for regular jobs, to 10."""
+        return self._known.priority
+
+    @property
+    def max_attempts(self) -> int:
+        """How often it may be tried."""
+        return self._known.max_attempts
+
+    @property
+    def _known(self) -> Job | NewJob:
+        return self._record or self._new or self.record
+
+    # --- what a look shows ----------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> Job:
+        """The stored job itself, with every field, as of the last look."""
+        if self._record is None:
+            self.refresh()
+        assert self._record is not None
+        return self._record
+
+    def refresh(self) -> Self:
+        """Look again. Raises JobNotFound if the job is gone."""
+        self._record = self._app.storage.get(self.id)
+        if self._record is None:
+            raise JobNotFound(self.id)
+        return self
+
+    @property
+    def state(self) -> State:
+        """Where it stands, as of the last look; a State compares equal to its text: `job.state == "queued"`."""
+        return self.record.state
+
+    @property
+    def status(self) -> str:
+        """The state in four words: queued, started, completed, failed."""
+        if self.state in WAITING:
+            return "queued"
+        if self.state in HELD:
+            return "started"
+        return "completed" if self.state is COMPLETED else "failed"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended: completed, dead or aborted."""
+        return self.state in FINAL
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is or will be, counting from 1."""
+        return self.record.attempt
+
+    @property
+    def attempts(self) -> int:
+        """How often it was begun."""
+        return self.record.attempts
+
+    @property
+    def attempts_left(self) -> int:
+        """How many tries it has left."""
+        return self.record.attempts_left
+
+    @property
+    def failures(self) -> int:
+        """How often the task raised or ran too long."""
+        return self.record.failures
+
+    @property
+    def halts(self) -> int:
+        """How often its worker died under it."""
+        return self.record.halts
+
+    @property
+    def progress(self) -> Progress | None:
+        """What its running attempt last said: percent and text."""
+        job = self.record
+        return None if job.progress is None else Progress(job.progress, job.progress_text)
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why the last attempt or the whole job ended badly."""
+        return self.record.reason
+
+    @property
+    def error(self) -> Failure | None:
+        """The last failure: type, message, traceback."""
+        text = self.record.error
+        return None if text is None else Failure.from_json(text)
+
+    @property
+    def worker(self) -> str | None:
+        """The worker that holds it, or held it last."""
+        return self.record.owner or self.record.last_owner
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was enqueued. All times are in UTC and the storage's."""
+        return to_datetime(self.record.created_at)
+
+    @property
+    def updated_at(self) -> datetime:
+        """When anything about it last changed."""
+        return to_datetime(self.record.updated_at)
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a scheduled or retrying job comes into line."""
+        return _datetime(self.record.due_at)
+
+    @property
+    def queued_at(self) -> datetime | None:
+        """When it last came into line."""
+        return _datetime(self.record.queued_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its latest attempt began."""
+        return _datetime(self.record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it ended."""
+        return _datetime(self.record.finished_at)
+
+    # --- the result -----------------------------------------------------------------------------------------------
+
+    @property
+    def result(self) -> R_co:
+        """What the task returned. Looks again unless the job had ended; raises WrongState if it still has not, and
+        JobFailed if it ended dead or aborted."""
+        if not self.is_finished:
+            self.refresh()
+        return self._result()
+
+    def wait(self, timeout: Duration | None = None) -> R_co:
+        """Wait until the job has ended, and return its result.
+
+        Raises JobFailed if it ended dead or aborted, WaitTimeout after `timeout`, JobNotFound if it is deleted.
+        """
+        self._wait_for_end(timeout)
+        return self._result()
+
+    async def aresult(self, timeout: Duration | None = None) -> R_co:
+        """`wait`, for coroutines."""
+        await self._await_end(timeout)
+        return self._result()
+
+    def _wait_for_end(self, timeout: Duration | None) -> None:
+        for pause in _pauses(timeout):
+            if self.refresh().is_finished:
+                return
+            time.sleep(pause)
+        why = self.why()
+        if not self.is_finished:  # it may have ended just now
+            raise self._not_in_time(timeout, why)
+
+    async def _await_end(self, timeout: Duration | None) -> None:
+        from asyncio import sleep
+
+        for pause in _pauses(timeout):
+            if (await self.arefresh()).is_finished:
+                return
+            await sleep(pause)
+        why = await self.awhy()
+        if not self.is_finished:
+            raise self._not_in_time(timeout, why)
+
+    def _result(self) -> R_co:
+        job = self.record
+        if job.state not in FINAL:
+            raise WrongState(self.id, "read the result of", job.state, hint="wait for it with job.wait()")
+        if job.state is not COMPLETED:
+            # One that was aborted by order may carry the error of an earlier attempt, which is not why it ended.
+            error = None if job.reason is Reason.ABORTED else self.error
+            raise JobFailed(self.id, job.task, job.state, job.reason, error.summary() if error else None)
+        if job.result is None:
+            return None  # type: ignore[return-value]
+        signature = self._app._signature_of(job.task)
+        value: R_co = decode_result(job.result, signature.result_hint if signature else Any)
+        return value
+
+    def _not_in_time(self, timeout: Duration | None, why: str) -> WaitTimeout:
+        waited = span_text(microseconds(timeout or 0, "timeout"))
+        return WaitTimeout(
+            self.id, f"job {self.id} ({self.task}) did not end within {waited}: it is {self.state}", why=why
+        )
+
+    # --- its history ----------------------------------------------------------------------------------------------
+
+    def events(self) -> list[Event]:
+        """Everything that happened to it, the oldest first; also when it is deleted already."""
+        storage = self._app.storage
+        return _all_of(lambda after: storage.events(EventFilter(job_id=self.id, after=after), limit=BATCH))
+
+    def logs(self) -> list[LogLine]:
+        """The lines that it wrote, the oldest first."""
+        storage = self._app.storage
+        return _all_of(lambda after: storage.log_lines(self.id, after=after, limit=BATCH))
+
+    def why(self) -> str:
+        """Why the job is where it is, as a clause: "its queue mail is paused by anna since …"."""
+        job = self.refresh().record
+        return explain(job, self._look_around(job))
+
+    def _look_around(self, job: Job) -> Seen:
+        storage, lease = self._app.storage, self._app.settings.lease
+        if job.state not in WAITING:
+            return Seen(storage.now(), lease)
+        if job.state is not QUEUED:
+            return Seen(storage.now(), lease, workers=storage.workers())
+        line = storage.find(Filter(states=frozenset({QUEUED}), queue=job.queue), limit=_LOOKED_AHEAD).jobs
+        return Seen(
+            now=storage.now(),
+            lease=lease,
+            queue=next((queue for queue in storage.queues() if queue.name == job.queue), None),
+            task=next((task for task in storage.tasks() if task.name == job.task), None),
+            workers=storage.workers(),
+            ahead=next((place for place, other in enumerate(line) if other.id == job.id), None),
+        )
+
+    # --- steering: `by` is who, for the record --------------------------------------------------------------------
+    # A job whose state does not allow the step is left alone: WrongState. One that is gone: JobNotFound.
+
+    def abort(self, *, by: str | None = None) -> Self:
+        """Stop it for good. A waiting job ends at once; a running one is asked to stop and made to if it does not."""
+        return self._steered(Operation.ABORT, self._app.storage.abort([self.id], by=by))
+
+    def force_start(self, *, by: str | None = None) -> Self:
+        """Run it next, whatever its delay, its retry wait, or a pause of its queue."""
+        return self._steered(Operation.FORCE_START, self._app.storage.force_start([self.id], by=by))
+
+    def set_priority(self, priority: int, *, by: str | None = None) -> Self:
+        """Move it in line: 1 for regular jobs, up to 10."""
+        priority = TaskOptions().with_(priority=priority).priority
+        return self._steered(Operation.SET_PRIORITY, self._app.storage.set_priority([self.id], priority, by=by))
+
+    def retry(self, *, by: str | None = None) -> Self:
+        """Give a dead or aborted job all its tries again, or a retrying one its next try now."""
+        return self._steered(Operation.RETRY, self._app.storage.retry([self.id], by=by))
+
+    def delete(self, *, force: bool = False, timeout: Duration = 30, by: str | None = None) -> None:
+        """Remove it with its log lines; its events stay. `force` aborts a running one and waits for its end first,
+        for `timeout` at most."""
+        if force and self._ask_to_stop(by):
+            self._wait_for_end(timeout)
+        self._steered(Operation.DELETE, self._app.storage.delete([self.id], by=by))
+
+    def copy(self, args: Mapping[str, Any] | None = None, **options: Unpack[JobKeywords]) -> JobHandle[R_co]:
+        """Enqueue a new job like this one; `args` replaces all its arguments, and options change as in `using`.
+
+        >>> job.copy(args=job.args | {"user_id": 2}, priority=9)
+        """
+        return self._app._enqueue(self._copied(args, options))
+
+    def _ask_to_stop(self, by: str | None) -> bool:
+        """Abort the job if a worker holds it, and say so."""
+        if self.refresh().state not in HELD:
+            return False
+        self._app.storage.abort([self.id], by=by)
+        return True
+
+    def _copied(self, args: Mapping[str, Any] | None, options: Mapping[str, Any]) -> NewJob:
+        job, app = self.record, self._app
+        template = JobTemplate.of_copy(job, app.settings.payload_limit, app._signature_of(job.task))
+        return template.changed(options).fill_again(self.args if args is None else args)
+
+    def _steered(self, operation: Operation, answers: list[Steered]) -> Self:
+        (answer,) = answers
+        self._record = self._new = None  # both may be out of date now
+        if answer.state is None:
+            raise JobNotFound(self.id)
+        if answer.conflict is not None:
+            raise NotUnique(answer.conflict, self.record.unique_key or "")
+        if not answer.changed:
+            raise WrongState(self.id, _ACTIONS[operation], answer.state, hint=_advice(operation, answer.state))
+        return self
+
+    # --- the same for coroutines ----------------------------------------------------------------------------------
+
+    async def arefresh(self) -> Self:
+        """`refresh`, for coroutines; many at once share one read."""
+        self._record = await self._app._courier.share(self._app._get_each, self.id)
+        if self._record is None:
+            raise JobNotFound(self.id)
+        return self
+
+    async def aevents(self) -> list[Event]:
+        """`events`, for coroutines."""
+        return await self._app._courier.call(self.events)
+
+    async def alogs(self) -> list[LogLine]:
+        """`logs`, for coroutines."""
+        return await self._app._courier.call(self.logs)
+
+    async def awhy(self) -> str:
+        """`why`, for coroutines."""
+        return await self._app._courier.call(self.why)
+
+    async def aabort(self, *, by: str | None = None) -> Self:
+        """`abort`, for coroutines."""
+        return await self._app._courier.call(self.abort, by=by)
+
+    async def aforce_start(self, *, by: str | None = None) -> Self:
+        """`force_start`, for coroutines."""
+        return await self._app._courier.call(self.force_start, by=by)
+
+    async def aset_priority(self, priority: int, *, by: str | None = None) -> Self:
+        """`set_priority`, for coroutines."""
+        return await self._app._courier.call(self.set_priority, priority, by=by)
+
+    async def aretry(self, *, by: str | None = None) -> Self:
+        """`retry`, for coroutines."""
+        return await self._app._courier.call(self.retry, by=by)
+
+    async def adelete(self, *, force: bool = False, timeout: Duration = 30, by: str | None = None) -> None:
+        """`delete`, for coroutines."""
+        if force and await self._app._courier.call(self._ask_to_stop, by):
+            await self._await_end(timeout)
+        await self._app._courier.call(self.delete, by=by)
+
+    async def acopy(self, args: Mapping[str, Any] | None = None, **options: Unpack[JobKeywords]) -> JobHandle[R_co]:
+        """`copy`, for coroutines."""
+        await self.arefresh()
+        return await self._app._aenqueue(self._copied(args, options))
+
+
+def _pauses(timeout: Duration | None) -> Iterator[float]:
+    """How long to sleep after each look: short at first, then longer; the last look is when `timeout` is over."""
+    deadline = None if timeout is None else time.monotonic() + microseconds(timeout, "timeout") / SECOND
+    pause = _FIRST_PAUSE
+    while True:
+        left = pause if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            yield 0.0
+            return
+        yield min(pause, left)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def _all_of(read: Callable[[int], list[Numbered]]) -> list[Numbered]:
+    """Every page of what is numbered in rising order; `read` answers what comes after a number."""
+    found: list[Numbered] = []
+    while page := read(found[-1].id if found else 0):
+        found += page
+        if len(page) < BATCH:
+            break
+    return found
+
+
+def _datetime(at: int | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
+
+
+# --- what the storage refused -------------------------------------------------------------------------------------
+
+_ACTIONS = {
+    Operation.ABORT: "abort",
+    Operation.FORCE_START: "force start",
+    Operation.SET_PRIORITY: "set the priority of",
+    Operation.RETRY: "retry",
+    Operation.DELETE: "delete",
+}
+
+
+def _advice(operation: Operation, state: State) -> str:
+    match operation:
+        case Operation.SET_PRIORITY:
+            return "only waiting jobs have a place in line"
+        case Operation.DELETE:
+            return "abort it first, or use force"
+        case Operation.ABORT:
+            return "it has ended already"
+    if state in WAITING:
+        return "it waits in line already; force start makes it the next"
+    if state in HELD:
+        return "a worker has it already"
+    return "a copy of it can run again" if state is COMPLETED else "retry it"

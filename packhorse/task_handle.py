@@ -1,0 +1,144 @@
+"""A task as users hold it: what `@app.task` makes of a function.
+
+It is still called as the function, here and now; `enqueue` and its kin make a job of the call instead. The async name
+of a method is its name with an `a` in front. Type checkers know the arguments and the result of each.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+
+from packhorse.calls import JobKeywords, JobTemplate, NewCall, delayed, scheduled
+from packhorse.clock import Duration
+from packhorse.job_handle import JobHandle
+from packhorse.task import RegisteredTask, TaskOptions
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Generic[P, R]):
+    """A registered function. `P` are its arguments, `R` is its result, awaited if it is an `async def`."""
+
+    def __init__(self, app: Packhorse, registered: RegisteredTask, template: JobTemplate) -> None:
+        functools.update_wrapper(self, registered.function)
+        self._app = app
+        self._registered = registered
+        self._template = template
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function itself, here and now; no job is made."""
+        return self._registered.function(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        """The name that it is registered under."""
+        return self._registered.name
+
+    @property
+    def queue(self) -> str:
+        """The queue that its jobs wait in."""
+        return self._template.blank.queue
+
+    @property
+    def options(self) -> TaskOptions:
+        """What it was registered with."""
+        return self._registered.options
+
+    def using(self, **options: Unpack[JobKeywords]) -> Self:
+        """The same task with other options for the jobs that the copy enqueues.
+
+        >>> send_notice.using(priority=9, delay="10m").enqueue(user_id=1)
+        """
+        return self._with(self._template.changed(options))
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> NewCall[R]:
+        """A call for `app.enqueue_many`."""
+        return NewCall(self._template.fill(args, kwargs))
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Make a job of this call; a worker will run it.
+
+        Raises BadArguments if they do not fit the function or cannot become JSON, PayloadTooLarge, and NotUnique if
+        the task is unique and rejects twins.
+        """
+        return self._app._enqueue(self._template.fill(args, kwargs))
+
+    def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Make a job of this call that runs after `delay`: seconds, a timedelta, or text such as "10m"."""
+        return self._app._enqueue(delayed(self._template.fill(args, kwargs), delay))
+
+    def enqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Make a job of this call that runs at a moment, a datetime with a time zone; if it is past, now."""
+        return self._app._enqueue(scheduled(self._template.fill(args, kwargs), at))
+
+    def enqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Make a job of this call unless one with the same arguments waits: then that one, with `is_new` False.
+
+        A task with a `unique` option of its own goes by that.
+        """
+        return self._app._enqueue(self._template.unique_until_start().fill(args, kwargs))
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue`, for coroutines; many at once share one write."""
+        return await self._app._aenqueue(self._template.fill(args, kwargs))
+
+    async def aenqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue_in`, for coroutines."""
+        return await self._app._aenqueue(delayed(self._template.fill(args, kwargs), delay))
+
+    async def aenqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue_at`, for coroutines."""
+        return await self._app._aenqueue(scheduled(self._template.fill(args, kwargs), at))
+
+    async def aenqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue_unique`, for coroutines."""
+        return await self._app._aenqueue(self._template.unique_until_start().fill(args, kwargs))
+
+    def _with(self, template: JobTemplate) -> Self:
+        other = copy.copy(self)
+        other._template = template
+        return other
+
+
+class PlainTask(Task[P, R]):
+    """A task that is a plain function."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class CoroutineTask(Task[P, R]):
+    """A task that is an `async def`."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` with options gives: it makes a task of a function."""
+
+    @overload  # a coroutine function fits both, and the first is meant
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+def task_handle(app: Packhorse, registered: RegisteredTask, template: JobTemplate) -> Task[..., Any]:
+    """The handle that fits the kind of function."""
+    kind = CoroutineTask if inspect.iscoroutinefunction(registered.function) else PlainTask
+    return kind(app, registered, template)

@@ -1,0 +1,186 @@
+"""Why does this job wait? One sentence for people, from what the storage knows.
+
+`job.why()`, the command line and the web pages ask it. Pure: whoever asks gathers what there is to be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
+from packhorse.event import Subject
+from packhorse.failure import Failure
+from packhorse.job import Job, Reason, State
+from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
+
+_SUMMARY_LIMIT = 120
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What there is to be seen around a job. Only a waiting one needs more than `now`."""
+
+    now: int
+    lease: int = 15 * SECOND  # a worker that has been silent for longer does not count
+    queue: QueueInfo | None = None
+    task: TaskInfo | None = None
+    workers: Sequence[WorkerInfo] = ()
+    ahead: int | None = None  # jobs of its queue that go first; None: more than anybody counted
+
+
+def explain(job: Job, seen: Seen) -> str:
+    """The most important reason why the job is where it is, as a clause: "its queue mail is paused by anna"."""
+    match job.state:
+        case State.SCHEDULED:
+            return _scheduled(job, seen)
+        case State.RETRYING:
+            return _retrying(job, seen)
+        case State.QUEUED:
+            return _queued(job, seen)
+        case State.RESERVED:
+            return f"worker {job.owner} has taken it and begins it as soon as a slot is free{_asked_to_stop(job, seen)}"
+        case State.RUNNING:
+            return _running(job, seen)
+        case State.COMPLETED:
+            return f"it was completed {_ago(job.finished_at, seen)}"
+        case State.DEAD:
+            return _dead(job, seen)
+        case State.ABORTED:
+            return _aborted(job, seen)
+
+
+def span_text(duration: int) -> str:
+    """A duration as short text, in its two largest units.
+
+    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE)
+    '2d4h'
+    """
+    if duration < SECOND:
+        return f"{max(0, duration) // 1_000}ms"
+    rest, parts = duration, []
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break  # "1d", not "1d5s"
+    return "".join(parts[:2])
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------
+
+
+def _scheduled(job: Job, seen: Seen) -> str:
+    word = "it asked to be called again" if job.snoozes else "it is delayed"
+    return _until(word, job, seen)
+
+
+def _retrying(job: Job, seen: Seen) -> str:
+    return _until(f"attempt {job.failures} of {job.max_attempts} failed{_error(job)}; it waits for the next", job, seen)
+
+
+def _until(word: str, job: Job, seen: Seen) -> str:
+    due_at = job.due_at or 0
+    if due_at > seen.now:
+        joint = "at" if word.endswith("again") else "until"
+        return f"{word} {joint} {_moment(due_at)} (in {span_text(due_at - seen.now)})"
+    rest = _nobody(seen) or "it joins the line when a worker next looks"
+    return f"it is due since {span_text(seen.now - due_at)}; {rest}"
+
+
+def _queued(job: Job, seen: Seen) -> str:
+    return _obstacle(job, seen) or _place_in_line(job, seen)
+
+
+def _obstacle(job: Job, seen: Seen) -> str | None:
+    """What keeps every worker from taking it, however long it waits."""
+    if seen.queue and seen.queue.is_paused and not job.is_forced:
+        return _paused(seen.queue)
+    if nobody := _nobody(seen):
+        return nobody
+    if not any(job.queue in worker.queues for worker in _alive(seen)):
+        return f"no running worker serves the queue {job.queue}"
+    if seen.task is None or seen.task.announced_at is None:
+        return f"no worker knows the task {job.task}"
+    return None
+
+
+def _nobody(seen: Seen) -> str | None:
+    """That no worker runs at all, if it is so."""
+    if _alive(seen):
+        return None
+    beats = [worker.beat_at for worker in seen.workers if worker.subject is Subject.WORKER]
+    if not beats:
+        return "no worker is running"
+    who = "the only worker has been" if len(beats) == 1 else f"all {len(beats)} workers have been"
+    return f"{who} silent for {span_text(seen.now - max(beats))}: none may be running any more"
+
+
+def _alive(seen: Seen) -> list[WorkerInfo]:
+    workers = [worker for worker in seen.workers if worker.subject is Subject.WORKER]
+    return [worker for worker in workers if seen.now - worker.beat_at <= seen.lease]
+
+
+def _paused(queue: QueueInfo) -> str:
+    by = f" by {queue.paused_by}" if queue.paused_by else ""
+    why = f": {queue.paused_why}" if queue.paused_why else ""
+    return f"its queue {queue.name} is paused{by} since {_moment(queue.paused_at or 0)}{why}"
+
+
+def _place_in_line(job: Job, seen: Seen) -> str:
+    again = " again, because its worker died" if job.is_halted else ""
+    if job.is_forced:
+        return "it was forced to start and waits for a free slot"
+    if seen.ahead is None:
+        return f"it waits in line{again}; very many jobs of its queue go first"
+    if seen.ahead == 0:
+        return f"it is next in its queue{again}, and waits for a free slot"
+    jobs = "1 job" if seen.ahead == 1 else f"{seen.ahead:,} jobs"
+    return f"it waits in line{again}; {jobs} of its queue {'goes' if seen.ahead == 1 else 'go'} first"
+
+
+# --- held ---------------------------------------------------------------------------------------------------------
+
+
+def _running(job: Job, seen: Seen) -> str:
+    since = f" since {span_text(seen.now - job.started_at)}" if job.started_at is not None else ""
+    progress = "" if job.progress is None else f", {job.progress} % done"
+    return f"it runs on worker {job.owner}{since}{progress}{_asked_to_stop(job, seen)}"
+
+
+def _asked_to_stop(job: Job, seen: Seen) -> str:
+    return "" if job.abort_at is None else f"; it was asked to stop {_ago(job.abort_at, seen)}"
+
+
+# --- finished -----------------------------------------------------------------------------------------------------
+
+
+def _dead(job: Job, seen: Seen) -> str:
+    if job.reason is Reason.RUNNER_TIMEOUT:
+        times = "once" if job.halts == 1 else f"{job.halts} times"
+        return f"it died {_ago(job.finished_at, seen)}, because its worker died under it {times}"
+    return f"it died {_ago(job.finished_at, seen)} after attempt {job.failures} of {job.max_attempts}{_error(job)}"
+
+
+def _aborted(job: Job, seen: Seen) -> str:
+    cause = "because its time was over" if job.reason is Reason.JOB_TIMEOUT else "by order"
+    return f"it was aborted {_ago(job.finished_at, seen)}, {cause}"
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _error(job: Job) -> str:
+    if job.error is None:
+        return ""
+    summary = Failure.from_json(job.error).summary().partition("\n")[0]
+    return f" with {summary[:_SUMMARY_LIMIT]}{'…' if len(summary) > _SUMMARY_LIMIT else ''}"
+
+
+def _ago(at: int | None, seen: Seen) -> str:
+    return f"{span_text(seen.now - (at or 0))} ago"
+
+
+def _moment(at: int) -> str:
+    return f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,216 @@
+"""Every state, and every reason to wait, has its sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.event import Subject
+from packhorse.failure import Failure
+from packhorse.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    QUEUED,
+    RANK_FORCED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    Job,
+    Reason,
+    State,
+)
+from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
+from packhorse.why import Seen, explain, span_text
+
+NOW = 1_800_000_000 * SECOND  # 2027-01-15 08:00:00 UTC
+ERROR = Failure("ValueError", "no such address").to_json()
+
+
+def a_job(state: State, **fields: Any) -> Job:
+    base = {"id": "j1", "seq": 1, "task": "send", "queue": "mail", "args": "{}", "priority": 1, "rank": 12}
+    return Job(**base | {"state": state, "created_at": NOW, "updated_at": NOW} | fields)
+
+
+def a_worker(name: str = "ann", *, queues: tuple[str, ...] = ("mail",), silent: int = 0, **fields: Any) -> WorkerInfo:
+    return WorkerInfo(name, queues=list(queues), beat_at=NOW - silent, **fields)
+
+
+def seen(**fields: Any) -> Seen:
+    """All is well: a worker serves the queue and knows the task."""
+    base = {"queue": QueueInfo("mail"), "task": TaskInfo("send", "mail", announced_at=1), "workers": [a_worker()]}
+    return Seen(**{"now": NOW, "ahead": 0} | base | fields)
+
+
+def test_a_scheduled_job_is_delayed():
+    job = a_job(SCHEDULED, due_at=NOW + 90 * SECOND)
+
+    assert explain(job, seen()) == "it is delayed until 2027-01-15 08:01:30 UTC (in 1m30s)"
+
+
+def test_a_snoozed_job_asked_for_it():
+    job = a_job(SCHEDULED, due_at=NOW + 90 * SECOND, snoozes=1)
+
+    assert explain(job, seen()) == "it asked to be called again at 2027-01-15 08:01:30 UTC (in 1m30s)"
+
+
+def test_a_job_that_is_due_joins_the_line_soon():
+    job = a_job(SCHEDULED, due_at=NOW - 2 * SECOND)
+
+    assert explain(job, seen()) == "it is due since 2s; it joins the line when a worker next looks"
+    assert explain(job, seen(workers=[])) == "it is due since 2s; no worker is running"
+
+
+def test_a_retrying_job_tells_what_failed_and_when_it_tries_again():
+    job = a_job(RETRYING, due_at=NOW + 15 * SECOND, failures=2, max_attempts=4, error=ERROR)
+
+    assert explain(job, seen()) == (
+        "attempt 2 of 4 failed with ValueError: no such address; "
+        "it waits for the next until 2027-01-15 08:00:15 UTC (in 15s)"
+    )
+
+
+def test_a_long_error_is_cut():
+    job = a_job(RETRYING, due_at=NOW + 1, failures=1, error=Failure("E", "x" * 500 + "\nmore").to_json())
+
+    assert len(explain(job, seen())) < 250
+
+
+def test_a_paused_queue_comes_first():
+    queue = QueueInfo("mail", paused_at=NOW - HOUR, paused_by="anna", paused_why="the relay is down")
+    job = a_job(QUEUED)
+
+    told = explain(job, seen(queue=queue, workers=[]))
+
+    assert told == "its queue mail is paused by anna since 2027-01-15 07:00:00 UTC: the relay is down"
+
+
+def test_a_queue_may_be_paused_by_nobody_known():
+    told = explain(a_job(QUEUED), seen(queue=QueueInfo("mail", paused_at=NOW)))
+
+    assert told == "its queue mail is paused since 2027-01-15 08:00:00 UTC"
+
+
+def test_a_forced_job_passes_a_paused_queue():
+    told = explain(a_job(QUEUED, rank=RANK_FORCED), seen(queue=QueueInfo("mail", paused_at=NOW)))
+
+    assert told == "it was forced to start and waits for a free slot"
+
+
+@pytest.mark.parametrize("workers", [[], [a_worker(subject=Subject.FOREMAN)]])
+def test_without_workers_nothing_runs(workers: list[WorkerInfo]):
+    assert explain(a_job(QUEUED), seen(workers=workers)) == "no worker is running"
+
+
+def test_silent_workers_do_not_count():
+    one, two = a_worker(silent=40 * SECOND), a_worker("bob", silent=50 * SECOND)
+
+    assert explain(a_job(QUEUED), seen(workers=[one])) == (
+        "the only worker has been silent for 40s: none may be running any more"
+    )
+    assert explain(a_job(QUEUED), seen(workers=[one, two])) == (
+        "all 2 workers have been silent for 40s: none may be running any more"
+    )
+
+
+def test_the_lease_says_who_is_silent():
+    assert "silent" not in explain(a_job(QUEUED), seen(workers=[a_worker(silent=40 * SECOND)], lease=MINUTE))
+
+
+def test_workers_that_serve_other_queues_do_not_help():
+    workers = [a_worker(queues=("video",)), a_worker("bob", silent=MINUTE)]
+
+    assert explain(a_job(QUEUED), seen(workers=workers)) == "no running worker serves the queue mail"
+
+
+@pytest.mark.parametrize("task", [None, TaskInfo("send", "mail")])
+def test_a_task_that_nobody_announced_is_unknown(task: TaskInfo | None):
+    assert explain(a_job(QUEUED), seen(task=task)) == "no worker knows the task send"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "told"),
+    [
+        (0, "it is next in its queue, and waits for a free slot"),
+        (1, "it waits in line; 1 job of its queue goes first"),
+        (1_200, "it waits in line; 1,200 jobs of its queue go first"),
+        (None, "it waits in line; very many jobs of its queue go first"),
+    ],
+)
+def test_a_queued_job_knows_its_place(ahead: int | None, told: str):
+    assert explain(a_job(QUEUED), seen(ahead=ahead)) == told
+
+
+def test_a_halted_job_says_that_its_worker_died():
+    job = a_job(QUEUED, halts=1, reason=Reason.RUNNER_TIMEOUT)
+
+    assert explain(job, seen(ahead=3)) == (
+        "it waits in line again, because its worker died; 3 jobs of its queue go first"
+    )
+
+
+def test_a_reserved_job_waits_for_a_slot():
+    job = a_job(RESERVED, owner="ann")
+
+    assert explain(job, seen()) == "worker ann has taken it and begins it as soon as a slot is free"
+
+
+def test_a_running_job_does_not_wait():
+    job = a_job(RUNNING, owner="ann", started_at=NOW - 12 * SECOND, progress=40)
+
+    assert explain(job, seen()) == "it runs on worker ann since 12s, 40 % done"
+
+
+def test_a_running_job_may_have_been_asked_to_stop():
+    job = a_job(RUNNING, owner="ann", started_at=NOW - 12 * SECOND, abort_at=NOW - 3 * SECOND)
+
+    assert explain(job, seen()) == "it runs on worker ann since 12s; it was asked to stop 3s ago"
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "told"),
+    [
+        (COMPLETED, {}, "it was completed 2m ago"),
+        (
+            DEAD,
+            {"reason": Reason.FAILED, "failures": 4, "max_attempts": 4, "error": ERROR},
+            "it died 2m ago after attempt 4 of 4 with ValueError: no such address",
+        ),
+        (
+            DEAD,
+            {"reason": Reason.RUNNER_TIMEOUT, "halts": 3},
+            "it died 2m ago, because its worker died under it 3 times",
+        ),
+        (DEAD, {"reason": Reason.RUNNER_TIMEOUT, "halts": 1}, "it died 2m ago, because its worker died under it once"),
+        (ABORTED, {"reason": Reason.ABORTED}, "it was aborted 2m ago, by order"),
+        (ABORTED, {"reason": Reason.JOB_TIMEOUT}, "it was aborted 2m ago, because its time was over"),
+    ],
+)
+def test_a_finished_job_tells_how_it_ended(state: State, fields: dict[str, Any], told: str):
+    assert explain(a_job(state, finished_at=NOW - 2 * MINUTE, **fields), seen()) == told
+
+
+@pytest.mark.parametrize("state", State)
+def test_no_state_is_without_a_sentence(state: State):
+    assert explain(a_job(state), Seen(NOW)).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (-5, "0ms"),
+        (0, "0ms"),
+        (840_999, "840ms"),
+        (SECOND, "1s"),
+        (61 * SECOND, "1m1s"),
+        (HOUR, "1h"),
+        (HOUR + 5 * SECOND, "1h"),
+        (26 * HOUR + MINUTE, "1d2h"),
+        (400 * DAY, "400d"),
+    ],
+)
+def test_a_duration_is_told_in_two_units(duration: int, text: str):
+    assert span_text(duration) == text
