@@ -5,8 +5,10 @@ Everything a program needs is imported from here; what is not in `__all__` may c
 
 from __future__ import annotations
 
+from packhorse.answer import Abort, Retry, Snooze
 from packhorse.app import Packhorse
 from packhorse.calls import NewCall
+from packhorse.context import JobContext, current_job
 from packhorse.errors import (
     BadArguments,
     BadCron,
@@ -21,6 +23,7 @@ from packhorse.errors import (
     NotUnique,
     PackhorseError,
     PayloadTooLarge,
+    ScheduleNotFound,
     SchemaOutdated,
     SchemaTooNew,
     SettingsError,
@@ -38,25 +41,29 @@ from packhorse.errors import (
 )
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
-from packhorse.job import Job, Reason, State
+from packhorse.job import Job, NewJob, Reason, State
 from packhorse.job_handle import JobHandle, Progress
 from packhorse.retry import Backoff
 from packhorse.storage import Storage, open_storage
+from packhorse.subscriber import Client
 from packhorse.task import Unique, Worker
 from packhorse.task_handle import Task
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Abort",
     "Backoff",
     "BadArguments",
     "BadCron",
     "BadURL",
     "BadValue",
+    "Client",
     "ClientNotFound",
     "Event",
     "Failure",
     "Job",
+    "JobContext",
     "JobError",
     "JobFailed",
     "JobHandle",
@@ -64,6 +71,7 @@ __all__ = [
     "Kind",
     "MissingDriver",
     "NewCall",
+    "NewJob",
     "NotADatabase",
     "NotUnique",
     "Packhorse",
@@ -71,9 +79,12 @@ __all__ = [
     "PayloadTooLarge",
     "Progress",
     "Reason",
+    "Retry",
+    "ScheduleNotFound",
     "SchemaOutdated",
     "SchemaTooNew",
     "SettingsError",
+    "Snooze",
     "StaleToken",
     "State",
     "Storage",
@@ -91,5 +102,6 @@ __all__ = [
     "WorkerNotFound",
     "WrongState",
     "__version__",
+    "current_job",
     "open_storage",
 ]

@@ -6,21 +6,43 @@ enqueueing, of whatever form, goes through `_submit`. The async name of a method
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from packhorse.calls import Arguments, JobKeywords, JobTemplate, NewCall, TaskKeywords, UntimedKeywords
+from packhorse.announcement import Announced, announcements
+from packhorse.calls import (
+    Arguments,
+    JobKeywords,
+    JobTemplate,
+    NewCall,
+    ScheduleKeywords,
+    TaskKeywords,
+    UntimedKeywords,
+)
 from packhorse.clock import Duration
 from packhorse.codec import Signature, nearest
 from packhorse.courier import Courier
 from packhorse.errors import BadValue, JobNotFound, TaskNotFound
 from packhorse.event import Event, Kind
 from packhorse.filters import JobFilter, parse_filter
+from packhorse.hooks import EnqueueMiddleware, Hooks, check_callable
 from packhorse.job import Job, NewJob
 from packhorse.job_handle import JobHandle
+from packhorse.schedule import (
+    Missed,
+    Overlap,
+    Plan,
+    ScheduleDecorator,
+    Schedules,
+    find_schedule,
+    new_job_of,
+    skip_next,
+)
 from packhorse.settings import load_settings
 from packhorse.storage import BATCH, Storage, open_storage
 from packhorse.storage.records import (
@@ -31,14 +53,17 @@ from packhorse.storage.records import (
     Health,
     Page,
     QueueInfo,
+    ScheduleInfo,
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.subscriber import Client
 from packhorse.task import Registry, TaskOptions, check_name
 from packhorse.task_handle import CoroutineTask, PlainTask, Task, TaskDecorator, task_handle
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PAGE = 100
 _ANY_NUMBER = 1 << 62
@@ -68,6 +93,8 @@ class Packhorse:
             url, storage = None, url
         self.settings = load_settings({"url": url, **settings})
         self.registry = Registry()
+        self.hooks = Hooks()
+        self.schedules = Schedules(self.settings.app or _maker(sys._getframe(1).f_globals))
         self._accept_unknown = accept_unknown
         self._defaults = TaskOptions(max_attempts=self.settings.max_attempts, max_halts=self.settings.max_halts)
         self._templates: dict[str, JobTemplate] = {}
@@ -75,6 +102,8 @@ class Packhorse:
         self._address = self.settings.shown("url") if storage is None else type(storage).__name__
         self._opening = threading.Lock()
         self._courier = Courier(BATCH)
+        self._announced = Announced(lambda: self.storage.tasks(), self._defaults)
+        self._clients: list[Client] = []
 
     def __repr__(self) -> str:
         return f"<Packhorse {self._address}>"
@@ -88,8 +117,14 @@ class Packhorse:
                     self._storage = open_storage(self.settings.url)
         return self._storage
 
+    def use(self, storage: Storage) -> None:
+        """Keep the jobs in this storage from now on; a worker is told so with `--url`."""
+        self._storage = storage
+
     def close(self) -> None:
-        """Let go of the storage's files and connections. The app may be used again."""
+        """Let go of the storage's files and connections, and close its clients. The app may be used again."""
+        while self._clients:
+            self._clients.pop().close()
         self._courier.close()
         if self._storage is not None:
             self._storage.close()
@@ -150,7 +185,173 @@ class Packhorse:
             except TaskNotFound as error:
                 hints = filter(None, [error.hint, "known=False enqueues it for workers elsewhere"])
                 raise TaskNotFound(error.what, hint="; ".join(hints)) from None
+        if task := self._announced.get(name):
+            return JobTemplate.of_announced(name, task.options, self.settings.payload_limit, task.defaults)
         return JobTemplate.of_name(name, self._defaults, self.settings.payload_limit)
+
+    def announcements(self) -> list[TaskInfo]:
+        """What a worker of this app announces to the storage: its tasks, each with its queue and its options."""
+        return announcements(self.registry)
+
+    # --- what is called around jobs and after them ----------------------------------------------------------------
+
+    @property
+    def middlewares(self) -> list[Callable[..., Any]]:
+        """The middleware around attempts, the outermost first."""
+        return self.hooks.middleware
+
+    def middleware(self, function: Function) -> Function:
+        """Wrap a function around every attempt in a worker; several nest in the order in which they were added.
+
+        It gets the running job and `call`, which goes on inward and answers the task's result. It may be `async def`.
+
+        >>> @app.middleware
+        ... def with_database(job, call):
+        ...     with connect() as job.local.db:
+        ...         return call()
+        """
+        self.add_middleware(function)
+        return function
+
+    def add_middleware(self, function: Callable[..., Any]) -> Self:
+        """`middleware`, for chains: `app.add_middleware(a).add_middleware(b)`."""
+        self.hooks.middleware.append(check_callable(function, "middleware"))
+        return self
+
+    def enqueue_middleware(self, function: EnqueueMiddleware) -> EnqueueMiddleware:
+        """Wrap a plain function around every enqueueing here; what it hands on is stored, and raising refuses the job.
+
+        It gets the `NewJob` and `call`, which goes on inward. All of it runs before the job is written. The jobs that
+        a schedule makes come from a foreman and pass nothing.
+
+        >>> @app.enqueue_middleware
+        ... def for_tenant(new, call):
+        ...     return call(msgspec.structs.replace(new, queue=f"{tenant()}.{new.queue}"))
+        """
+        self.hooks.add_around_enqueue(function)
+        return function
+
+    def on_success(self, function: Function) -> Function:
+        """Have a function called in the worker after a job, of whatever task, has completed; it gets the job.
+
+        The outcome is stored by then, and nothing that the function does can change it. An error in it is written
+        into the job's log, and the call is repeated three times, after 0.1, 1 and 10 seconds. It may be `async def`,
+        and should be quick: other calls wait. For a call that must not be lost when the worker dies, use a `client`.
+        """
+        self.hooks.on_success.append(check_callable(function, "a result handler"))
+        return function
+
+    def on_failure(self, function: Function) -> Function:
+        """`on_success`, for jobs that ended dead or aborted; one that will be tried again has not ended."""
+        self.hooks.on_failure.append(check_callable(function, "a result handler"))
+        return function
+
+    @property
+    def has_result_handlers(self) -> bool:
+        """Whether anybody wants to know how jobs end."""
+        return self.hooks.has_handlers or any(task.on_result is not None for task in self.registry)
+
+    # --- schedules ------------------------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        cron: str,
+        *,
+        tz: str = "UTC",
+        args: Arguments = None,
+        name: str | None = None,
+        missed: Missed = "one",
+        overlap: Overlap = "allow",
+        **options: Unpack[ScheduleKeywords],
+    ) -> ScheduleDecorator:
+        """Have a task run by the clock: five fields of cron, six with seconds first, `@daily`, or `@every 90s`.
+
+        It takes a task, or a function, of which it makes one. The name is the task's unless given. `missed` says what
+        becomes of slots that passed while nothing ran: the latest runs ("one"), none does, or each, a hundred at most
+        ("all"). With `overlap="skip"` a slot is left out while the job of the one before has not ended. Options are
+        those of `task.using`. However many foremen there are, a slot is enqueued once.
+
+        >>> @app.schedule("0 7 * * MON-FRI", tz="Europe/Ljubljana", args={"kind": "daily"})
+        ... def report(kind: str) -> None: ...
+        """
+        plan = Plan(cron=cron, tz=tz, args=args, name=name, missed=missed, overlap=overlap, options=options)
+
+        def decorate(target: Any) -> Task[..., Any]:
+            task = target if isinstance(target, Task) else self._add(target, None, self._defaults)
+            if task._app is not self:
+                raise BadValue(f"the task {task.name} belongs to another app", hint="schedule it there")
+            self.schedules.add(plan, task._template, task._registered.function)
+            return task
+
+        return decorate  # type: ignore[return-value]  # it answers the very task, or the kind that fits the function
+
+    def put_schedules(self) -> None:
+        """Write the schedules that the code names to the storage, and remove those that it no longer names.
+
+        Workers do this when they start. Next slots and pauses of schedules that stay are kept.
+        """
+        self.schedules.write_to(self.storage)
+
+    def get_schedules(self) -> list[ScheduleInfo]:
+        """Every schedule in the storage, the next one first; those that the code names are in `app.schedules`."""
+        return self.storage.schedules()
+
+    def pause_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """Let it make no jobs until `resume_schedule`. False: it was paused already."""
+        find_schedule(self.storage, name)
+        return self.storage.pause_schedule(name, True, by=by)
+
+    def resume_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """Undo `pause_schedule`; the slots in between are left out. False: it was not paused."""
+        find_schedule(self.storage, name)
+        return self.storage.pause_schedule(name, False, by=by)
+
+    def run_schedule_now(self, name: str, *, by: str | None = None) -> JobHandle[Any]:
+        """Enqueue the schedule's job here and now, also if it is paused; its slots stay as they are."""
+        return self._enqueue(new_job_of(find_schedule(self.storage, name), by))
+
+    def skip_schedule(self, name: str) -> datetime:
+        """Leave out its next slot, and answer which one that is. Asking again changes nothing."""
+        return skip_next(self.storage, name)
+
+    def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """Forget a schedule; the jobs that it made stay, and one that the code names comes back with the next worker.
+        False: unknown."""
+        return self.storage.remove_schedule(name, by=by)
+
+    async def apause_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """`pause_schedule`, for coroutines."""
+        return await self._courier.call(self.pause_schedule, name, by=by)
+
+    async def aresume_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """`resume_schedule`, for coroutines."""
+        return await self._courier.call(self.resume_schedule, name, by=by)
+
+    async def arun_schedule_now(self, name: str, *, by: str | None = None) -> JobHandle[Any]:
+        """`run_schedule_now`, for coroutines."""
+        return await self._courier.call(self.run_schedule_now, name, by=by)
+
+    async def askip_schedule(self, name: str) -> datetime:
+        """`skip_schedule`, for coroutines."""
+        return await self._courier.call(self.skip_schedule, name)
+
+    # --- subscribers ----------------------------------------------------------------------------------------------
+
+    def client(self, name: str | None = None) -> Client:
+        """Become a client, who can subscribe to jobs and gets the outcome of each, also of those that ended while it
+        was away. Under its name it can come back; without one it goes for good when it is closed.
+
+        >>> with app.client("billing") as billing:
+        ...     send_notice.using(subscriber=billing.id).enqueue(user_id=1)
+        ...     billing.handle(lambda job: print(job.state))
+        """
+        client = Client(self, name)
+        self._clients.append(client)
+        return client
+
+    async def aclient(self, name: str | None = None) -> Client:
+        """`client`, for coroutines."""
+        return await self._courier.call(self.client, name)
 
     # --- enqueueing by name ---------------------------------------------------------------------------------------
 
@@ -198,6 +399,8 @@ class Packhorse:
         >>> app.enqueue_many([send_notice.call(user_id=i) for i in range(1000)])
         """
         jobs = _jobs_of(calls)
+        if self.hooks.before_enqueue is not None:
+            jobs = list(map(self.hooks.before_enqueue, jobs))
         answers = [
             answer for start in range(0, len(jobs), BATCH) for answer in self._submit(jobs[start : start + BATCH])
         ]
@@ -213,7 +416,7 @@ class Packhorse:
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
     ) -> JobHandle[Any]:
         """`enqueue`, for coroutines; many at once share one write."""
-        return await self._aenqueue(self._asked(name, args, known, options))
+        return await self._aenqueue(await self._aasked(name, args, known, options))
 
     async def aenqueue_in(
         self,
@@ -225,19 +428,19 @@ class Packhorse:
         **options: Unpack[UntimedKeywords],
     ) -> JobHandle[Any]:
         """`enqueue_in`, for coroutines."""
-        return await self._aenqueue(self._asked(name, args, known, {**options, "delay": delay}))
+        return await self._aenqueue(await self._aasked(name, args, known, {**options, "delay": delay}))
 
     async def aenqueue_at(
         self, at: datetime, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[UntimedKeywords]
     ) -> JobHandle[Any]:
         """`enqueue_at`, for coroutines."""
-        return await self._aenqueue(self._asked(name, args, known, {**options, "at": at}))
+        return await self._aenqueue(await self._aasked(name, args, known, {**options, "at": at}))
 
     async def aenqueue_unique(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
     ) -> JobHandle[Any]:
         """`enqueue_unique`, for coroutines."""
-        return await self._aenqueue(self._asked(name, args, known, options, unique=True))
+        return await self._aenqueue(await self._aasked(name, args, known, options, unique=True))
 
     async def aenqueue_many(self, calls: Iterable[NewCall[R]]) -> list[JobHandle[R]]:
         """`enqueue_many`, for coroutines."""
@@ -249,13 +452,24 @@ class Packhorse:
         template = self._template(name, known)
         if options:
             template = template.changed(options)
-        return (template.unique_until_start() if unique else template).fill_in(args)
+        return (template.made_unique() if unique else template).fill_in(args)
+
+    async def _aasked(
+        self, name: str, args: Arguments, known: bool, options: Mapping[str, Any], *, unique: bool = False
+    ) -> NewJob:
+        if not isinstance(name, str) or name in self._templates or self._announced.is_fresh(name):
+            return self._asked(name, args, known, options, unique=unique)
+        return await self._courier.call(self._asked, name, args, known, options, unique=unique)
 
     def _enqueue(self, new: NewJob) -> JobHandle[Any]:
+        if self.hooks.before_enqueue is not None:
+            new = self.hooks.before_enqueue(new)
         (answer,) = self._submit([new])
         return self._handle(new, answer)
 
     async def _aenqueue(self, new: NewJob) -> JobHandle[Any]:
+        if self.hooks.before_enqueue is not None:
+            new = await self._courier.call(self.hooks.before_enqueue, new)
         return self._handle(new, await self._courier.share(self._submit, new))
 
     def _submit(self, new_jobs: list[NewJob]) -> list[Enqueued]:
@@ -386,6 +600,13 @@ class Packhorse:
     async def aresume(self, queue: str, *, by: str | None = None) -> bool:
         """`resume`, for coroutines."""
         return await self._courier.call(self.resume, queue, by=by)
+
+
+def _maker(module: Mapping[str, Any]) -> str:
+    """The name of the module that makes an app: it tells whose schedules are whose."""
+    name = str(module.get("__name__", ""))
+    # A program that is run as a script is the same one that workers import.
+    return Path(str(module.get("__file__", name))).stem if name == "__main__" else name
 
 
 def _jobs_of(calls: Iterable[NewCall[Any]]) -> list[NewJob]:

@@ -52,15 +52,22 @@ class TaskKeywords(_Keywords, total=False):
     weight: int
     retry_on: ErrorWords | None
     give_up_on: ErrorWords
+    per_error: Mapping[type[BaseException], Mapping[str, object]]
     isolate: bool | None
+    memory_limit: int | str | None
 
 
-class UntimedKeywords(_Keywords, total=False):
+class ScheduleKeywords(_Keywords, total=False):
+    """What `app.schedule(...)` takes for the jobs that it makes."""
+
+    created_by: str | None
+    meta: Mapping[str, Any] | None
+
+
+class UntimedKeywords(ScheduleKeywords, total=False):
     """What `app.enqueue_in(...)` and `app.enqueue_at(...)` take besides the time."""
 
     subscriber: str | None
-    created_by: str | None
-    meta: Mapping[str, Any] | None
 
 
 class JobKeywords(UntimedKeywords, total=False):
@@ -86,6 +93,7 @@ class JobTemplate(msgspec.Struct, frozen=True):
     limit: int  # of the arguments' bytes
     unique: Unique | None = None
     signature: Signature | None = None
+    defaults: Mapping[str, Any] | None = None  # of the arguments of a task that was announced by a worker
 
     @classmethod
     def of_task(cls, task: RegisteredTask, limit: int) -> JobTemplate:
@@ -94,8 +102,13 @@ class JobTemplate(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_name(cls, name: str, defaults: TaskOptions, limit: int) -> JobTemplate:
-        """The jobs of a task that only workers know."""
+        """The jobs of a task that nobody has told anything about."""
         return cls(_blank(name, defaults), limit)
+
+    @classmethod
+    def of_announced(cls, name: str, options: TaskOptions, limit: int, defaults: Mapping[str, Any]) -> JobTemplate:
+        """The jobs of a task that only workers know, as they announced it."""
+        return cls(_blank(name, options), limit, options.unique, defaults=defaults)
 
     @classmethod
     def of_copy(cls, job: Job, limit: int, signature: Signature | None) -> JobTemplate:
@@ -113,9 +126,9 @@ class JobTemplate(msgspec.Struct, frozen=True):
         unique = parse_unique(keywords["unique"]) if "unique" in keywords else self.unique
         return replace(self, blank=replace(self.blank, **fields), unique=unique)
 
-    def unique_until_start(self) -> JobTemplate:
-        """For `enqueue_unique`: as unique as the task says, or, where it says nothing, while a twin waits."""
-        return self if self.unique else replace(self, unique=Unique(until="start"))
+    def made_unique(self) -> JobTemplate:
+        """For `enqueue_unique`: as unique as the task says; where it says nothing, by all arguments until it ends."""
+        return self if self.unique else replace(self, unique=Unique())
 
     def fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         """The job for one call of the function."""
@@ -155,6 +168,8 @@ class JobTemplate(msgspec.Struct, frozen=True):
         return replace(self.blank, id=new_id(), args=text, unique=lock)
 
     def _lock(self, unique: Unique, args: Mapping[str, Any]) -> UniqueLock:
+        if self.defaults is not None:
+            args = {**self.defaults, **args}
         key = unique_key(self.blank.task, unique, args, self.signature)
         return UniqueLock(key, unique.period, unique.until, unique.on_conflict)
 

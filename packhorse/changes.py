@@ -36,7 +36,12 @@ from packhorse.job import (
     UniqueLock,
     rank_of,
 )
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+
+_KEPT_WHEN_REPLACED = (
+    "id", "created_at", "created_by", "first_queued_at", "fence", "last_owner",
+    "attempts", "halts", "losses", "snoozes",
+)  # fmt: skip
 
 
 class Changed(NamedTuple):
@@ -86,10 +91,14 @@ def added(new: NewJob, seq: int, now: int) -> Changed:
 
 
 def replaced(job: Job, new: NewJob, now: int) -> Changed:
-    """A unique twin brought new arguments: the waiting job takes them, and keeps its id and its place in time."""
+    """A unique twin brought new arguments: the waiting job takes them. What was counted of it stays counted, so that a
+    job which kills its workers cannot hide behind new arguments."""
     twin = added(new, job.seq, now).job
-    job = replace(twin, id=job.id, created_at=job.created_at, created_by=job.created_by, fence=job.fence)
-    return Changed(job, [_event(job, Kind.REPLACED, now)])
+    told = {"args": job.args[:500]}
+    kept = {name: getattr(job, name) for name in _KEPT_WHEN_REPLACED}
+    rank = job.rank if job.rank <= RANK_HALTED else twin.rank
+    job = _with_expiry(replace(twin, rank=rank, **kept))
+    return Changed(job, [_event(job, Kind.REPLACED, now, **told)])
 
 
 def promoted(job: Job, now: int) -> Changed:
@@ -127,8 +136,8 @@ def started(job: Job, now: int, at: int | None = None) -> Changed:
 def settled(job: Job, outcome: Outcome, now: int) -> Changed:
     """An attempt ended. A job that was never marked as running (a short one) is marked on the way."""
     events: list[Event] = []
-    if job.state is RESERVED:
-        job, events = started(job, now, at=now - outcome.ago - outcome.ran)
+    if job.state is RESERVED and not isinstance(outcome, Released):
+        job, events = started(job, now, at=max(now - outcome.ago - outcome.ran, job.queued_at or 0))
     ended = _ended(job, outcome, now)
     return Changed(ended.job, events + ended.events)
 
@@ -144,6 +153,10 @@ def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
         case Stopped():
             job = _blamed(job, outcome.failure) if outcome.failure else job
             return _stopped(job, now, job.abort_reason or outcome.reason)
+        case Released():
+            return released(job, now, outcome.why, outcome.delay)
+        case Halted():
+            return rescued(job, now, outcome.why)
 
 
 def _completed(job: Job, outcome: Completed, now: int) -> Changed:
@@ -186,12 +199,18 @@ def _stopped(job: Job, now: int, reason: Reason, by: str | None = None) -> Chang
     return Changed(left, [_event(left, Kind.ABORTED, now, owner=job.owner, **facts)])
 
 
-def released(job: Job, now: int, why: str) -> Changed:
-    """An ordered stop handed it back: nothing is counted, and it keeps its rank."""
+def released(job: Job, now: int, why: str, delay: int = 0) -> Changed:
+    """Handed back unharmed: nothing is counted, and it keeps its rank. With a delay it comes into line later."""
     if job.abort_at is not None:
-        return _stopped(job, now, job.abort_reason or Reason.ABORTED)
-    left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
-    return Changed(left, [_event(left, Kind.READDED, now, owner=job.owner, why=why)])
+        left, events = _stopped(job, now, job.abort_reason or Reason.ABORTED)
+    elif delay:
+        left = _with_expiry(_left(job, SCHEDULED, now, due_at=now + delay))
+        events = [_event(left, Kind.READDED, now, owner=job.owner, why=why, delay=delay)]
+    else:
+        left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
+        events = [_event(left, Kind.READDED, now, owner=job.owner, why=why)]
+    # The token has ended without an outcome: one that comes later must be refused, not taken for a repeated one.
+    return Changed(replace(left, fence=job.fence + 1), events)
 
 
 def rescued(job: Job, now: int, why: str, *, ran: bool = False, recovered: bool = False) -> Changed:
@@ -294,9 +313,15 @@ def checked_in(
 def holds(job: Job, lock: UniqueLock, taken_at: int, now: int) -> bool:
     """Does this job still hold the unique key that it took at `taken_at`?"""
     if lock.period is not None:
-        return now < taken_at + lock.period
+        # A job that came to nothing does not keep others from trying.
+        return now < taken_at + lock.period and (job.state in UNFINISHED or job.state is COMPLETED)
     # A reserved job may have begun: a twin that comes now may know something newer, so "start" ends at reserving.
     return job.state in (WAITING if lock.until == "start" else UNFINISHED)
+
+
+def handled(job: Job, now: int, client: str) -> Event:
+    """A subscriber acknowledged the outcome."""
+    return _event(job, Kind.HANDLED, now, client=client)
 
 
 def deleted(job: Job, now: int, by: str | None) -> Event:

@@ -66,6 +66,12 @@ class Signature:
         except TypeError:  # a callable that cannot be hashed, so not remembered either
             return Signature(function)
 
+    @functools.cached_property
+    def plain_defaults(self) -> dict[str, Any]:
+        """The defaults that JSON can hold, by name."""
+        defaults = {name: one.default for name, one in self._parameters.items() if one.default is not one.empty}
+        return {name: value for name, value in defaults.items() if _fault(value) is None}
+
     @property
     def takes_any_name(self) -> bool:
         """Whether the function has **keywords, so that any argument name fits."""

@@ -25,6 +25,7 @@
         PayloadTooLarge        says how large, and the limit
       WorkerNotFound           a worker that has not joined, or was struck off, asks for jobs
       ClientNotFound           a client that is unknown, or timed out, subscribes
+      ScheduleNotFound         no schedule has this name
       BadValue                 an option is out of its range: priority, name, duration, cron text …
         BadCron
 
@@ -198,6 +199,14 @@ class ClientNotFound(PackhorseError):
     def __init__(self, client_id: str) -> None:
         super().__init__(f"client {client_id} is not known", hint="it never joined or timed out; join again")
         self.client_id = client_id
+
+
+class ScheduleNotFound(PackhorseError):
+    """No schedule has this name, or it was removed."""
+
+    def __init__(self, name: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no schedule {name!r}", hint=hint or "a worker writes them down when it starts")
+        self.name = name
 
 
 class BadValue(PackhorseError, ValueError):

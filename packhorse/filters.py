@@ -32,6 +32,7 @@ def parse_filter(words: JobFilter) -> Filter:
     for name in words:
         if name not in JobFilter.__annotations__:
             raise BadValue(f"jobs cannot be found by {name!r}{nearest(name, JobFilter.__annotations__)}")
+        _check(name, words[name])  # type: ignore[literal-required]
     states, halted = _states(words.get("state"))
     return Filter(
         states=states,
@@ -45,8 +46,22 @@ def parse_filter(words: JobFilter) -> Filter:
     )
 
 
+_KINDS: dict[str, type] = {"halted": bool, "min_priority": int}
+
+
+def _check(name: str, value: object) -> None:
+    if value is None or name == "state":
+        return
+    kind = _KINDS.get(name, str)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        told = {str: "text", bool: "True or False", int: "a whole number"}[kind]
+        raise BadValue(f"{name} must be {told}, not {value!r}")
+
+
 def _states(state: str | Iterable[str] | None) -> tuple[frozenset[State], bool]:
     """The states that are meant, and whether only those of their jobs whose worker died: "halted" is queued again."""
+    if not isinstance(state, str | Iterable | None):
+        raise BadValue(f"state must be a word or several, not {state!r}", hint="e.g. 'dead' or ['queued', 'running']")
     words = [state] if isinstance(state, str) else list(state or ())
     if any(str(word).lower() in ("halted", "halt") for word in words):
         if len(words) > 1:

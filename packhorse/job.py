@@ -259,7 +259,7 @@ LEGAL_CHANGES: tuple[Change, ...] = (
     _change(Operation.FAIL, HELD, RETRYING, QUEUED, DEAD, ABORTED, when="the task raised or ran too long"),
     _change(Operation.SNOOZE, HELD, SCHEDULED, ABORTED, when="the task asked to be called later"),
     _change(Operation.STOP, HELD, ABORTED, when="its worker stopped it, as it was asked to"),
-    _change(Operation.RELEASE, HELD, QUEUED, ABORTED, when="an ordered stop; nothing is counted"),
+    _change(Operation.RELEASE, HELD, QUEUED, SCHEDULED, ABORTED, when="handed back unharmed; nothing is counted"),
     _change(Operation.RESCUE, HELD, QUEUED, DEAD, ABORTED, when="its worker died or fell silent"),
     _change(Operation.EXPIRE, UNFINISHED, ABORTED, RESERVED, RUNNING, when="its time is over; a held one is asked"),
     _change(Operation.ABORT, UNFINISHED, ABORTED, RESERVED, RUNNING, when="an operator says so; a held one is asked"),
@@ -275,8 +275,3 @@ _SOURCES = {change.operation: change.source for change in LEGAL_CHANGES}
 def is_legal(operation: Operation, state: State) -> bool:
     """May this be done to a job in this state?"""
     return state in _SOURCES[operation]
-
-
-def sources(operation: Operation) -> frozenset[State]:
-    """The states in which this may be done."""
-    return _SOURCES[operation]

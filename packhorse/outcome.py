@@ -53,7 +53,26 @@ class Stopped(msgspec.Struct, frozen=True):
     ago: int = 0
 
 
-Outcome = Completed | Failed | Snoozed | Stopped
+class Halted(msgspec.Struct, frozen=True):
+    """The child process that ran it died: nobody can say what the task came to."""
+
+    token: Token
+    why: str
+    ran: int = 0
+    ago: int = 0
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Handed back unharmed, because the worker was told to stop or does not know the task: nothing is counted."""
+
+    token: Token
+    why: str
+    delay: int = 0  # before it comes into line again
+    ran: int = 0
+    ago: int = 0
+
+
+Outcome = Completed | Failed | Snoozed | Stopped | Halted | Released
 
 
 class Verdict(StrEnum):

@@ -254,8 +254,18 @@ def retry_policy(
         backoff=parse_backoff(backoff),
         retry_on=None if retry_on is None else _classes("retry_on", retry_on),
         give_up_on=_classes("give_up_on", give_up_on),
-        per_error=tuple(_error_rule(error, options) for error, options in (per_error or {}).items()),
+        per_error=error_rules(per_error or {}),
     )
+
+
+def error_rules(per_error: Mapping[ErrorClass, Mapping[str, Any]]) -> tuple[ErrorRule, ...]:
+    """Rules from users' words: `{ConnectionError: {"retries": 9, "backoff": "1m"}}`."""
+    if not isinstance(per_error, Mapping):
+        raise BadValue(
+            f"per_error maps classes of errors to their options, not {per_error!r}",
+            hint='e.g. per_error={ConnectionError: {"retries": 9, "backoff": "1m"}}',
+        )
+    return tuple(_error_rule(error, options) for error, options in per_error.items())
 
 
 def _error_rule(error: ErrorClass, options: Mapping[str, Any]) -> ErrorRule:

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from packhorse.changes import Changed
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND
-from packhorse.event import Event, Kind
-from packhorse.job import Job, Reason
+from packhorse.job import FINAL, Job
 
 Measures = dict[tuple[str, str, str], int]
 """(queue, task, what is counted) -> how much."""
-
-_COUNTED = {
-    Kind.ADDED: "added",
-    Kind.COMPLETED: "completed",
-    Kind.FAILED: "failed",
-    Kind.ABORTED: "aborted",
-    Kind.HALTED: "halted",
-}
-_ATTEMPT_ENDS = frozenset({Kind.COMPLETED, Kind.FAILED, Kind.BROKEN, Kind.SNOOZED})
 
 # How long attempts ran, in steps of about three: enough for a median and a 95th percentile on a chart.
 RAN_STEPS = (
@@ -78,17 +67,19 @@ EVER = Level("ever", 1 << 60, 1 << 60)
 LEVELS = (MINUTES, HOURS, DAYS, EVER)
 
 
-def measure(into: Measures, before: Job | None, change: Changed) -> None:
-    """Count what one change of a job says."""
-    job = change.job
-    for event in change.events:
-        for counted in _counted(event, job):
-            _add(into, job.queue, job.task, counted, 1)
-        if event.kind in _ATTEMPT_ENDS and job.started_at is not None:
-            # The wait is taken from the job before: one that failed may already be in line again.
-            queued_at = before.queued_at if before is not None else None
-            waited = job.started_at - queued_at if queued_at is not None else 0
-            measure_runs(into, job.queue, job.task, [(event.at - job.started_at, waited)])
+def measure(into: Measures, before: Job | None, job: Job, ran: int | None = None) -> None:
+    """Count what became of a job; `ran` is how long its attempt took, if one has just ended."""
+    for counted in _counted(before, job):
+        _add(into, job.queue, job.task, counted, 1)
+    if ran is not None and before is not None and job.started_at is not None:
+        # The wait is taken from the job before: one that failed may already be in line again.
+        waited = job.started_at - before.queued_at if before.queued_at is not None else 0
+        measure_runs(into, job.queue, job.task, [(ran, waited)])
+
+
+def has_failed(before: Job | None, job: Job) -> bool:
+    """Has an attempt just failed, or halted?"""
+    return before is not None and (job.failures > before.failures or job.halts > before.halts)
 
 
 def measure_runs(into: Measures, queue: str, task: str, runs: Sequence[tuple[int, int]]) -> None:
@@ -99,11 +90,16 @@ def measure_runs(into: Measures, queue: str, task: str, runs: Sequence[tuple[int
         _add(into, queue, task, step, number)
 
 
-def _counted(event: Event, job: Job) -> tuple[str, ...]:
-    if event.kind is Kind.BROKEN:
-        return ("dead", "halted") if job.reason is Reason.RUNNER_TIMEOUT else ("dead", "failed")
-    name = _COUNTED.get(event.kind)
-    return (name,) if name else ()
+def _counted(before: Job | None, job: Job) -> Iterator[str]:
+    if before is None:
+        yield "added"
+        return
+    if job.failures > before.failures:
+        yield "failed"
+    if job.halts > before.halts:
+        yield "halted"
+    if job.state is not before.state and job.state in FINAL:
+        yield job.state.value
 
 
 def _add(into: Measures, queue: str, task: str, counted: str, amount: int) -> None:

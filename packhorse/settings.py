@@ -126,6 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     heartbeat: Annotated[int, Span(SECOND // 10, HOUR)] = 5 * SECOND
     lease: Annotated[int, Span(SECOND // 5, DAY)] = 15 * SECOND
+    client_timeout: Annotated[int, Span(SECOND, 365 * DAY)] = 15 * SECOND  # silence after which a client is forgotten
 
     min_workers: Annotated[int, Whole(0, 1_024)] = 1
     max_workers: Annotated[int | None, Whole(1, 1_024)] = None  # None: as many as there are CPUs

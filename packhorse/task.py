@@ -20,7 +20,7 @@ from packhorse.clock import microseconds
 from packhorse.codec import Function, Signature, canonical_json, innermost, nearest
 from packhorse.errors import BadValue, TaskExists, TaskNotFound
 from packhorse.job import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from packhorse.retry import Backoff, parse_backoff
+from packhorse.retry import Backoff, ErrorRule, error_rules, parse_backoff
 
 NAME_LIMIT = 128
 HEAVIEST = 100_000
@@ -111,17 +111,20 @@ def parse_unique(value: object) -> Unique | None:
 
 
 def unique_key(task: str, unique: Unique, args: Mapping[str, Any], signature: Signature | None = None) -> str:
-    """The key that only one job may hold: "send_notice:5f2c…", the same whatever the order of the arguments.
+    """The key that only one job may hold: "send_notice|5f2c…", the same whatever the order of the arguments, and
+    whether a default was written out or left. No name can contain the bar, so two tasks never share a key.
 
     `args` are the bound values or the decoded JSON object; both give the same key, except that a set has an order
     only in the former. A name that neither `args` nor the task's signature knows is a BadValue.
     """
     if unique.key is not None:
-        return f"{task}:{_shortened(unique.key)}"
+        return f"{task}|{_shortened(unique.key)}"
+    if signature is not None:
+        args = {**signature.plain_defaults, **args}
     if isinstance(unique.by, tuple):
         _check_known(unique.by, task, args, signature)
         args = {name: args[name] for name in unique.by if name in args}
-    return f"{task}:{_digest(canonical_json(dict(args)))}"
+    return f"{task}|{_digest(canonical_json(dict(args)))}"
 
 
 def _digest(data: bytes) -> str:
@@ -160,11 +163,13 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = parse_backoff(None)
     retry_on: ErrorClasses | None = None  # None: every error
     give_up_on: ErrorClasses = ()
+    per_error: tuple[ErrorRule, ...] = ()  # attempts and backoff of their own for some errors
     timeout: int | None = None  # longest single run
     idle_timeout: int | None = None  # longest silence between two check-ins
     expires: int | None = None  # longest wait in the queue
     total_timeout: int | None = None  # longest life
-    isolate: bool | None = None  # None: as the kind of function and its timeout ask for
+    isolate: bool | None = None  # None: as the kind of function and its limits ask for
+    memory_limit: int | None = None  # bytes that the process of an isolated job may hold
     max_halts: int = 3
     unique: Unique | None = None
     persistent: bool = False  # kept for ever
@@ -206,6 +211,16 @@ def _duration(name: str, value: Any) -> int | None:
     return amount
 
 
+def _size(name: str, value: Any) -> int:
+    """Bytes, as a number or as text such as "512MiB"."""
+    found = re.fullmatch(r"(\d+)\s*(KiB|MiB|GiB|B)?", value.strip()) if isinstance(value, str) else None
+    if found:
+        value = int(found[1]) * {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}.get(found[2], 1)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 << 20:
+        raise BadValue(f"{name} must be at least 1 MiB, as bytes or text such as '512MiB', not {value!r}")
+    return value
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise BadValue(f"{name} must be True or False, not {value!r}")
@@ -234,11 +249,13 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "backoff": lambda _, value: parse_backoff(value),
     "retry_on": lambda name, value: None if value is None else _error_classes(name, value),
     "give_up_on": _error_classes,
+    "per_error": lambda _, value: error_rules(value),
     "timeout": _duration,
     "idle_timeout": _duration,
     "expires": _duration,
     "total_timeout": _duration,
     "isolate": lambda name, value: None if value is None else _flag(name, value),
+    "memory_limit": lambda name, value: None if value is None else _size(name, value),
     "max_halts": _whole(1, MOST_HALTS),
     "unique": lambda _, value: parse_unique(value),
     "persistent": _flag,

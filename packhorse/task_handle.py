@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeV
 
 from packhorse.calls import JobKeywords, JobTemplate, NewCall, delayed, scheduled
 from packhorse.clock import Duration
+from packhorse.hooks import check_callable
 from packhorse.job_handle import JobHandle
 from packhorse.task import RegisteredTask, TaskOptions
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Task(Generic[P, R]):
@@ -56,6 +58,17 @@ class Task(Generic[P, R]):
         """What it was registered with."""
         return self._registered.options
 
+    def on_result(self, function: Handler) -> Handler:
+        """Have a function called in the worker after each job of this task has ended, with the job.
+
+        See `app.on_success` for what becomes of its errors.
+
+        >>> @send_notice.on_result
+        ... def note(job): print(job.state)
+        """
+        self._app.hooks.on_result.setdefault(self.name, []).append(check_callable(function, "a result handler"))
+        return function
+
     def using(self, **options: Unpack[JobKeywords]) -> Self:
         """The same task with other options for the jobs that the copy enqueues.
 
@@ -88,7 +101,7 @@ class Task(Generic[P, R]):
 
         A task with a `unique` option of its own goes by that.
         """
-        return self._app._enqueue(self._template.unique_until_start().fill(args, kwargs))
+        return self._app._enqueue(self._template.made_unique().fill(args, kwargs))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue`, for coroutines; many at once share one write."""
@@ -104,7 +117,7 @@ class Task(Generic[P, R]):
 
     async def aenqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_unique`, for coroutines."""
-        return await self._app._aenqueue(self._template.unique_until_start().fill(args, kwargs))
+        return await self._app._aenqueue(self._template.made_unique().fill(args, kwargs))
 
     def _with(self, template: JobTemplate) -> Self:
         other = copy.copy(self)

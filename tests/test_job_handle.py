@@ -95,9 +95,9 @@ def test_a_fresh_handle_reads_nothing_until_it_is_asked_for_something_it_does_no
     state = job.state
 
     assert known[1:8] == ("send", "send", {"user_id": 7}, 3, 4, {"a": 1}, True)
-    assert calls_before == ["enqueue"]
+    assert calls_before == ["tasks", "enqueue"]  # what workers say about the task, and the job
     assert state is QUEUED
-    assert watched.calls == ["enqueue", "get"]
+    assert watched.calls == ["tasks", "enqueue", "get"]
 
 
 def test_a_handle_shows_what_it_saw_until_it_looks_again(app: Packhorse, send: Task[..., Any]):
@@ -499,7 +499,7 @@ def test_a_job_whose_unique_key_is_taken_by_now_cannot_be_retried(send: Task[...
     first = send.enqueue_unique(7).abort()
     second = send.enqueue_unique(7)
 
-    with pytest.raises(NotUnique, match=f"job {second.id} already holds the unique key 'send_notice:"):
+    with pytest.raises(NotUnique, match=f"job {second.id} already holds the unique key 'send_notice."):
         first.retry()
 
 

@@ -13,8 +13,9 @@ import packhorse
 from packhorse import errors
 
 NAMES = [
-    *("Packhorse", "Task", "JobHandle", "NewCall", "Worker"),
-    *("Job", "State", "Reason", "Progress", "Event", "Kind", "Failure"),
+    *("Packhorse", "Task", "JobHandle", "NewCall", "Worker", "Client"),
+    *("current_job", "JobContext", "Retry", "Abort", "Snooze"),
+    *("Job", "NewJob", "State", "Reason", "Progress", "Event", "Kind", "Failure"),
     *("Backoff", "Unique", "Storage", "open_storage"),
 ]
 
@@ -50,14 +51,17 @@ def _is_property(owner: type, name: str) -> bool:
     return isinstance(vars(owner)[name], property | classmethod | staticmethod)
 
 
-@pytest.mark.parametrize("owner", [packhorse.Packhorse, packhorse.Task, packhorse.JobHandle, packhorse.Storage])
+USED = [packhorse.Packhorse, packhorse.Task, packhorse.JobHandle, packhorse.Client]
+
+
+@pytest.mark.parametrize("owner", [*USED, packhorse.Storage])
 def test_every_method_and_property_is_documented(owner: type):
     undocumented = [name for name in public_members(owner) if not (getattr(owner, name).__doc__ or "").strip()]
 
     assert undocumented == []
 
 
-@pytest.mark.parametrize("owner", [packhorse.Packhorse, packhorse.Task, packhorse.JobHandle])
+@pytest.mark.parametrize("owner", USED)
 def test_an_async_name_is_its_plain_name_with_an_a_in_front(owner: type):
     names = set(public_members(owner))
     waits = {name for name in names if inspect.iscoroutinefunction(getattr(owner, name)) or name == "ajobs"}

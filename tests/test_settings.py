@@ -40,6 +40,7 @@ def test_without_anything_said_the_defaults_hold(folder):
     assert (settings.payload_limit, settings.result_limit) == (1_048_576, 1_048_576)
     assert (settings.max_attempts, settings.max_halts) == (4, 3)
     assert (settings.heartbeat, settings.lease) == (5 * SECOND, 15 * SECOND)
+    assert settings.client_timeout == 15 * SECOND
     assert (settings.min_workers, settings.max_workers, settings.concurrency) == (1, None, 10)
     assert (settings.idle_stop, settings.abort_grace, settings.stop_grace) == (MINUTE, 2 * SECOND, 30 * SECOND)
     assert settings.max_forced is None
@@ -146,6 +147,8 @@ def test_an_app_is_a_module_and_attribute_or_a_file(folder, written):
         ("lease", "soon", "lease cannot be understood: 'soon'"),
         ("lease", [1], "lease must be seconds, a timedelta or text such as '10m', not [1]"),
         ("lease", "3d", "lease must be from 200ms to 1d, not 3d"),
+        ("client_timeout", "500ms", "client_timeout must be from 1s to 365d, not 500ms"),
+        ("client_timeout", "366d", "client_timeout must be from 1s to 365d, not 366d"),
         ("stop_grace", -1, "stop_grace cannot be negative: -1"),
         ("app", "no app", "app must be text such as 'module:attribute', not 'no app'"),
         ("url", 5, "url must be text such as 'sqlite:///packhorse.db', not of type int"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import subprocess
 import sys
 import types
@@ -198,8 +199,8 @@ def test_the_order_of_arguments_does_not_change_the_key() -> None:
     two = unique_key("send_notice", Unique(), {"options": {"b": 2, "a": 1}, "user_id": 1})
 
     assert one == two
-    assert one.startswith("send_notice:")
-    assert len(one.partition(":")[2]) == 32
+    assert one.startswith("send_notice|")
+    assert len(one.partition("|")[2]) == 32
 
 
 def test_other_arguments_or_another_task_give_another_key() -> None:
@@ -253,11 +254,16 @@ def test_a_named_argument_that_nobody_knows_is_refused() -> None:
 def test_a_named_argument_may_be_left_to_its_default() -> None:
     key = unique_key("send_notice", Unique(by=("email",)), {"user_id": 1}, Signature.of(send_notice))
 
-    assert key == unique_key("send_notice", Unique(), {})
+    written_out = {"user_id": 2, "email": inspect.signature(send_notice).parameters["email"].default}
+    assert key == unique_key("send_notice", Unique(by=("email",)), written_out, Signature.of(send_notice))
+
+
+def test_tasks_whose_names_run_into_their_keys_do_not_share_one() -> None:
+    assert unique_key("mail", Unique(key="send:1"), {}) != unique_key("mail:send", Unique(key="1"), {})
 
 
 def test_an_own_key_is_readable_and_a_long_one_stays_distinct() -> None:
-    assert unique_key("send_notice", Unique(key="daily"), {}) == "send_notice:daily"
+    assert unique_key("send_notice", Unique(key="daily"), {}) == "send_notice|daily"
 
     one = unique_key("a", Unique(key="x" * 300 + "1"), {})
     two = unique_key("a", Unique(key="x" * 300 + "2"), {})

@@ -16,8 +16,10 @@ from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
 from packhorse.errors import BadArguments, BadValue, NotUnique, PayloadTooLarge
 from packhorse.job import QUEUED, SCHEDULED, Job
 from packhorse.job_handle import JobHandle
+from packhorse.outcome import Completed
 from packhorse.retry import Backoff
 from packhorse.storage import open_storage
+from packhorse.storage.records import ClientInfo
 from packhorse.task_handle import CoroutineTask, PlainTask, Task
 from tests.storage.builders import run, stored
 
@@ -167,9 +169,12 @@ def test_other_arguments_are_another_job(app: Packhorse, send: Task[..., Any]):
     assert send.enqueue_unique(7) != send.enqueue_unique(8)
 
 
-def test_enqueue_unique_is_free_again_once_the_job_has_begun(app: Packhorse, send: Task[..., Any]):
+def test_enqueue_unique_is_free_again_once_the_job_has_ended(app: Packhorse, send: Task[..., Any]):
     first = send.enqueue_unique(7)
-    run(app.storage, first.record)
+    running = run(app.storage, first.record)
+    assert not send.enqueue_unique(7).is_new
+
+    app.storage.finish([Completed(running.token)])
 
     assert send.enqueue_unique(7).is_new
 
@@ -191,7 +196,7 @@ def test_a_unique_key_may_be_chosen(send: Task[..., Any]):
     tied = send.using(unique="the only one")
 
     assert tied.enqueue(1) == tied.enqueue(2)
-    assert in_storage(tied.enqueue(3)).unique_key == "send_notice:the only one"
+    assert in_storage(tied.enqueue(3)).unique_key == "send_notice|the only one"
 
 
 def test_a_twin_may_replace_the_arguments(send: Task[..., Any]):
@@ -209,7 +214,7 @@ def test_a_twin_may_be_rejected(send: Task[..., Any]):
     tied = send.using(unique={"key": "k", "on_conflict": "reject"})
     first = tied.enqueue(1)
 
-    with pytest.raises(NotUnique, match=f"job {first.id} already holds the unique key 'send_notice:k'"):
+    with pytest.raises(NotUnique, match=f"job {first.id} already holds the unique key 'send_notice.k'"):
         tied.enqueue(2)
 
 
@@ -248,6 +253,7 @@ def test_the_later_time_counts(send: Task[..., Any], clock: TurnedClock):
 
 
 def test_a_job_carries_its_own_backoff_notes_and_subscriber(app: Packhorse, send: Task[..., Any]):
+    app.storage.join_client(ClientInfo("c1"))
     job = send.using(
         backoff="10s", meta={"tenant": "acme"}, created_by="anna", subscriber="c1", persistent=True, max_halts=1
     ).enqueue(7)

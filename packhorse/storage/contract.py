@@ -45,6 +45,7 @@ from packhorse.storage.records import (
     ScheduleInfo,
     Span,
     Steered,
+    Stop,
     Tally,
     TaskInfo,
     Tick,
@@ -123,9 +124,10 @@ class Storage(ABC):
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         """Take up to `limit` waiting jobs of these queues for one worker; `queues` gives each its weight.
 
-        Promotes due jobs first. Order: lowest rank; within a rank turns by weight; within a queue first in, first
-        out. Paused queues give only forced jobs. Each job's fence rises; it belongs to `owner` alone until finished,
-        released or rescued. Raises `WorkerNotFound` when the owner has not joined or was struck off.
+        Promotes due jobs and aborts expired ones first. Order: lowest rank; within a rank turns by weight; within a
+        queue first in, first out. Paused queues give only forced jobs. Each job's fence rises; it belongs to `owner`
+        alone until finished, released or rescued. Raises `WorkerNotFound` when the owner has not joined or was struck
+        off.
         """
 
     @abstractmethod
@@ -240,7 +242,8 @@ class Storage(ABC):
         self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
     ) -> list[Enqueued] | None:
         """Turn a schedule from `slot` to `next_at`, enqueue its jobs and record the ticks, if the schedule still
-        stands at `slot`, which is due, and is not paused. None: somebody else was first."""
+        stands at `slot`, which is due, and is not paused. None: somebody else was first. Jobs that their unique
+        key refuses are skipped, and the ticks say so."""
 
     @abstractmethod
     def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
@@ -264,6 +267,10 @@ class Storage(ABC):
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
         """One heartbeat for many owners (a foreman's whole crew and itself): overwrites their records, never an
         event. A struck-off owner is not revived but answered as unknown. Tells which of their jobs should stop."""
+
+    @abstractmethod
+    def stops(self, owners: Sequence[str]) -> list[Stop]:
+        """Which held jobs of these owners should stop; a read, cheap enough to ask every second."""
 
     @abstractmethod
     def leave(self, owner: str, *, why: str = "stopped") -> None:

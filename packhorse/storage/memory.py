@@ -35,10 +35,12 @@ from packhorse.job import (
     is_legal,
 )
 from packhorse.outcome import Outcome, Verdict
-from packhorse.series import LEVELS, MINUTES, Measures, measure
+from packhorse.series import LEVELS, MINUTES, Measures, has_failed, measure
 from packhorse.storage import listing
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import (
+    DROPPED_LINES,
+    LONGEST_LINE,
     Beat,
     CheckIn,
     CheckInAnswer,
@@ -66,13 +68,12 @@ from packhorse.storage.records import (
     TaskInfo,
     Tick,
     WorkerInfo,
+    told_ticks,
 )
 from packhorse.turns import Turns
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_FAILURES = frozenset({Kind.FAILED, Kind.BROKEN, Kind.HALTED})
 
 
 def _atomic(call: Callable[Concatenate[Memory, P], R]) -> Callable[Concatenate[Memory, P], R]:
@@ -246,6 +247,7 @@ class Memory(Storage):
             raise WorkerNotFound(owner)
         self._looked = self._wakes
         self.promote(limit=100)
+        self.expire(limit=100)
         taken: list[Job] = []
         for rank in RANKS:
             lines = self._lines(rank, queues)
@@ -279,19 +281,23 @@ class Memory(Storage):
 
     @_atomic
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
-        return [
-            self._settle(outcome.token, functools.partial(changes.settled, outcome=outcome, now=self.now()))
-            for outcome in outcomes
-        ]
+        return [self._finish(outcome) for outcome in outcomes]
+
+    def _finish(self, outcome: Outcome) -> Verdict:
+        job = self._held_by(outcome.token)
+        if job is not None:
+            self._keep(job, changes.settled(job, outcome, self.now()), outcome.ran)
+            return Verdict.ACCEPTED
+        return Verdict.REPEATED if self._has_ended(outcome.token) else Verdict.STALE
 
     @_atomic
     def release(self, tokens: Sequence[Token], why: str) -> list[Verdict]:
-        return [self._settle(token, lambda job: changes.released(job, self.now(), why)) for token in tokens]
+        return [self._release(token, why) for token in tokens]
 
-    def _settle(self, token: Token, change: Callable[[Job], Changed]) -> Verdict:
+    def _release(self, token: Token, why: str) -> Verdict:
         job = self._held_by(token)
         if job is not None:
-            self._keep(job, change(job))
+            self._keep(job, changes.released(job, self.now(), why))
             return Verdict.ACCEPTED
         return Verdict.REPEATED if self._has_ended(token) else Verdict.STALE
 
@@ -302,7 +308,7 @@ class Memory(Storage):
         return job
 
     def _has_ended(self, token: Token) -> bool:
-        """Did exactly this attempt end already? Rescue raises the fence, so it was its own worker that ended it."""
+        """Did exactly this attempt end already, with an outcome? Rescue and release raise the fence."""
         job = self._jobs.get(token.job_id)
         return job is not None and (job.owner, job.last_owner, job.fence) == (None, token.owner, token.fence)
 
@@ -331,8 +337,11 @@ class Memory(Storage):
         log = self._log.setdefault(job.id, [])
         for line in lines:
             self._log_id += 1
-            log.append(replace(line, at=self.now(), attempt=job.attempts, id=self._log_id))
-        del log[:-keep]
+            message = line.message[:LONGEST_LINE]
+            log.append(replace(line, message=message, at=self.now(), attempt=job.attempts, id=self._log_id))
+        if len(log) > keep:
+            del log[: len(log) - keep]
+            log[:1] = [replace(line, message=DROPPED_LINES, kind=LogKind.LOG) for line in log[:1]]
 
     # --- steering -------------------------------------------------------------------------------------------------
 
@@ -484,8 +493,10 @@ class Memory(Storage):
         for job in old[:limit]:
             self._remove(job, "retention")
         # The newest always stays: a storage that numbers its events by the last one must not begin anew.
-        past = [event.id for event in self._events[:-1] if event.at <= self.now() - keep.events]
+        before = self.now() - keep.events
+        past = [event.id for event in self._events[: limit + 1] if event.at <= before and event.id != self._event_id]
         gone = frozenset(past[:limit])
+        self._failures = {cause: group for cause, group in self._failures.items() if group.last_at > before}
         self._events = [event for event in self._events if event.id not in gone]
         more = max(len(silent), len(old), len(past)) > limit
         return Pruned(len(old[:limit]), len(gone), len(silent[:limit]), more)
@@ -528,9 +539,14 @@ class Memory(Storage):
         schedule = self._schedules.get(name)
         if schedule is None or schedule.paused_at is not None or schedule.next_at != slot or slot > self.now():
             return None
-        enqueued = self.enqueue(jobs)
+        try:
+            enqueued = self.enqueue(jobs)
+        except NotUnique:
+            enqueued, ticks = [], [replace(one, outcome="skipped", job_id=None) for one in ticks]
+        ticks = told_ticks(ticks, jobs, enqueued)
         last_job_id = enqueued[-1].job_id if enqueued else schedule.last_job_id
-        self._schedules[name] = replace(schedule, next_at=next_at, last_at=slot, last_job_id=last_job_id)
+        last_at = max([slot, *(one.slot for one in ticks)])
+        self._schedules[name] = replace(schedule, next_at=next_at, last_at=last_at, last_job_id=last_job_id)
         for one in ticks:
             self._ticks.append(replace(one, at=self.now()))
             self._record_about(Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
@@ -571,12 +587,13 @@ class Memory(Storage):
         for owner, report in reports.items():
             if owner in self._workers:
                 self._workers[owner] = replace(self._workers[owner], beat_at=self.now(), report=dict(report))
-        stops = [
-            Stop(job.token, job.abort_reason)
-            for job in self._jobs.values()
-            if job.owner in reports and job.abort_reason is not None
-        ]
-        return Beat(self.now(), [owner for owner in reports if owner not in self._workers], stops)
+        unknown = [owner for owner in reports if owner not in self._workers]
+        return Beat(self.now(), unknown, self.stops(list(reports)))
+
+    @_atomic
+    def stops(self, owners: Sequence[str]) -> list[Stop]:
+        asked = [job for job in self._jobs.values() if job.owner in owners]
+        return [Stop(job.token, job.abort_reason) for job in asked if job.abort_reason is not None]
 
     @_atomic
     def leave(self, owner: str, *, why: str = "stopped") -> None:
@@ -634,6 +651,7 @@ class Memory(Storage):
             clients = self._subscribers.setdefault(job_id, [])
             if client_id not in clients:
                 clients.append(client_id)
+        self._touch(client_id)
         return len(known)
 
     @_atomic
@@ -654,11 +672,18 @@ class Memory(Storage):
             if job is None or job.state not in FINAL or client_id not in self._subscribers.get(job_id, ()):
                 continue
             handled += 1
-            self._record(replace(changes.deleted(job, self.now(), None), kind=Kind.HANDLED, data={"client": client_id}))
+            self._record(changes.handled(job, self.now(), client_id))
             self._unsubscribe(client_id, job_id)
-            if job_id not in self._subscribers and not job.persistent:
+            holder = self._holder(job.unique_key) if job.unique_key else None
+            if job_id not in self._subscribers and not job.persistent and holder != job:
                 self._remove(job, "subscribers")
+        self._touch(client_id)
         return handled
+
+    def _touch(self, client_id: str) -> None:
+        """Whoever calls is alive."""
+        if client_id in self._clients:
+            self._clients[client_id] = replace(self._clients[client_id], beat_at=self.now())
 
     # --- records --------------------------------------------------------------------------------------------------
 
@@ -709,21 +734,22 @@ class Memory(Storage):
 
     # --- keeping --------------------------------------------------------------------------------------------------
 
-    def _keep(self, before: Job | None, change: Changed) -> Job:
+    def _keep(self, before: Job | None, change: Changed, ran: int | None = None) -> Job:
         """Store a changed job with its events and measures; wake somebody when it came into line."""
         job = change.job
         self._jobs[job.id] = job
         for event in change.events:
             self._record(event)
         measures: Measures = {}
-        measure(measures, before, change)
+        measure(measures, before, job, ran)
         at = MINUTES.start_of(self.now())
         for (queue, task, counted), amount in measures.items():
             key = (MINUTES.name, at, queue, task, counted)
             self._measures[key] = self._measures.get(key, 0) + amount
-        if job.error is not None and any(event.kind in _FAILURES for event in change.events):
+        if has_failed(before, job):
             self._count_failure(job)
-        if job.state is QUEUED and (before is None or (before.state, before.queue) != (QUEUED, job.queue)):
+        is_in_line = before is not None and (before.state, before.queue) == (QUEUED, job.queue)
+        if job.state is QUEUED and (not is_in_line or (before is not None and job.rank < before.rank)):
             self._wake()
         return job
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from packhorse.clock import DAY, HOUR
 from packhorse.event import Kind, Subject
-from packhorse.job import Job, Reason, State, Token
+from packhorse.job import Job, NewJob, Reason, State, Token
 from packhorse.series import DAYS, HOURS, LEVELS, MINUTES, Level
 
 # --- in and out ---------------------------------------------------------------------------------------------------
@@ -229,6 +230,18 @@ class Tick(msgspec.Struct, frozen=True):
     job_id: str | None = None
 
 
+def told_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequence[Enqueued]) -> list[Tick]:
+    """The ticks as they turned out: a job for which a twin stands in was skipped in favour of that one."""
+    answers = {new.id: answer for new, answer in zip(jobs, enqueued, strict=False)}
+    told = []
+    for one in ticks:
+        answer = answers.get(one.job_id or "")
+        if answer is not None and answer.job_id != one.job_id:
+            one = replace(one, job_id=answer.job_id, outcome="skipped")
+        told.append(one)
+    return told
+
+
 # --- records ------------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +262,12 @@ class LogKind(StrEnum):
     PROGRESS = "progress"
     CHECKIN = "checkin"
     ERROR = "error"
+
+
+LONGEST_LINE = 10_000
+"""Characters of a log line that are kept."""
+DROPPED_LINES = "… earlier lines were dropped …"
+"""Stands first in a log that has lost its beginning."""
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -316,7 +335,6 @@ class Retention(msgspec.Struct, frozen=True):
     dead: int = 30 * DAY
     aborted: int = 30 * DAY
     events: int = 30 * DAY
-    series: int = 90 * DAY
     clients: int = HOUR
 
     def of(self, state: State) -> int:

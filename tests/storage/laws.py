@@ -47,7 +47,7 @@ def check_history(job: Job | None, events: Sequence[Event]) -> None:
     assert fences == sorted(set(fences)), f"the fence did not rise: {fences}"
     assert job.fence >= max(fences, default=0)
     assert job.state not in HELD or job.fence == fences[-1], "held with another fence than it was reserved with"
-    begun = [event.kind for event in _since(life, Kind.REPLACED)].count(Kind.STARTED)
+    begun = [event.kind for event in life].count(Kind.STARTED)
     assert job.attempts == begun, f"{job.attempts} attempts are counted, {begun} are told"
 
 
@@ -75,11 +75,7 @@ def check_unique(jobs: Iterable[Job], keys: Iterable[str]) -> None:
 
 def _last_life(events: Sequence[Event]) -> Sequence[Event]:
     """An id that was deleted may be enqueued again, and begins with fence 0."""
-    return _since(events, Kind.DELETED)
-
-
-def _since(events: Sequence[Event], kind: Kind) -> Sequence[Event]:
     for place in range(len(events), 0, -1):
-        if events[place - 1].kind is kind:
+        if events[place - 1].kind is Kind.DELETED:
             return events[place:]
     return events

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from packhorse import JobHandle, NewCall, Packhorse, State, Task, Worker
+from packhorse import (
+    Abort,
+    JobContext,
+    JobHandle,
+    NewCall,
+    NewJob,
+    Packhorse,
+    Retry,
+    Snooze,
+    State,
+    Task,
+    Worker,
+    current_job,
+)
 
 app = Packhorse("memory://", max_attempts=7)
 
@@ -93,3 +106,52 @@ def double(n: int) -> str:
 
 
 a_task_may_be_handed_on(double)
+
+
+@app.schedule("0 7 * * MON-FRI", tz="Europe/Ljubljana", args={"n": 1}, missed="all", overlap="skip", priority=3)
+@app.task
+def scheduled(n: int) -> str:
+    return str(n)
+
+
+@app.schedule("@every 90s", name="sweep.often")
+async def sweep() -> int:
+    return 1
+
+
+@app.middleware
+def timed(job: JobContext, call: Callable[[], Any]) -> Any:
+    return call()
+
+
+@app.enqueue_middleware
+def tagged(new: NewJob, call: Callable[[NewJob], NewJob]) -> NewJob:
+    return call(new)
+
+
+@app.on_failure
+def alarm(job: JobHandle[Any]) -> None: ...
+
+
+@scheduled.on_result
+async def note(job: JobHandle[str]) -> None: ...
+
+
+def what_is_scheduled_stays_a_task() -> None:
+    assert_type(scheduled.enqueue(1), JobHandle[str])
+    assert_type(sweep.enqueue(), JobHandle[int])
+    assert_type(app.add_middleware(timed).run_schedule_now("sweep.often"), JobHandle[Any])
+
+
+def a_client_gets_outcomes() -> None:
+    with app.client("billing") as client:
+        client.subscribe(scheduled.using(subscriber=client.id).enqueue(1))
+        for job in client.outcomes(timeout="5s"):
+            client.acknowledge(job)
+        assert_type(client.handle(alarm), int)
+
+
+@app.task
+def patient() -> Retry | Snooze | Abort | None:
+    job = current_job()
+    return job.snooze("10m") if job.checkin("waiting") else Retry("later", after=60)

@@ -12,6 +12,7 @@ import os
 import secrets
 import select
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 
 _LONGEST_PATH = 90  # the kernel allows 107 bytes, of which a socket's own name needs some
 _POLL = 0.02
+MOST_HOPS = 16
 
 
 class Bell:
@@ -30,46 +32,51 @@ class Bell:
         self._version = version
         self._seen_version = -1
         self._sleepers: set[socket.socket] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt the very thread that lies down
         self._pid = os.getpid()
+        self._hops = 0  # of the ring that woke us last
         self._listed: list[str] = []
         self._listed_at = -1  # the directory's time of change when it was listed
 
     # --- ringing --------------------------------------------------------------------------------------------------
 
-    def ring(self) -> None:
-        """Wake one sleeper, in whatever process it is."""
+    def ring(self, hops: int = MOST_HOPS) -> None:
+        """Wake one sleeper, in whatever process it is. If it finds nothing for itself, it passes the ring on, at most
+        `hops` times: sleepers do not say which queues they serve."""
         for name in self._names():
-            if self._send(self.directory / name):
+            if self._send(self.directory / name, hops):
                 return
+
+    def pass_on(self) -> None:
+        """This process was woken for nothing, or has taken as much as it can: let the next have a look."""
+        hops, self._hops = self._hops, 0
+        if hops > 1:
+            self.ring(hops - 1)
 
     def _names(self) -> list[str]:
         """The sleepers. Listing the directory for every job would cost more than storing it, so its time of change is
         looked at first; a change within the last moments may be hidden by the coarse clock of the file system."""
         try:
-            changed_at = self.directory.stat().st_mtime_ns
+            about = self.directory.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                return []  # not ours: nobody shall make us send, or remove, in another place
+            if about.st_mtime_ns != self._listed_at or time.time_ns() - about.st_mtime_ns < 50_000_000:
+                self._listed = [path.name for path in self.directory.iterdir()]
+                self._listed_at = about.st_mtime_ns
         except OSError:
             return []
-        if changed_at != self._listed_at or time.time_ns() - changed_at < 50_000_000:
-            try:
-                self._listed = [path.name for path in self.directory.iterdir()]
-            except OSError:
-                return []
-            self._listed_at = changed_at
         return self._listed
 
-    def _send(self, path: Path) -> bool:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            try:
-                sender.sendto(b"!", str(path))
-                is_awake = True
-            except BlockingIOError:
-                is_awake = True  # its box is full: it was rung before
-            except OSError:
-                is_awake = False  # it has woken up, or its process died and left the name
-        with contextlib.suppress(OSError):
+    def _send(self, path: Path, hops: int) -> bool:
+        try:
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                return False
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                is_awake = _deliver(sender, path, hops)
             path.unlink()
+        except OSError:
+            return False  # it has woken up by itself
         return is_awake
 
     # --- sleeping -------------------------------------------------------------------------------------------------
@@ -89,9 +96,12 @@ class Bell:
             # Only now that the bell can reach us: was there a change before we lay down?
             if self._version() != self._seen_version:
                 return True
-            with contextlib.suppress(InterruptedError):
-                return bool(select.select([sleeper], [], [], max(0.0, timeout))[0])
-            return False
+            poll = select.poll()  # unlike select, it takes any file descriptor
+            poll.register(sleeper, select.POLLIN)
+            if not poll.poll(max(0.0, timeout) * 1000):
+                return False
+            self._hops = int.from_bytes(sleeper.recv(1), "big")
+            return True
         finally:
             with self._lock:
                 self._sleepers.discard(sleeper)
@@ -105,14 +115,14 @@ class Bell:
         with self._lock:
             paths = [Path(sleeper.getsockname()) for sleeper in self._sleepers]
         for path in paths:
-            self._send(path)
+            self._send(path, 0)
         self._seen_version = -1
 
     def _leave_parent(self) -> None:
         """After a fork: the parent's sleepers are not ours, and its lock may be held for ever."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self._lock = threading.Lock()
+            self._lock = threading.RLock()
             self._sleepers = set()
 
     def _lie_down(self) -> tuple[socket.socket, Path]:
@@ -136,6 +146,16 @@ class Bell:
                 return False
             time.sleep(min(_POLL, left))
         return True
+
+
+def _deliver(sender: socket.socket, path: Path, hops: int) -> bool:
+    try:
+        sender.sendto(bytes([hops]), str(path))
+    except BlockingIOError:
+        return True  # its box is full: it was rung before
+    except OSError:
+        return False  # its process died and left the name
+    return True
 
 
 def _directory(database: Path) -> Path:

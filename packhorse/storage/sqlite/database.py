@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from packhorse import clock
-from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.errors import BadValue, NotADatabase, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 from packhorse.storage.meter import Meter
 from packhorse.storage.sqlite.transaction import Transaction
 
@@ -45,13 +45,16 @@ class Options(NamedTuple):
 class _Ticket(Generic[R]):
     """One thread's work, on its way into a shared transaction."""
 
-    __slots__ = ("asked_at", "error", "is_done", "name", "result", "work")
+    __slots__ = ("asked_at", "error", "is_done", "leads", "name", "result", "turn", "work")
 
     def __init__(self, name: str, work: Callable[[Transaction], R]) -> None:
         self.name = name
         self.work = work
         self.asked_at = time.perf_counter()
         self.is_done = False
+        self.leads = False  # it is this ticket's thread that commits next
+        self.turn = threading.Lock()  # released when the ticket is done, or when it is to lead
+        self.turn.acquire()
         self.result: R
         self.error: BaseException | None = None
 
@@ -77,9 +80,12 @@ class Database:
         _databases.add(self)
 
     def _forget(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._open = threading.Event()  # cleared for the moment of a fork: nobody begins anything then
+        self._open.set()
+        self._line_lock = threading.Lock()  # guards the two below, for moments
         self._pending: deque[_Ticket[Any]] = deque()
+        self._is_led = False
+        self._lock = threading.Lock()  # whoever holds it may use the writer
         self._writer: sqlite3.Connection | None = None
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
@@ -87,49 +93,53 @@ class Database:
         self._version_lock = threading.Lock()
         self.readers_open = 0
 
-    def hold_still(self) -> bool:
-        """Just before a fork: let the write that is under way end, and begin no other. SQLite remembers its locks in
-        the memory that the child inherits, so a transaction open at that moment would block the child for ever. Who
-        cannot get the lock for long waits for another process, and has no transaction open."""
-        return self._lock.acquire(timeout=_STILL)
-
-    def go_on(self) -> None:
-        """The fork is done, and this is the parent."""
-        self._lock.release()
-
-    def _leave_parent(self) -> None:
-        """After a fork: the parent's connections and locks are not ours."""
-        if self._pid != os.getpid():
-            self.meter.part_ways()
-            _inherited.append((self._writer, self._readers, self._version_reader))
-            self._forget()
-
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, work: Callable[[Transaction], R]) -> R:
         """Do `work` in a transaction, committed when this returns; all of it or nothing."""
-        self._leave_parent()
+        self._pass_gate()
         ticket = _Ticket(name, work)
-        self._pending.append(ticket)
         wakes = False
         try:
-            with self._lock:
-                while not ticket.is_done:
-                    wakes = self._commit_together(ticket) or wakes
+            with self._line_lock:
+                self._pending.append(ticket)
+                ticket.leads = not self._is_led
+                self._is_led = True
+            if not ticket.leads:
+                ticket.turn.acquire()
+            if not ticket.is_done:
+                with self._lock:
+                    wakes = self._commit_together(ticket)
         except BaseException:
-            # Interrupted in line: nobody shall do this behind the caller's back.
-            with suppress(ValueError):
-                self._pending.remove(ticket)
+            self._step_out(ticket)
             raise
+        finally:
+            if ticket.leads:
+                self._pass_on()
         if wakes:
-            self._after_commit()
+            with suppress(Exception):  # a hint that fails must not fail a write that is stored
+                self._after_commit()
         if ticket.error is not None:
             raise ticket.error
         return ticket.result
 
+    def _pass_on(self) -> None:
+        """The next in line leads. Whoever was served has gone by then and need not wait for the next commit."""
+        with self._line_lock:
+            self._is_led = bool(self._pending)
+            if self._pending:
+                self._pending[0].leads = True
+                self._pending[0].turn.release()
+
+    def _step_out(self, ticket: _Ticket[Any]) -> None:
+        """Interrupted in line: nobody shall do this behind the caller's back."""
+        with self._line_lock, suppress(ValueError):
+            self._pending.remove(ticket)
+
     def _commit_together(self, own: _Ticket[Any]) -> bool:
         """Do what is pending and commit it. True: work came into line, and somebody should be woken."""
-        tickets = [self._pending.popleft() for _ in range(min(len(self._pending), SHARED_COMMIT))]
+        with self._line_lock:
+            tickets = [self._pending.popleft() for _ in range(min(len(self._pending), SHARED_COMMIT))]
         try:
             connection = self._writer or self._open_writer()
             self._begin(connection)
@@ -138,17 +148,27 @@ class Database:
                 shared = self._do_all(tickets, connection)
                 shared.flush()
                 connection.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
+                if not isinstance(error, Exception) and not connection.in_transaction:
+                    self._report(tickets, began_at, own)  # the interrupt came when all was committed
+                    raise
                 _roll_back(connection)
                 raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is for the callers to see
-            self._fail(tickets, error)
+            self._fail(tickets, error, own)
             return False
         except BaseException:
             # This thread was interrupted. The others' work is undone too, so it goes back in line for one of them.
-            self._pending.extendleft(ticket for ticket in reversed(tickets) if ticket is not own)
+            with self._line_lock:
+                undone = [ticket for ticket in reversed(tickets) if ticket is not own and not ticket.is_done]
+                self._pending.extendleft(undone)
             raise
-        self._report(tickets, began_at)
+        try:
+            self._report(tickets, began_at, own)
+        finally:
+            for ticket in tickets:  # also if this thread is interrupted just here: all is stored, and nobody may wait
+                if not ticket.is_done:
+                    _let_go(ticket, own)
         return shared.wakes
 
     def _do_all(self, tickets: Sequence[_Ticket[Any]], connection: sqlite3.Connection) -> Transaction:
@@ -158,38 +178,34 @@ class Database:
             tickets[0].result = tickets[0].work(shared)
             return shared
         for ticket in tickets:
-            self._do(ticket, connection, shared)
+            self._do(ticket, shared)
         return shared
 
-    def _do(self, ticket: _Ticket[Any], connection: sqlite3.Connection, shared: Transaction) -> None:
+    def _do(self, ticket: _Ticket[Any], shared: Transaction) -> None:
         """One of several tickets' work. Its failure undoes its own writes and nobody else's."""
-        own = Transaction(connection, shared.now)
         ticket.error = None
-        connection.execute("SAVEPOINT one")
         try:
-            ticket.result = ticket.work(own)
+            ticket.result = shared.nested(ticket.work)
         except sqlite3.OperationalError:
             raise  # the file is in trouble, not this call: everybody's transaction fails
         except Exception as error:  # noqa: BLE001 - whatever the call raised is its caller's to see
-            connection.execute("ROLLBACK TO one")
             ticket.error = self._told(error)
-        else:
-            shared.absorb(own)
-        connection.execute("RELEASE one")
 
     def _told(self, error: Exception) -> Exception:
+        if isinstance(error, OverflowError | UnicodeEncodeError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
+            return BadValue("a value cannot be stored or looked for", why=str(error))
         return translate(error, self.path) if isinstance(error, sqlite3.Error) else error
 
-    def _fail(self, tickets: Sequence[_Ticket[Any]], error: Exception) -> None:
+    def _fail(self, tickets: Sequence[_Ticket[Any]], error: Exception, own: _Ticket[Any]) -> None:
         for ticket in tickets:
             ticket.error = self._told(error)
-            ticket.is_done = True
+            _let_go(ticket, own)
 
-    def _report(self, tickets: Sequence[_Ticket[Any]], began_at: float) -> None:
+    def _report(self, tickets: Sequence[_Ticket[Any]], began_at: float, own: _Ticket[Any]) -> None:
         run = time.perf_counter() - began_at
         for ticket in tickets:
-            ticket.is_done = True
             self.meter.record(ticket.name, began_at - ticket.asked_at, run)
+            _let_go(ticket, own)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Take the file's write lock. SQLite's own waiting sleeps too long to be fair, so this loop does it."""
@@ -216,7 +232,7 @@ class Database:
 
     def read_with(self, name: str, work: Callable[[sqlite3.Connection], R]) -> R:
         """Several queries on one connection."""
-        self._leave_parent()
+        self._pass_gate()
         asked_at = time.perf_counter()
         try:
             connection = self._take_reader()
@@ -226,19 +242,19 @@ class Database:
             finally:
                 with self._readers_lock:
                     self._readers.append(connection)
-        except sqlite3.Error as error:
-            raise translate(error, self.path) from error
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            raise self._told(error) from error
         self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
         return result
 
     def version(self) -> int:
         """A number that changes with every commit, whoever makes it. One connection answers always: the number is its
         own count of others' commits."""
-        self._leave_parent()
+        self._pass_gate()
         with self._version_lock:
-            if self._version_reader is None:
-                self._version_reader = self._take_reader()
             try:
+                if self._version_reader is None:
+                    self._version_reader = self._take_reader()
                 number: int = self._version_reader.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
@@ -262,7 +278,10 @@ class Database:
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _open_writer(self) -> sqlite3.Connection:
-        self._check_place()
+        try:
+            self._check_place()
+        except OSError as error:
+            raise StorageUnavailable(f"cannot open {self.path}", why=error.strerror) from error
         self._writer = self._patiently(self._connect_writer)
         return self._writer
 
@@ -297,25 +316,71 @@ class Database:
             except OSError as error:
                 raise StorageUnavailable(f"cannot create {self.path}", why=error.strerror) from error
 
+    # --- fork -----------------------------------------------------------------------------------------------------
+
+    def hold_still(self) -> bool:
+        """Just before a fork: let the write that is under way end, begin no other, and close what is open.
+
+        SQLite keeps its locks in memory that the child would inherit: the child would believe to hold locks that only
+        the parent has, and go on writing into a log that others have thrown away. With nothing open, nothing is
+        inherited. Who cannot get the lock for long waits for another process, and has no transaction open.
+        """
+        self._open.clear()
+        if not self._version_lock.acquire(timeout=_STILL):
+            self._open.set()
+            return False
+        if not self._lock.acquire(timeout=_STILL):
+            self._version_lock.release()
+            self._open.set()
+            return False
+        deadline = time.monotonic() + _STILL
+        while self.connections()[1] > 1 and time.monotonic() < deadline:
+            time.sleep(0.001)  # a read is under way in another thread
+        with self._readers_lock:
+            self._close_all()
+        return True
+
+    def go_on(self) -> None:
+        """The fork is done, and this is the parent."""
+        self._lock.release()
+        self._version_lock.release()
+        self._open.set()
+
+    def _pass_gate(self) -> None:
+        if not self._open.is_set():
+            self._open.wait(2 * _STILL)
+
+    def begin_anew(self) -> None:
+        """The fork is done, and this is the child: the parent's threads, and the locks they hold, are not here."""
+        if self._writer is not None or self._readers or self._version_reader is not None:
+            _inherited.append((self._writer, self._readers, self._version_reader))
+        self.meter.part_ways()
+        self._forget()
+
+    # --- closing --------------------------------------------------------------------------------------------------
+
     def connections(self) -> tuple[int, int]:
         """(open, in use) in this process."""
-        in_use = self.readers_open - len(self._readers) + self._lock.locked()
+        watching = self._version_reader is not None
+        in_use = self.readers_open - len(self._readers) - watching + self._lock.locked()
         return self.readers_open + (self._writer is not None), in_use
 
     def close(self) -> None:
         """Close what is not in use. The next call opens again."""
-        self._leave_parent()
         with self._version_lock, self._lock, self._readers_lock:  # in the order in which `version` takes them
-            if self._version_reader is not None:
-                self._readers.append(self._version_reader)
-                self._version_reader = None
-            for connection in self._readers:
-                connection.close()
-            self.readers_open -= len(self._readers)
-            self._readers.clear()
-            if self._writer is not None:
-                self._writer.close()
-                self._writer = None
+            self._close_all()
+
+    def _close_all(self) -> None:
+        if self._version_reader is not None:
+            self._readers.append(self._version_reader)
+            self._version_reader = None
+        for connection in self._readers:
+            connection.close()
+        self.readers_open -= len(self._readers)
+        self._readers.clear()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 _STILL = 2.0
@@ -332,8 +397,21 @@ def _after_fork_in_parent() -> None:
         _still.pop().go_on()
 
 
+def _after_fork_in_child() -> None:
+    _still.clear()
+    for database in list(_databases):
+        database.begin_anew()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_still.clear)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _let_go(ticket: _Ticket[Any], own: _Ticket[Any]) -> None:
+    """Its thread may go on."""
+    ticket.is_done = True
+    if ticket is not own:
+        ticket.turn.release()
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

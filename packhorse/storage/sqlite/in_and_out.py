@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from packhorse import changes
 from packhorse.changes import Changed
+from packhorse.clock import SECOND
 from packhorse.errors import ClientNotFound, NotUnique
 from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
@@ -16,6 +17,7 @@ from packhorse.storage.sqlite.keeper import SQL, Keeper
 from packhorse.storage.sqlite.rows import Row, from_json, insert_of, job_of, to_json
 from packhorse.storage.sqlite.transaction import Transaction
 
+_SOON = 2 * SECOND
 _KNOWN_FOR = 300.0
 """Seconds for which a process trusts that a name it has written is still there."""
 
@@ -36,16 +38,12 @@ class InAndOut(Keeper):
             return [self._enqueue_one(tx, new) for new in jobs]
         if len(jobs) == 1:
             return [self._enqueue_plain(tx, jobs[0])]
-        tx.execute("SAVEPOINT batch")
         try:
-            self._insert(tx, jobs)
+            tx.nested(lambda own: self._insert(own, jobs))
         except sqlite3.IntegrityError as error:
             _must_be_known_id(error)
             # An id is there already: somebody repeats a call whose answer was lost. One by one, then.
-            tx.execute("ROLLBACK TO batch")
             return [self._enqueue_one(tx, new) for new in jobs]
-        finally:
-            tx.execute("RELEASE batch")
         return [Enqueued(new.id) for new in jobs]
 
     def _enqueue_plain(self, tx: Transaction, new: NewJob) -> Enqueued:
@@ -78,7 +76,8 @@ class InAndOut(Keeper):
             tally, measured = (job.queue, job.task, state), (job.queue, job.task, "added")
             tx.tallies[tally] = tx.tallies.get(tally, 0) + 1
             tx.measures[measured] = tx.measures.get(measured, 0) + 1
-            if state == "queued":
+            # A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
+            if job.due_at is None or job.due_at < tx.now + _SOON:
                 tx.wakes = True
 
     def _enqueue_one(self, tx: Transaction, new: NewJob) -> Enqueued:

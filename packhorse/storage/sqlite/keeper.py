@@ -10,6 +10,7 @@ from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
+from packhorse.series import has_failed
 from packhorse.storage.contract import Storage
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database
@@ -26,8 +27,6 @@ from packhorse.storage.statements import load_statements
 from packhorse.turns import Turns
 
 SQL = load_statements("sqlite", job=JOB_COLUMNS)
-
-_FAILURES = frozenset({Kind.FAILED, Kind.BROKEN, Kind.HALTED})
 
 
 def place_of(job: Job) -> Place:
@@ -67,26 +66,29 @@ class Keeper(Storage):
             self._keep(tx, job, changes.promoted(job, tx.now))
         return len(due)
 
+    def _expire(self, tx: Transaction, limit: int) -> int:
+        """Abort what has waited or lived too long. Reserving does so first: nobody shall be handed such a job."""
+        over = [job_of(row) for row in tx.execute(SQL["expired_jobs"], (tx.now, limit)).fetchall()]
+        for job in over:
+            self._keep(tx, job, changes.expired(job, tx.now))
+        return len(over)
+
     # --- keeping --------------------------------------------------------------------------------------------------
 
-    def _keep(self, tx: Transaction, before: Job, change: Changed) -> Job:
+    def _keep(self, tx: Transaction, before: Job, change: Changed, ran: int | None = None) -> Job:
         """Write a changed job, its events, and what is counted; wake somebody when it came into line."""
         job = change.job
         tx.execute(UPDATE_JOB, changed_row(job))
         if job.args != before.args:
             self._keep_args(tx, [job])
-        self._note(tx, before, change)
-        return job
-
-    def _note(self, tx: Transaction, before: Job | None, change: Changed) -> None:
-        job = change.job
         tx.record(change.events)
-        tx.count(before, change)
-        tx.move(place_of(before) if before else None, place_of(job))
-        if job.cause is not None and any(event.kind in _FAILURES for event in change.events):
+        tx.count(before, job, ran)
+        tx.move(place_of(before), place_of(job))
+        if job.cause is not None and has_failed(before, job):
             self._count_failure(tx, job)
-        if job.state is QUEUED and (before is None or place_of(before) != place_of(job)):
+        if job.state is QUEUED and (place_of(before) != place_of(job) or job.rank < before.rank):
             tx.wakes = True
+        return job
 
     def _keep_args(self, tx: Transaction, jobs: Iterable[Job]) -> None:
         """Long arguments lie apart from the row, which is copied with every change of state."""
@@ -104,6 +106,7 @@ class Keeper(Storage):
         if not jobs:
             return
         numbers, ids = to_json([job.seq for job in jobs]), to_json([job.id for job in jobs])
+        tx.execute(SQL["remember_last_seq"], (max(job.seq for job in jobs),))
         tx.execute(SQL["delete_jobs"], (numbers,))
         tx.execute(SQL["delete_large_args"], (numbers,))
         tx.execute(SQL["delete_log"], (ids,))

@@ -93,7 +93,7 @@ def _walk(connection: sqlite3.Connection, order: Order, where: Filter, after: Pl
 
 def _walk_line(connection: sqlite3.Connection, where: Filter, after: Place | None) -> Iterator[Place]:
     start_rank, start_seq = after or (RANKS[0], -1)
-    for rank in range(start_rank, RANKS[-1] + 1):
+    for rank in range(max(start_rank, RANKS[0]), RANKS[-1] + 1):
         queues = [where.queue] if where.queue else _queues_of(connection, rank)
         behind = start_seq if rank == start_rank else -1
         lines = [
@@ -124,18 +124,19 @@ def _walk_finished(connection: sqlite3.Connection, state: str, after: Place | No
 
 def _walk_newest(connection: sqlite3.Connection, where: Filter, after: Place | None) -> Iterator[Place]:
     """The best index: the holder's, all held jobs, the queue's, or simply all jobs."""
-    conditions = ["seq < ?"]
+    conditions, order = ["seq < ?"], "seq"
     values: list[int | str] = [-after[0] if after else 1 << 62]
     if where.owner is not None:
         conditions.append("owner = ?")
         values.append(where.owner)
     elif where.states and where.states <= HELD:
-        conditions.append("owner IS NOT NULL")
+        # The pluses keep SQLite from walking over all jobs to have the few held ones in order.
+        conditions, order = ["+seq < ?", "owner IS NOT NULL"], "+seq"
     elif where.queue is not None:
         conditions.append("queue = ?")
         values.append(where.queue)
     return _rows(
-        connection, f"SELECT -seq FROM packhorse_job WHERE {' AND '.join(conditions)} ORDER BY seq DESC", values
+        connection, f"SELECT -seq FROM packhorse_job WHERE {' AND '.join(conditions)} ORDER BY {order} DESC", values
     )
 
 

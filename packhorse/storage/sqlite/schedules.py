@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import astuple, replace
 
+from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.job import NewJob
-from packhorse.storage.records import Enqueued, ScheduleInfo, Tick
+from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, told_ticks
 from packhorse.storage.sqlite.in_and_out import InAndOut
 from packhorse.storage.sqlite.keeper import SQL
 from packhorse.storage.sqlite.rows import from_json, to_json
@@ -39,15 +40,27 @@ class Schedules(InAndOut):
             schedule = self._schedule(tx, name)
             if schedule is None or schedule.paused_at is not None or schedule.next_at != slot or slot > tx.now:
                 return None
-            enqueued = self._enqueue(tx, jobs) if jobs else []
+            enqueued, told = self._enqueue_for_tick(tx, jobs, ticks)
             last_job_id = enqueued[-1].job_id if enqueued else schedule.last_job_id
-            self._put_schedule(tx, replace(schedule, next_at=next_at, last_at=slot, last_job_id=last_job_id))
-            for one in ticks:
+            last_at = max([slot, *(one.slot for one in told)])
+            self._put_schedule(tx, replace(schedule, next_at=next_at, last_at=last_at, last_job_id=last_job_id))
+            for one in told:
                 tx.execute(SQL["put_tick"], (one.schedule, one.slot, one.outcome, tx.now, one.job_id))
                 self._record_about(tx, Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
             return enqueued
 
         return self._db.write("tick", work)
+
+    def _enqueue_for_tick(
+        self, tx: Transaction, jobs: Sequence[NewJob], ticks: Sequence[Tick]
+    ) -> tuple[list[Enqueued], Sequence[Tick]]:
+        if not jobs:
+            return [], ticks
+        try:
+            enqueued = tx.nested(lambda own: self._enqueue(own, jobs))
+            return enqueued, told_ticks(ticks, jobs, enqueued)
+        except NotUnique:
+            return [], [replace(one, outcome="skipped", job_id=None) for one in ticks]
 
     def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
         return [Tick(*row) for row in self._db.read("ticks", SQL["latest_ticks"], (name, limit))]

@@ -3,6 +3,7 @@ it is newer. One process does it, the others wait for the write lock and find it
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ def prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mig
     if present == wanted:
         return
     if 0 < present < wanted:
-        _back_up(connection, path, present)
+        _back_up(connection, path, present)  # before the lock: a backup cannot be taken inside a transaction
     connection.execute("BEGIN IMMEDIATE")
     try:
         present = _version(connection)  # somebody may have been quicker
@@ -51,7 +52,8 @@ def prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mig
         )
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has rolled back by itself
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -65,11 +67,21 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _back_up(connection: sqlite3.Connection, path: Path, present: int) -> None:
-    """A copy of the file as it was, before its tables change."""
+    """A copy of the file as it was, before its tables change. One that is there already is the better one: it was taken
+    before anybody began. It is written under another name first, so that half a copy is never taken for a whole."""
     copy = path.with_name(f"{path.name}.schema{present}.bak")
-    with sqlite3.connect(copy) as target:
-        connection.backup(target)
+    if copy.exists():
+        return
+    draft = copy.with_name(f"{copy.name}.{os.getpid()}")
+    os.close(os.open(draft, os.O_CREAT | os.O_RDWR, 0o600))
+    target = sqlite3.connect(draft)
+    connection.backup(target)
+    is_unchanged = _version(target) == present
     target.close()
+    if is_unchanged:
+        draft.rename(copy)
+    else:
+        draft.unlink()  # somebody else was quicker and has its own copy
 
 
 def split(sql: str) -> list[str]:

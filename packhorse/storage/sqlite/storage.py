@@ -42,7 +42,7 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
         self.path = Path(path).absolute()
         self._turns = Turns()
         self._known = {}
-        self._last_line = ""
+        self._last_lines = {}
         self._bell = Bell(self.path, lambda: self._db.version())
         self._db = Database(
             self.path,
@@ -61,6 +61,8 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
                 f"{url!r} names no file",
                 hint="write sqlite:///jobs.db for a file here, sqlite:////var/lib/jobs.db for another place",
             )
+        if "\0" in unquote(rest):
+            raise BadURL(f"{url!r} has a NUL byte in it")
         if rest == "/:memory:":
             raise BadURL(f"{url!r}: a SQLite database in memory cannot be shared", hint="use memory://")
         return cls(unquote(rest[1:]), options=_options(url, query), now=now)
@@ -69,6 +71,7 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
         return self._now()
 
     def close(self) -> None:
+        self._known.clear()
         self._db.close()
 
     # --- wake-up --------------------------------------------------------------------------------------------------

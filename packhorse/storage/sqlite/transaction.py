@@ -7,13 +7,16 @@ just before it: a batch of a hundred jobs updates one tally, not a hundred.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TypeVar
 
-from packhorse.changes import Changed
 from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.series import MINUTES, Measures, measure
 from packhorse.storage.sqlite.rows import EventRow, event_row
+
+R = TypeVar("R")
 
 Place = tuple[str, str, str]
 """Where a job is counted: its queue, its task, its state."""
@@ -51,9 +54,9 @@ class Transaction:
         """Write these events with the commit."""
         self.event_rows.extend(event_row(event) for event in events)
 
-    def count(self, before: Job | None, change: Changed) -> None:
+    def count(self, before: Job | None, job: Job, ran: int | None) -> None:
         """Count a change for the charts."""
-        measure(self.measures, before, change)
+        measure(self.measures, before, job, ran)
 
     def move(self, before: Place | None, after: Place | None, number: int = 1) -> None:
         """Jobs went from one place to another; None: they came or went."""
@@ -63,7 +66,22 @@ class Transaction:
         if after is not None:
             tallies[after] = tallies.get(after, 0) + number
 
-    def absorb(self, other: Transaction) -> None:
+    def nested(self, work: Callable[[Transaction], R]) -> R:
+        """Do `work` as a part of this transaction that is undone alone if it fails."""
+        own = Transaction(self._connection, self.now)
+        self.execute("SAVEPOINT nested")
+        try:
+            result = work(own)
+        except Exception:
+            with suppress(sqlite3.Error):  # a full disk has rolled everything back by itself
+                self.execute("ROLLBACK TO nested")
+                self.execute("RELEASE nested")
+            raise
+        self.execute("RELEASE nested")
+        self._absorb(own)
+        return result
+
+    def _absorb(self, other: Transaction) -> None:
         """Take over what a finished call wants written."""
         self.event_rows += other.event_rows
         for tally, number in other.tallies.items():

@@ -24,13 +24,7 @@ class Upkeep(Keeper):
         return None if due_at is None else max(0, due_at - self.now())
 
     def expire(self, *, limit: int = 500) -> int:
-        def work(tx: Transaction) -> int:
-            over = [job_of(row) for row in tx.execute(SQL["expired_jobs"], (tx.now, limit)).fetchall()]
-            for job in over:
-                self._keep(tx, job, changes.expired(job, tx.now))
-            return len(over)
-
-        return self._db.write("expire", work)
+        return self._db.write("expire", lambda tx: self._expire(tx, limit))
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 
@@ -100,9 +94,13 @@ class Upkeep(Keeper):
         return len(old[:limit]), len(old) > limit
 
     def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
-        past = [row[0] for row in tx.execute(SQL["old_events"], (before, limit + 1)).fetchall()]
+        oldest = tx.execute(SQL["oldest_event"]).fetchone()
+        if oldest is None or oldest[0] > before:
+            return 0, False
+        past = [row[0] for row in tx.execute(SQL["old_events"], (limit + 1, before)).fetchall()]
         tx.execute(SQL["delete_events"], (to_json(past[:limit]),))
-        tx.execute(SQL["delete_ticks"], (before, limit))
+        tx.execute(SQL["delete_ticks"], (limit, before))
+        tx.execute(SQL["delete_failures"], (before,))
         return len(past[:limit]), len(past) > limit
 
     def roll_up(self) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from packhorse import changes
 from packhorse.errors import ClientNotFound
 from packhorse.event import Kind, Subject
@@ -34,10 +32,12 @@ class Workers(Keeper):
                 if tx.execute(SQL["beat_worker"], (tx.now, to_json(report), owner)).rowcount == 0:
                     unknown.append(owner)
             rows = tx.execute(SQL["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
-            stops = [Stop(Token(job_id, owner, fence), Reason(reason)) for job_id, owner, fence, reason in rows]
-            return Beat(tx.now, unknown, stops)
+            return Beat(tx.now, unknown, [_stop_of(row) for row in rows])
 
         return self._db.write("beat", work)
+
+    def stops(self, owners: Sequence[str]) -> list[Stop]:
+        return [_stop_of(row) for row in self._db.read("stops", SQL["jobs_to_stop"], (to_json(list(owners)),))]
 
     def leave(self, owner: str, *, why: str = "stopped") -> None:
         def work(tx: Transaction) -> None:
@@ -101,6 +101,7 @@ class Workers(Keeper):
             jobs = self._jobs(tx, job_ids)
             known = [job_id for job_id in job_ids if job_id in jobs]
             tx.executemany(SQL["add_subscriber"], [(job_id, client_id) for job_id in known])
+            tx.execute(SQL["touch_client"], (tx.now, client_id))
             return len(known)
 
         return self._db.write("subscribe", work)
@@ -113,6 +114,7 @@ class Workers(Keeper):
 
     def acknowledge(self, client_id: str, job_ids: Sequence[str]) -> int:
         def work(tx: Transaction) -> int:
+            tx.execute(SQL["touch_client"], (tx.now, client_id))
             jobs = self._jobs(tx, job_ids)
             return sum(self._acknowledge(tx, client_id, jobs[job_id]) for job_id in job_ids if job_id in jobs)
 
@@ -123,12 +125,17 @@ class Workers(Keeper):
             return False
         if tx.execute(SQL["delete_subscriber"], (job.id, client_id)).rowcount == 0:
             return False
-        handled = replace(changes.deleted(job, tx.now, None), kind=Kind.HANDLED, data={"client": client_id})
-        tx.record([handled])
+        tx.record([changes.handled(job, tx.now, client_id)])
         left = tx.execute(SQL["subscribers_of"], (job.id,)).fetchall()
-        if not left and not job.persistent:
+        holder = self._holder(tx, job.unique_key) if job.unique_key else None
+        if not left and not job.persistent and holder != job:
             self._remove(tx, [job], "subscribers")
         return True
+
+
+def _stop_of(row: Sequence[Any]) -> Stop:
+    job_id, owner, fence, reason = row
+    return Stop(Token(job_id, owner, fence), Reason(reason))
 
 
 def _worker_row(worker: WorkerInfo, now: int) -> tuple[Any, ...]:

@@ -15,14 +15,16 @@ from packhorse.errors import WorkerNotFound
 from packhorse.job import RANK_FORCED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
-from packhorse.storage.records import CheckIn, CheckInAnswer, LogKind, LogLine
+from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine
 from packhorse.storage.sqlite.keeper import SQL, Keeper
 from packhorse.storage.sqlite.rows import FIELDS, EventRow, job_of, to_json
 from packhorse.storage.sqlite.transaction import Place, Transaction
 
 _seq_of = itemgetter(FIELDS.index("seq"))
+
+
 _LINES_AT_ONCE = 100
-"""How many queues of one rank are looked at in one call; the next call goes on behind them."""
+"""How many queues of one rank share the turns at once."""
 
 
 class _Hand(NamedTuple):
@@ -55,40 +57,51 @@ class _Hand(NamedTuple):
 
 
 class Working(Keeper):
-    _last_line: str
+    _last_lines: dict[int, str]
 
     # --- reserve --------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.look()
-        return self._db.write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
+        jobs = self._db.write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
+        self._hand_bell_on(len(jobs), limit)
+        return jobs
+
+    def _hand_bell_on(self, got: int, limit: int) -> None:
+        """Woken for nothing: the ring was for somebody else. Got all that was asked for: there may be more."""
+        if got == 0:
+            self._bell.pass_on()
+        elif got >= limit:
+            self._bell.ring()
 
     def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if tx.execute(SQL["worker_exists"], (owner,)).fetchone() is None:
             raise WorkerNotFound(owner)
         self._promote(tx, 100)
+        self._expire(tx, 100)
         paused = {row[0] for row in tx.execute(SQL["paused_queues"]).fetchall()}
         every = sorted(queues)
         unpaused = [queue for queue in every if queue not in paused]
         taken: list[Job] = []
-        rank = -1
-        while len(taken) < limit:
-            rank = tx.execute(SQL["next_rank"], (rank,)).fetchone()[0]
-            if rank is None:
-                break
+        rank = tx.execute(SQL["next_rank"], (-1,)).fetchone()[0]
+        while rank is not None and len(taken) < limit:
             lines = self._lines(tx, rank, every if rank == RANK_FORCED else unpaused)
-            for queue, share in self._shares(tx, rank, lines, queues, limit - len(taken)).items():
+            left = limit - len(taken)
+            for queue, share in self._shares(tx, rank, lines, queues, left).items():
                 taken += self._take(tx, owner, rank, queue, share)
+            if len(lines) < _LINES_AT_ONCE:  # else this rank may have more
+                rank = tx.execute(SQL["next_rank"], (rank,)).fetchone()[0]
         return taken
 
     def _lines(self, tx: Transaction, rank: int, queues: Sequence[str]) -> list[str]:
-        """Which of these queues have jobs of this rank. With very many, the next call goes on behind the last."""
+        """Which of these queues have jobs of this rank. With very many, a part of them: the next call begins behind."""
         if len(queues) <= 1:
             return list(queues)
-        start = bisect_right(queues, self._last_line) if len(queues) > _LINES_AT_ONCE else 0
+        start = bisect_right(queues, self._last_lines.get(rank, "")) if len(queues) > _LINES_AT_ONCE else 0
         asked = to_json([*queues[start:], *queues[:start]])
         found = [row[0] for row in tx.execute(SQL["lines_with_jobs"], (asked, rank, _LINES_AT_ONCE)).fetchall()]
-        self._last_line = found[-1] if len(found) == _LINES_AT_ONCE else ""
+        if len(found) == _LINES_AT_ONCE:
+            self._last_lines[rank] = found[-1]
         return found
 
     def _shares(
@@ -154,10 +167,14 @@ class Working(Keeper):
         def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
             return self._finish(tx, outcomes), self._reserve(tx, owner, queues, limit)
 
-        return self._db.write("finish_and_reserve", work)
+        verdicts, jobs = self._db.write("finish_and_reserve", work)
+        self._hand_bell_on(len(jobs), limit)
+        return verdicts, jobs
 
     def _finish(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
         hands = self._hands(tx, [outcome.token for outcome in outcomes])
+        others = [outcome.token.job_id for outcome in outcomes if type(outcome) is not Completed]
+        jobs = self._jobs(tx, others) if others else {}
         verdicts: list[Verdict] = []
         completed: list[tuple[_Hand, Completed]] = []
         for outcome in outcomes:
@@ -170,8 +187,8 @@ class Working(Keeper):
             if type(outcome) is Completed:
                 completed.append((hand, outcome))
             else:
-                job = self._jobs(tx, [token.job_id])[token.job_id]
-                self._keep(tx, job, changes.settled(job, outcome, tx.now))
+                job = jobs[token.job_id]
+                self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
             # A second outcome of the same attempt in this batch finds it ended, as it should.
             hands[token.job_id] = hand.ended()
             verdicts.append(Verdict.ACCEPTED)
@@ -186,14 +203,14 @@ class Working(Keeper):
         for hand, outcome in completed:
             started_at = hand.started_at
             if hand.state == "reserved":
-                started_at = now - outcome.ago - outcome.ran
+                started_at = max(now - outcome.ago - outcome.ran, hand.queued_at or 0)
                 self._note_started(tx, hand, started_at)
             started_at = now if started_at is None else started_at
             begins = 1 if hand.state == "reserved" else 0
             rows.append((hand.owner, started_at, now, now, begins, outcome.result, hand.seq))
             tx.event_rows.append(hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}'))
             waited = 0 if hand.queued_at is None else started_at - hand.queued_at
-            runs.setdefault((hand.queue, hand.task, hand.state), []).append((now - started_at, waited))
+            runs.setdefault((hand.queue, hand.task, hand.state), []).append((outcome.ran, waited))
         tx.executemany(SQL["complete_job"], rows)
         for place, times in runs.items():
             queue, task, _ = place
@@ -212,12 +229,11 @@ class Working(Keeper):
 
     def _settle(self, tx: Transaction, token: Token, change: Callable[[Job], Changed]) -> Verdict:
         job = self._jobs(tx, [token.job_id]).get(token.job_id)
-        if job is None or job.fence != token.fence:
-            return Verdict.STALE
-        if job.owner == token.owner:
+        if job is not None and (job.owner, job.fence) == (token.owner, token.fence):
             self._keep(tx, job, change(job))
             return Verdict.ACCEPTED
-        return Verdict.REPEATED if (job.owner, job.last_owner) == (None, token.owner) else Verdict.STALE
+        has_ended = job is not None and (job.owner, job.last_owner, job.fence) == (None, token.owner, token.fence)
+        return Verdict.REPEATED if has_ended else Verdict.STALE
 
     # --- signs of life ----------------------------------------------------------------------------------------------
 
@@ -245,6 +261,7 @@ class Working(Keeper):
         return self._db.write("append_log", work)
 
     def _write_lines(self, tx: Transaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
-        rows = [(job.id, tx.now, job.attempts, line.kind.value, line.message) for line in lines]
+        rows = [(job.id, tx.now, job.attempts, line.kind.value, line.message[:LONGEST_LINE]) for line in lines]
         tx.executemany(SQL["put_log_line"], rows)
-        tx.execute(SQL["trim_log"], (job.id, keep))
+        if tx.execute(SQL["trim_log"], (job.id, keep)).rowcount > 0:
+            tx.execute(SQL["say_trimmed"], (DROPPED_LINES, job.id))

@@ -36,7 +36,7 @@ from packhorse.job import (
     Token,
     is_legal,
 )
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine, Retention, Steered
 from tests.storage.builders import (
@@ -131,6 +131,14 @@ def _release(storage: Storage, job: Job) -> None:
     assert storage.release([job.token], "stopping") == [Verdict.ACCEPTED]
 
 
+def _release_for_later(storage: Storage, job: Job) -> None:
+    assert storage.finish([Released(job.token, "unknown task", 5_000_000)]) == [Verdict.ACCEPTED]
+
+
+def _halt(storage: Storage, job: Job) -> None:
+    assert storage.finish([Halted(job.token, "its process was killed by SIGSEGV")]) == [Verdict.ACCEPTED]
+
+
 def _rescue(storage: Storage, job: Job) -> None:
     (rescued,) = storage.rescue_owner(WORKER, why="killed by signal 9")
     assert (rescued.job_id, rescued.owner) == (job.id, WORKER)
@@ -150,6 +158,14 @@ def _hand_backs(state: State) -> Iterator[Case]:
     def rescued_ran(job: Job, now: int) -> Changed:
         return changes.rescued(job, now, "killed by signal 9", ran=True)
 
+    def released_for_later(job: Job, now: int) -> Changed:
+        return changes.released(job, now, "unknown task", 5_000_000)
+
+    def halted(job: Job, now: int) -> Changed:
+        return changes.settled(job, Halted(job.token, "its process was killed by SIGSEGV"), now)
+
+    yield Case(Operation.RELEASE, state, SCHEDULED, _release_for_later, released_for_later)
+    yield Case(Operation.RESCUE, state, QUEUED, _halt, halted)
     yield Case(Operation.RELEASE, state, QUEUED, _release, released)
     yield Case(Operation.RELEASE, state, ABORTED, _release, released, {}, True)
     yield Case(Operation.RESCUE, state, QUEUED, _rescue, rescued)

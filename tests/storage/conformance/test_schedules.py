@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Placement, ScheduleInfo, Tick
-from tests.storage.builders import add, at_once, find_all, ids, new_job, stored, unique
+from tests.storage.builders import add, at_once, find_all, ids, new_job, recount, stored, tallies, unique
 
 
 def put(storage: Storage, name: str = "nightly", **options: Any) -> ScheduleInfo:
@@ -178,21 +177,24 @@ def test_a_slot_is_due_at_its_microsecond(storage: Storage, clock: TurnedClock) 
     assert (early, late) == (None, [])
 
 
-def test_a_tick_that_is_refused_leaves_nothing_behind(storage: Storage, clock: TurnedClock) -> None:
+def test_a_tick_whose_job_is_refused_is_skipped_and_the_schedule_goes_on(storage: Storage, clock: TurnedClock) -> None:
     schedule = put(storage, next_at=clock())
     add(storage, "holder", unique=unique())
 
-    with pytest.raises(NotUnique):
-        storage.tick(
-            "nightly",
-            schedule.next_at,
-            clock() + HOUR,
-            [new_job("j"), new_job(unique=unique(on_conflict="reject"))],
-            [tick_of(schedule)],
-        )
+    enqueued = storage.tick(
+        "nightly",
+        schedule.next_at,
+        clock() + HOUR,
+        [new_job("j"), new_job(unique=unique(on_conflict="reject"))],
+        [tick_of(schedule)],
+    )
 
-    assert (one(storage, "nightly"), storage.ticks("nightly")) == (schedule, [])
+    assert enqueued == []
+    assert one(storage, "nightly").next_at == clock() + HOUR
+    assert [tick.outcome for tick in storage.ticks("nightly")] == ["skipped"]
     assert ids(find_all(storage)) == ["holder"]
+    assert tallies(storage) == recount(storage)
+    assert storage.events(EventFilter(job_id="j")) == []
 
 
 def test_the_newest_tick_comes_first(storage: Storage, clock: TurnedClock) -> None:

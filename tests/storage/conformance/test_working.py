@@ -14,7 +14,7 @@ from packhorse.event import Kind
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, State, Token
 from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import CheckIn, CheckInAnswer, LogKind, LogLine
+from packhorse.storage.records import DROPPED_LINES, CheckIn, CheckInAnswer, LogKind, LogLine
 from tests.storage.builders import (
     FAILURE,
     WORKER,
@@ -199,7 +199,19 @@ def test_a_release_whose_answer_was_lost_can_be_sent_again(storage: Storage) -> 
 
     verdicts = storage.release([token], "stopping")
 
-    assert verdicts == [Verdict.REPEATED]
+    assert verdicts == [Verdict.STALE]
+    assert snapshot(storage, token.job_id) == before
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_a_late_outcome_after_a_release_is_stale_not_repeated(storage: Storage, name: str) -> None:
+    token = in_state(storage, RUNNING).token
+    storage.release([token], "stopping")
+    before = snapshot(storage, token.job_id)
+
+    verdicts = storage.finish([OUTCOMES[name](token)])
+
+    assert verdicts == [Verdict.STALE]
     assert snapshot(storage, token.job_id) == before
 
 
@@ -285,7 +297,7 @@ def test_a_token_twice_in_one_batch_counts_once(storage: Storage) -> None:
         storage.release([released, released], "stopping"),
     ]
 
-    assert verdicts == [[Verdict.ACCEPTED, Verdict.REPEATED]] * 3
+    assert verdicts == [[Verdict.ACCEPTED, Verdict.REPEATED]] * 2 + [[Verdict.ACCEPTED, Verdict.STALE]]
     assert stored(storage, started.job_id).attempts == 1
     assert stored(storage, finished.job_id).failures == 1
     assert kinds(storage, released.job_id) == [Kind.ADDED, Kind.RESERVED, Kind.READDED]
@@ -335,7 +347,7 @@ def test_a_released_job_is_in_line_again_and_nothing_is_counted(
 
     job = stored(storage, before.id)
     assert (job.state, job.rank, job.queued_at, job.owner) == (QUEUED, before.rank, clock(), None)
-    assert (job.failures, job.halts, job.losses, job.fence) == (0, 0, 0, before.fence)
+    assert (job.failures, job.halts, job.losses, job.fence) == (0, 0, 0, before.fence + 1)
 
 
 # --- check-ins and log lines ----------------------------------------------------------------------------------------
@@ -412,7 +424,15 @@ def test_above_the_limit_the_oldest_lines_go(storage: Storage) -> None:
     storage.append_log(token, [LogLine(str(number)) for number in range(8)], keep=5)
     storage.append_log(token, [LogLine("8"), LogLine("9")], keep=5)
 
-    assert [line.message for line in storage.log_lines(token.job_id)] == ["5", "6", "7", "8", "9"]
+    assert [line.message for line in storage.log_lines(token.job_id)] == [DROPPED_LINES, "6", "7", "8", "9"]
+
+
+def test_a_very_long_line_is_cut(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+
+    storage.append_log(token, [LogLine("x" * 50_000)])
+
+    assert [len(line.message) for line in storage.log_lines(token.job_id)] == [10_000]
 
 
 # --- many at once ---------------------------------------------------------------------------------------------------

@@ -1,11 +1,17 @@
 -- name: jobs_by_ids
 SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
 
--- name: jobs_by_seqs
-SELECT {job} FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
-
 -- name: last_seq
-SELECT coalesce(max(seq), 0) FROM packhorse_job
+SELECT max(
+    coalesce((SELECT max(seq) FROM packhorse_job), 0),
+    coalesce((SELECT CAST(value AS INTEGER) FROM packhorse_meta WHERE key = 'last_seq'), 0)
+)
+
+-- name: remember_last_seq
+-- Before the newest job goes: its number is never given again, or a list that is being paged would miss the next one.
+INSERT INTO packhorse_meta (key, value)
+SELECT 'last_seq', CAST(?1 AS TEXT) WHERE ?1 = (SELECT max(seq) FROM packhorse_job)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)
 
 -- name: put_large_args
 INSERT INTO packhorse_large_args (job, args) VALUES (?, ?)

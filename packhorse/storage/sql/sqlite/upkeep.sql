@@ -11,7 +11,7 @@ SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIM
 -- Held by an owner that is unknown, silent for a lease, or beating in the future.
 SELECT {job} FROM packhorse_job
 WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker WHERE beat_at BETWEEN ? AND ?)
-ORDER BY seq LIMIT ?
+ORDER BY +seq LIMIT ? -- the plus keeps SQLite from walking over all jobs to have the few held ones in order
 
 -- name: silent_workers
 SELECT id, subject FROM packhorse_worker
@@ -34,15 +34,23 @@ WHERE state = ? AND finished_at <= ? AND persistent = 0
   )
 ORDER BY finished_at, seq LIMIT ?
 
+-- name: oldest_event
+SELECT at FROM packhorse_event ORDER BY id LIMIT 1
+
 -- name: old_events
--- The newest always stays, so that ids never begin anew.
-SELECT id FROM packhorse_event WHERE at <= ? AND id < (SELECT max(id) FROM packhorse_event) ORDER BY id LIMIT ?
+-- Only the oldest are looked at. The newest always stays, so that ids never begin anew.
+SELECT id FROM (SELECT id, at FROM packhorse_event ORDER BY id LIMIT ?)
+WHERE at <= ? AND id < (SELECT max(id) FROM packhorse_event)
 
 -- name: delete_events
 DELETE FROM packhorse_event WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: delete_ticks
-DELETE FROM packhorse_tick WHERE id IN (SELECT id FROM packhorse_tick WHERE at <= ? ORDER BY id LIMIT ?)
+DELETE FROM packhorse_tick
+WHERE id IN (SELECT id FROM (SELECT id, at FROM packhorse_tick ORDER BY id LIMIT ?) WHERE at <= ?)
+
+-- name: delete_failures
+DELETE FROM packhorse_failure WHERE last_at <= ?
 
 -- name: fold_measures
 INSERT INTO packhorse_measure (level, at, queue, task, counted, amount)

@@ -24,6 +24,9 @@ SELECT joined_at FROM packhorse_client WHERE id = ?
 -- name: put_client
 INSERT OR REPLACE INTO packhorse_client (id, name, info, joined_at, beat_at) VALUES (?, ?, ?, ?, ?)
 
+-- name: touch_client
+UPDATE packhorse_client SET beat_at = ? WHERE id = ?
+
 -- name: all_clients
 SELECT id, name, info, joined_at, beat_at FROM packhorse_client ORDER BY joined_at, id
 

@@ -71,3 +71,7 @@ INSERT INTO packhorse_log_line (job_id, at, attempt, kind, message) VALUES (?, ?
 DELETE FROM packhorse_log_line WHERE job_id = ?1 AND id <= (
     SELECT id FROM packhorse_log_line WHERE job_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2
 )
+
+-- name: say_trimmed
+UPDATE packhorse_log_line SET message = ?, kind = 'log'
+WHERE id = (SELECT min(id) FROM packhorse_log_line WHERE job_id = ?)

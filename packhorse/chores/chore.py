@@ -1,0 +1,24 @@
+"""What a chore is; the foreman's timer knows nothing else of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+IsSteady = Callable[[], bool]
+"""Whether this foreman's heartbeats have been accepted for a whole lease without a gap."""
+
+
+class Chore(Protocol):
+    """One duty. `run` raises what the storage raises; the timer waits and goes on."""
+
+    @property
+    def name(self) -> str:
+        """What logs call it."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two runs, unless `run` says otherwise."""
+
+    def run(self) -> float | None:
+        """Do what is to be done now. Answers in how many seconds it wants to run again; None: its interval."""

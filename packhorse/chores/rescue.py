@@ -1,0 +1,50 @@
+"""Rescue: the jobs of workers that have fallen silent are taken back.
+
+A foreman sees its own workers die and rescues their jobs at once; this is for those whose foreman is gone as well. It
+keeps still until the foreman is steady: after an outage everybody seems silent, and would lose all they hold.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from packhorse.chores.chore import IsSteady
+from packhorse.clock import SECOND
+from packhorse.event import Subject
+from packhorse.settings import Settings
+from packhorse.storage import Storage
+
+log = logging.getLogger("packhorse.chores")
+
+
+class Rescue:
+    """What a lone foreman finds on its first round was lost before it came: the whole application had died, and those
+    jobs go first."""
+
+    name = "rescue"
+
+    def __init__(self, storage: Storage, settings: Settings, is_steady: IsSteady) -> None:
+        self._storage = storage
+        self._lease = settings.lease
+        self._why = f"its worker was silent for {settings.shown('lease')}"
+        self._is_steady = is_steady
+        self._is_first_round = True
+        self.interval = settings.heartbeat / SECOND
+
+    def run(self) -> float | None:
+        """Rescue until nothing is left, or the foreman is steady no more."""
+        if not self._is_steady():
+            return None
+        recovered = self._is_first_round and self._is_alone()
+        while self._is_steady():
+            rescued = self._storage.rescue(lease=self._lease, why=self._why, recovered=recovered)
+            self._is_first_round = False
+            if not rescued:
+                break
+            log.warning("rescued %d jobs of silent workers", len(rescued))
+        return None
+
+    def _is_alone(self) -> bool:
+        alive_since = self._storage.now() - self._lease
+        foremen = [each for each in self._storage.workers() if each.subject is Subject.FOREMAN]
+        return sum(foreman.beat_at >= alive_since for foreman in foremen) <= 1

@@ -1,0 +1,253 @@
+"""Subscribers: clients that want to know what became of jobs.
+
+`app.client(name)` makes one. It shows that it lives every few seconds; one that is silent for `client_timeout` is
+forgotten with its subscriptions. Until then every outcome is kept for it and delivered at least once: it comes again,
+to this process or to the next that goes by the name, until it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from packhorse.clock import SECOND, Duration, microseconds
+from packhorse.errors import BadValue, ClientNotFound, StorageError
+from packhorse.ids import new_id
+from packhorse.job import Job
+from packhorse.job_handle import JobHandle
+from packhorse.storage import BATCH
+from packhorse.storage.records import ClientInfo
+from packhorse.task import check_name
+
+if TYPE_CHECKING:
+    from packhorse.app import Packhorse
+
+Jobs = JobHandle[Any] | str | Iterable[JobHandle[Any] | str]
+"""A job, its id, or several of them."""
+
+_PAGE = 100
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two looks at what has ended
+
+log = logging.getLogger("packhorse.subscriber")
+
+
+class Client:
+    """One subscriber. Processes that go by the same name are one client, and share its outcomes."""
+
+    def __init__(self, app: Packhorse, name: str | None = None) -> None:
+        from socket import gethostname  # which few programs need
+
+        self._app = app
+        self._is_named = name is not None
+        self.id = new_id() if name is None else check_name(name, "client name")
+        info = {"host": gethostname(), "pid": os.getpid()}
+        self._info = ClientInfo(self.id, name or "", info)
+        self._wanted: set[str] = set()  # subscribed to here and not acknowledged
+        self._timeout = app.settings.client_timeout / SECOND
+        self._closed = threading.Event()
+        self._join()
+        threading.Thread(target=self._live, name=f"packhorse-client-{self.id}", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"<Client {self.id}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Show no more signs of life, and end whoever waits for outcomes. A client with a name may come back within
+        `client_timeout` and finds all that ended meanwhile; one without goes at once."""
+        self._stop()
+        if not self._is_named:
+            with suppress(StorageError):  # then it will be forgotten a little later
+                self._app.storage.leave_client(self.id)
+
+    def leave(self) -> None:
+        """Close it for good: its subscriptions end, and jobs that only it held are kept no longer."""
+        self._stop()
+        self._app.storage.leave_client(self.id)
+
+    def _stop(self) -> None:
+        self._closed.set()
+        if self in self._app._clients:
+            self._app._clients.remove(self)
+
+    # --- subscribing ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, *jobs: Jobs) -> int:
+        """Want the outcomes of these jobs, which are kept until it has them. Answers how many of the jobs exist.
+
+        A job may end and go before anybody subscribes; `task.using(subscriber=client.id)` is there from the start.
+        """
+        found = 0
+        for ids in _batches(_ids_of(jobs)):
+            self._wanted.update(ids)
+            try:
+                found += self._app.storage.subscribe(self.id, ids)
+            except ClientNotFound:
+                self._join()
+                found += self._app.storage.subscribe(self.id, ids)
+        return found
+
+    def acknowledge(self, *jobs: Jobs) -> int:
+        """These outcomes are handled and need not come again. Answers how many of them had been kept for it."""
+        ids = _ids_of(jobs)
+        handled = sum(self._app.storage.acknowledge(self.id, batch) for batch in _batches(ids))
+        self._wanted.difference_update(ids)
+        return handled
+
+    def outcomes(self, timeout: Duration | None = None) -> Iterator[JobHandle[Any]]:
+        """The jobs that have ended, the oldest first, each once; waits for more until the client is closed, or until
+        none has come for `timeout`. What is not acknowledged comes again when this is called again.
+
+        >>> for job in client.outcomes(timeout=0): client.acknowledge(job)
+        """
+        shown: set[str] = set()
+        pauses = _Pauses(timeout)
+        while not self._closed.is_set():
+            fresh = self._fresh(shown)
+            yield from (JobHandle(self._app, job.id, record=job) for job in fresh)
+            pause = pauses.after(bool(fresh))
+            if pause is None:
+                return
+            self._closed.wait(pause)
+
+    def handle(self, function: Callable[[JobHandle[Any]], Any], timeout: Duration | None = None) -> int:
+        """Call `function` with each job that has ended, and acknowledge it when that returned; goes on as `outcomes`
+        does. An error ends it, and its job comes again. Answers how many were handled."""
+        handled = 0
+        for job in self.outcomes(timeout):
+            function(job)
+            self.acknowledge(job)
+            handled += 1
+        return handled
+
+    def _fresh(self, shown: set[str]) -> list[Job]:
+        """What has ended and was not shown yet; `shown` is brought up to date."""
+        # Shown ones that wait for their acknowledgement still come first, so there must be room behind them.
+        found = self._app.storage.outcomes_for(self.id, limit=min(len(shown) + _PAGE, BATCH))
+        fresh = [job for job in found if job.id not in shown]
+        shown.intersection_update(job.id for job in found)
+        shown.update(job.id for job in fresh)
+        return fresh
+
+    # --- the same for coroutines ----------------------------------------------------------------------------------
+
+    async def asubscribe(self, *jobs: Jobs) -> int:
+        """`subscribe`, for coroutines."""
+        return await self._app._courier.call(self.subscribe, *jobs)
+
+    async def aacknowledge(self, *jobs: Jobs) -> int:
+        """`acknowledge`, for coroutines."""
+        return await self._app._courier.call(self.acknowledge, *jobs)
+
+    async def aoutcomes(self, timeout: Duration | None = None) -> AsyncIterator[JobHandle[Any]]:
+        """`outcomes`, for coroutines: `async for job in client.aoutcomes()`."""
+        from asyncio import sleep
+
+        shown: set[str] = set()
+        pauses = _Pauses(timeout)
+        while not self._closed.is_set():
+            fresh = await self._app._courier.call(self._fresh, shown)
+            for job in fresh:
+                yield JobHandle(self._app, job.id, record=job)
+            pause = pauses.after(bool(fresh))
+            if pause is None:
+                return
+            await sleep(pause)
+
+    async def ahandle(
+        self, function: Callable[[JobHandle[Any]], Awaitable[Any]], timeout: Duration | None = None
+    ) -> int:
+        """`handle`, for coroutines; `function` is an `async def`."""
+        handled = 0
+        async for job in self.aoutcomes(timeout):
+            await function(job)
+            await self.aacknowledge(job)
+            handled += 1
+        return handled
+
+    async def aclose(self) -> None:
+        """`close`, for coroutines."""
+        await self._app._courier.call(self.close)
+
+    async def aleave(self) -> None:
+        """`leave`, for coroutines."""
+        await self._app._courier.call(self.leave)
+
+    # --- being alive ----------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        pause = min(self._app.settings.heartbeat / SECOND, self._timeout / 3)
+        while not self._closed.wait(pause):
+            try:
+                self._beat()
+            except StorageError as error:
+                log.warning("client %s cannot show that it lives: %s", self.id, error)
+
+    def _beat(self) -> None:
+        silent_for = _seconds() - self._seen_at
+        self._join()
+        if silent_for > self._timeout:
+            log.warning("client %s was silent for %.0f s and may have been forgotten", self.id, silent_for)
+            for ids in _batches(list(self._wanted)):
+                self._app.storage.subscribe(self.id, ids)
+
+    def _join(self) -> None:
+        self._app.storage.join_client(self._info)
+        self._seen_at = _seconds()
+
+
+class _Pauses:
+    """How long to sleep after each look: short at first, then longer, until none has come for `timeout`."""
+
+    def __init__(self, timeout: Duration | None) -> None:
+        self._timeout = None if timeout is None else microseconds(timeout, "timeout") / SECOND
+        self._restart()
+
+    def _restart(self) -> None:
+        self._pause = _FIRST_PAUSE
+        self._deadline = None if self._timeout is None else time.monotonic() + self._timeout
+
+    def after(self, some_came: bool) -> float | None:
+        """Seconds to sleep now; None: no more."""
+        if some_came:
+            self._restart()
+            return 0.0
+        left = self._pause if self._deadline is None else self._deadline - time.monotonic()
+        pause, self._pause = self._pause, min(self._pause * 1.5, _LONGEST_PAUSE)
+        return min(pause, left) if left > 0 else None
+
+
+def _ids_of(jobs: Iterable[Jobs]) -> list[str]:
+    ids: list[str] = []
+    for job in jobs:
+        if isinstance(job, JobHandle):
+            ids.append(job.id)
+        elif isinstance(job, str):
+            ids.append(job)
+        elif isinstance(job, Iterable):
+            ids += _ids_of(job)
+        else:
+            raise BadValue(f"this is neither a job nor its id: {job!r}")
+    return ids
+
+
+def _batches(ids: list[str]) -> Iterator[list[str]]:
+    return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+
+
+def _seconds() -> float:
+    """Seconds by a clock that goes on while the machine sleeps, where there is one."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()

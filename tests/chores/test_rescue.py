@@ -1,0 +1,101 @@
+"""Rescue: only by a foreman that is steady, and until nothing is left."""
+
+from __future__ import annotations
+
+from packhorse.chores.rescue import Rescue
+from packhorse.clock import SECOND, TurnedClock
+from packhorse.event import Kind, Subject
+from packhorse.job import HELD, QUEUED, RANK_HALTED, RANK_RECOVERED, RUNNING
+from packhorse.settings import Settings
+from packhorse.storage.memory import Memory
+from packhorse.storage.records import Filter, WorkerInfo
+from tests.storage.builders import add, history, in_state, join, stored
+
+
+def rescue(storage: Memory, *steady: bool) -> Rescue:
+    """A chore of a foreman that is steady, or, asked again and again, as is said."""
+    answers = iter(steady)
+    return Rescue(storage, Settings(), lambda: next(answers, True))
+
+
+def test_the_jobs_of_a_silent_worker_are_taken_back(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, RUNNING)
+    clock.turn(16)
+
+    rescue(storage).run()
+
+    assert stored(storage, job.id).state is QUEUED
+    assert storage.workers() == []
+    (halted,) = (event for event in history(storage, job.id) if event.kind is Kind.HALTED)
+    assert halted.data == {"why": "its worker was silent for 15s", "halts": 1}
+
+
+def test_the_jobs_of_a_live_worker_are_left_alone(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, RUNNING)
+    clock.turn(15)
+
+    rescue(storage).run()
+
+    assert stored(storage, job.id).state is RUNNING
+
+
+def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, RUNNING)
+    clock.turn(60)
+
+    rescue(storage, False).run()
+
+    assert stored(storage, job.id).state is RUNNING
+
+
+def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: TurnedClock):
+    for _ in range(1_001):
+        add(storage)
+    storage.reserve(join(storage), {"mail": 1}, 1_001)
+    clock.turn(60)
+
+    rescue(storage).run()
+
+    assert (storage.count(Filter(states=HELD)).number, storage.workers()) == (0, [])
+
+
+def test_it_stops_when_the_foreman_is_steady_no_more(storage: Memory, clock: TurnedClock):
+    for _ in range(501):
+        add(storage)
+    storage.reserve(join(storage), {"mail": 1}, 501)
+    clock.turn(60)
+
+    rescue(storage, True, True, False).run()
+
+    assert storage.count(Filter(states=HELD)).number == 1
+
+
+def test_what_a_lone_foreman_finds_at_first_goes_before_all_others(storage: Memory, clock: TurnedClock):
+    at_first, later = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
+    storage.join(WorkerInfo("f", Subject.FOREMAN))
+    clock.turn(10)
+    storage.beat({"f": {}, "bob": {}})
+    chore = rescue(storage)
+
+    clock.turn(10)
+    chore.run()
+    clock.turn(10)
+    chore.run()
+
+    assert stored(storage, at_first.id).rank == RANK_RECOVERED
+    assert stored(storage, later.id).rank == RANK_HALTED
+
+
+def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, RUNNING)
+    clock.turn(16)
+    for foreman in ("f", "g"):
+        storage.join(WorkerInfo(foreman, Subject.FOREMAN))
+
+    rescue(storage).run()
+
+    assert stored(storage, job.id).rank == RANK_HALTED
+
+
+def test_it_comes_round_with_the_heartbeat(storage: Memory):
+    assert Rescue(storage, Settings(heartbeat=2 * SECOND), lambda: True).interval == 2.0

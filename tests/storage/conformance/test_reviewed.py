@@ -1,0 +1,161 @@
+"""Cases that a careful reader found: each was once answered wrongly by a storage."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Reason, State
+from packhorse.outcome import Completed, Failed
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import ClientInfo, Filter, LogLine, Placement, Retention, Span
+from tests.storage.builders import (
+    FAILURE,
+    WORKER,
+    add,
+    finish,
+    ids,
+    in_state,
+    join,
+    new_job,
+    run,
+    stored,
+    take,
+    unique,
+)
+
+
+def test_an_expired_job_is_not_handed_out(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage, expires=60 * SECOND)
+    join(storage)
+    clock.turn("1d")
+
+    assert storage.reserve(WORKER, {job.queue: 1}, 10) == []
+    assert stored(storage, job.id).state is ABORTED
+
+
+def test_acknowledging_does_not_free_a_key_whose_period_runs(storage: Storage) -> None:
+    storage.join_client(ClientInfo("ann"))
+    job = in_state(storage, COMPLETED, unique=unique(period=HOUR), subscriber="ann")
+
+    storage.acknowledge("ann", [job.id])
+
+    (answer,) = storage.enqueue([new_job(unique=unique(period=HOUR))])
+    assert (answer.job_id, answer.placement) == (job.id, Placement.KEPT)
+
+
+@pytest.mark.parametrize("state", [DEAD, ABORTED])
+def test_a_job_that_came_to_nothing_does_not_hold_its_key_for_the_period(storage: Storage, state: State) -> None:
+    in_state(storage, state, unique=unique(period=HOUR))
+
+    (answer,) = storage.enqueue([new_job("next", unique=unique(period=HOUR))])
+
+    assert answer.job_id == "next"
+
+
+def test_new_arguments_do_not_hide_how_often_a_job_has_killed_its_worker(storage: Storage) -> None:
+    job = in_state(storage, RUNNING, unique=unique(), max_halts=2)
+    storage.rescue_owner(WORKER, why="killed")
+    storage.enqueue([new_job(queue=job.queue, unique=unique(on_conflict="replace"), max_halts=2, args='{"new": 1}')])
+
+    run(storage, stored(storage, job.id))
+    storage.rescue_owner(WORKER, why="killed")
+
+    assert (stored(storage, job.id).state, stored(storage, job.id).halts) == (DEAD, 2)
+
+
+def test_all_queues_of_a_rank_come_before_the_next_rank_also_with_very_many(storage: Storage) -> None:
+    queues = {f"q{number:03}": 1 for number in range(150)}
+    storage.enqueue([new_job(queue=queue, priority=10) for queue in queues])
+    storage.enqueue([new_job("low", queue="q000", priority=1)])
+    join(storage)
+
+    taken = storage.reserve(WORKER, queues, 120)
+
+    assert len(taken) == 120
+    assert "low" not in ids(taken)
+
+
+def test_a_list_that_is_being_paged_does_not_miss_jobs_after_the_newest_was_deleted(storage: Storage) -> None:
+    first = [add(storage) for _ in range(3)]
+    storage.delete([first[-1].id])
+    later = add(storage)
+
+    assert later.seq > first[-1].seq
+
+
+def test_the_chart_shows_how_long_a_job_ran_not_how_late_it_was_told(storage: Storage, clock: TurnedClock) -> None:
+    job = take(storage, add(storage))
+    clock.turn(300)
+
+    finish(storage, Completed(job.token, "1", ran=1_000, ago=299 * SECOND))
+
+    assert sum(point.values.get("ran", 0) for point in storage.series(Span.TWO_HOURS)) == 1_000
+
+
+def test_a_job_never_starts_before_it_was_queued(storage: Storage) -> None:
+    job = take(storage, add(storage))
+
+    finish(storage, Completed(job.token, "1", ran=HOUR))
+
+    assert stored(storage, job.id).started_at == job.queued_at
+
+
+def test_a_final_timeout_counts_as_a_failed_attempt(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+
+    finish(storage, Failed(job.token, FAILURE, reason=Reason.JOB_TIMEOUT, ran=5))
+
+    counted = storage.totals()
+    assert (counted["failed"], counted["aborted"], counted["ran"]) == (1, 1, 5)
+    assert len(storage.failures()) == 1
+
+
+def test_forcing_a_queued_job_wakes_a_worker(storage: Storage) -> None:
+    job = add(storage)
+    join(storage)
+    storage.pause(job.queue)
+    storage.reserve(WORKER, {job.queue: 1}, 1)
+
+    storage.force_start([job.id])
+
+    assert storage.wait(5.0)
+    assert stored(storage, job.id).rank == RANK_FORCED
+
+
+def test_causes_of_long_ago_are_forgotten(storage: Storage, clock: TurnedClock) -> None:
+    finish(storage, Failed(in_state(storage, RUNNING).token, FAILURE))
+    clock.turn("40d")
+
+    storage.prune(Retention(events=30 * DAY))
+
+    assert storage.failures() == []
+
+
+def test_a_client_that_calls_is_alive(storage: Storage, clock: TurnedClock) -> None:
+    storage.join_client(ClientInfo("ann"))
+    job = add(storage)
+    for _ in range(5):
+        clock.turn("20m")
+        storage.subscribe("ann", [job.id])
+
+    storage.prune(Retention(clients=HOUR))
+
+    assert [client.id for client in storage.clients()] == ["ann"]
+
+
+def test_a_log_of_no_lines_keeps_none(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+
+    storage.append_log(token, [LogLine("gone")], keep=0)
+
+    assert storage.log_lines(token.job_id) == []
+
+
+def test_a_page_of_nothing_still_leads_on(storage: Storage) -> None:
+    jobs = [add(storage) for _ in range(3)]
+
+    page = storage.find(Filter(states=frozenset({QUEUED})), limit=1)
+
+    assert ids(page.jobs) == [jobs[0].id]
+    assert page.next is not None
