@@ -74,9 +74,10 @@ class Bell:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
                 is_awake = _deliver(sender, path, hops)
-            path.unlink()
         except OSError:
             return False  # it has woken up by itself
+        with contextlib.suppress(OSError):  # the sleeper may have been quicker
+            path.unlink()
         return is_awake
 
     # --- sleeping -------------------------------------------------------------------------------------------------

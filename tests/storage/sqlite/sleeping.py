@@ -1,0 +1,25 @@
+"""A worker that sleeps beside the bell, and says of each job when it woke up for it.
+
+Run by `test_bell.py`; the arguments are the file and how many jobs to wait for.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from packhorse.storage.records import WorkerInfo
+from packhorse.storage.sqlite import SQLite
+
+
+def main(path: str, rounds: int) -> None:
+    storage = SQLite(path)
+    storage.join(WorkerInfo(id="sleeper"))
+    for _ in range(rounds):
+        while not (jobs := storage.reserve("sleeper", {"mail": 1}, 1)):
+            storage.wait(20)
+        print(jobs[0].id, time.monotonic(), flush=True)  # one clock for all processes
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,373 @@
+"""When the file cannot be used as it is: what callers are told, and that nothing is half-written.
+
+Whatever happens to the file, no error of the driver or of the operating system reaches a caller as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageUnavailable
+from packhorse.storage.records import Filter
+from packhorse.storage.sqlite import SQLite
+from packhorse.storage.sqlite.database import Options
+from tests.children import in_child
+from tests.storage.builders import add, find_all, ids, join, new_job, new_jobs, recount, tallies
+
+PAGE = 4_096
+
+# One call of each way into the file: a write, a read, the reading that precedes reserving, and sleeping.
+CALLS: dict[str, Callable[[SQLite], object]] = {
+    "enqueue": lambda storage: storage.enqueue([new_job("new")]),
+    "find": lambda storage: storage.find(Filter()),
+    "reserve": lambda storage: storage.reserve("ann", {"mail": 1}, 1),
+    "wait": lambda storage: storage.wait(0.01),
+    "health": lambda storage: storage.health(),
+}
+NAMED_CALLS = [pytest.param(call, id=name) for name, call in CALLS.items()]
+
+
+def impatient(path: Path) -> SQLite:
+    return SQLite(path, options=Options(patience=0.2))
+
+
+def told(call: Callable[[SQLite], object], path: Path) -> str:
+    """What a caller is told: the kind of the error and its text, or that all is well."""
+    storage = impatient(path)
+    try:
+        call(storage)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    else:
+        return "well"
+    finally:
+        storage.close()
+
+
+def with_jobs(path: Path, *job_ids: str) -> Path:
+    storage = SQLite(path)
+    join(storage)
+    for job_id in job_ids or ("before",):
+        add(storage, job_id)
+    storage.close()
+    return path
+
+
+# --- a place where no file can be -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", NAMED_CALLS)
+def test_a_missing_directory_is_named(call: Callable[[SQLite], object], tmp_path: Path) -> None:
+    storage = SQLite(tmp_path / "nowhere" / "jobs.db")
+
+    with pytest.raises(StorageUnavailable, match=r"there is no directory .*nowhere - make it first"):
+        call(storage)
+
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("call", NAMED_CALLS)
+def test_a_directory_in_the_files_place_is_named(call: Callable[[SQLite], object], tmp_path: Path) -> None:
+    storage = SQLite(tmp_path)
+
+    with pytest.raises(StorageUnavailable, match=r"is a directory - name a file in it"):
+        call(storage)
+
+
+def test_a_file_in_the_directorys_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("not a directory")
+
+    with pytest.raises(StorageUnavailable, match="there is no directory"):
+        SQLite(tmp_path / "notes" / "jobs.db").get("job")
+
+
+@pytest.mark.parametrize("call", NAMED_CALLS)
+def test_a_name_that_is_too_long_for_the_file_system_is_refused(
+    call: Callable[[SQLite], object], tmp_path: Path
+) -> None:
+    with pytest.raises(StorageUnavailable, match="File name too long"):
+        call(SQLite(tmp_path / ("x" * 300)))
+
+
+def test_a_storage_that_could_not_be_opened_works_once_the_place_is_there(tmp_path: Path) -> None:
+    storage = SQLite(tmp_path / "later" / "jobs.db")
+    with pytest.raises(StorageUnavailable):
+        storage.enqueue([new_job("too-early")])
+
+    (tmp_path / "later").mkdir()
+    add(storage, "in-time")
+
+    assert ids(find_all(storage)) == ["in-time"]
+    storage.close()
+
+
+# --- permissions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def common() -> Iterator[Path]:
+    """A directory that everybody may use; the one that pytest gives is the user's own."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o777)
+    yield directory
+    directory.chmod(0o777)
+    shutil.rmtree(directory)
+
+
+def told_to_nobody(path: Path) -> dict[str, str]:
+    """What another user is told, by call."""
+    answer: dict[str, str] = in_child(lambda: {name: told(call, path) for name, call in CALLS.items()}, as_nobody=True)
+    return answer
+
+
+def test_a_file_that_may_only_be_read_is_read_and_not_written(common: Path) -> None:
+    path = with_jobs(common / "jobs.db")
+    path.chmod(0o444)
+
+    answers = told_to_nobody(path)
+
+    assert (answers["find"], answers["health"]) == ("well", "well")
+    assert answers["enqueue"].startswith(f"StorageReadOnly: cannot write to {path}")
+    assert "check the permissions of file and directory" in answers["enqueue"]
+
+
+def test_a_directory_that_may_not_be_written_is_told_in_our_words(common: Path) -> None:
+    path = with_jobs(common / "jobs.db")
+    path.chmod(0o666)
+    common.chmod(0o555)
+
+    answers = told_to_nobody(path)
+
+    assert {answer.partition(":")[0] for answer in answers.values()} == {"StorageReadOnly"}
+    assert all("check the permissions of file and directory" in answer for answer in answers.values())
+
+
+def test_a_new_file_in_a_directory_that_may_not_be_written_is_refused(common: Path) -> None:
+    common.chmod(0o555)
+
+    answers = told_to_nobody(common / "jobs.db")
+
+    assert set(answers.values()) == {f"StorageUnavailable: cannot create {common / 'jobs.db'} (Permission denied)"}
+
+
+def test_a_file_that_may_not_even_be_read_is_told_in_our_words(common: Path) -> None:
+    path = with_jobs(common / "jobs.db")
+    path.chmod(0o000)
+
+    answers = told_to_nobody(path)
+
+    assert {answer.partition("(")[0] for answer in answers.values()} == {f"StorageUnavailable: cannot open {path} "}
+
+
+def test_a_directory_that_may_not_be_entered_is_told_in_our_words(common: Path) -> None:
+    path = with_jobs(common / "jobs.db")
+    common.chmod(0o000)
+
+    answers = told_to_nobody(path)
+
+    assert {answer.partition(":")[0] for answer in answers.values()} == {"StorageUnavailable"}
+
+
+# --- not ours, or damaged -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", NAMED_CALLS)
+@pytest.mark.parametrize("text", [pytest.param("a note\n", id="short"), pytest.param("a list\n" * 1_000, id="long")])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(
+    text: str, call: Callable[[SQLite], object], path: Path
+) -> None:
+    path.write_text(text)
+
+    with pytest.raises(NotADatabase, match=r"is not a SQLite database - name another file"):
+        call(SQLite(path))
+
+    assert path.read_text() == text
+
+
+def test_an_empty_file_becomes_a_database(path: Path) -> None:
+    path.touch()
+    storage = SQLite(path)
+
+    add(storage, "job")
+
+    assert ids(find_all(storage)) == ["job"]
+    storage.close()
+
+
+def damage(path: Path, table: str) -> None:
+    """Overwrite the first page of one table."""
+    connection = sqlite3.connect(path)
+    root = 1
+    if table != "sqlite_schema":
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek(PAGE * (root - 1) + (100 if root == 1 else 0))
+        file.write(b"\xff" * 2_000)
+
+
+@pytest.mark.parametrize("table", ["packhorse_job", "packhorse_job_id", "packhorse_event", "packhorse_tally"])
+def test_a_damaged_table_is_told_and_stops_the_call_whole(table: str, path: Path) -> None:
+    with_jobs(path)
+    damage(path, table)
+    storage = SQLite(path)
+
+    with pytest.raises(StorageError, match=r"is damaged \(.*\) - restore a backup") as raised:
+        storage.enqueue(new_jobs(3))
+
+    assert type(raised.value) is StorageError  # not one that says: try again
+    assert storage.health().kind == "sqlite"
+    storage.close()
+
+
+@pytest.mark.parametrize("call", NAMED_CALLS)
+@pytest.mark.parametrize("table", ["packhorse_meta", "sqlite_schema"])
+def test_a_file_with_a_damaged_beginning_is_told_by_every_call(
+    table: str, call: Callable[[SQLite], object], path: Path
+) -> None:
+    with_jobs(path)
+    damage(path, table)
+
+    with pytest.raises(StorageError, match="is damaged"):
+        call(SQLite(path))
+
+
+def test_a_file_that_was_cut_off_is_told(path: Path) -> None:
+    with_jobs(path)
+    os.truncate(path, PAGE + 1_000)
+
+    with pytest.raises(StorageError, match="is damaged"):
+        SQLite(path).enqueue([new_job()])
+
+
+# --- no room --------------------------------------------------------------------------------------------------------
+
+
+LONG_ARGS = f'{{"text":"{"x" * 1_000}"}}'
+
+
+def fill(enqueue: Callable[[int], object]) -> None:
+    """Enqueue until something happens."""
+    for number in range(1_000):
+        enqueue(number)
+
+
+def limit_pages(storage: SQLite, number: int) -> None:
+    """Let the file have so many pages and no more: as a full disk, without one."""
+    writer = storage._db._writer
+    assert writer is not None
+    writer.execute(f"PRAGMA max_page_count = {number}")
+
+
+def pages(storage: SQLite) -> int:
+    writer = storage._db._writer
+    assert writer is not None
+    (number,) = writer.execute("PRAGMA page_count").fetchone()
+    return int(number)
+
+
+@pytest.mark.parametrize("number", [pytest.param(1, id="one job"), pytest.param(100, id="a batch")])
+def test_a_full_disk_refuses_new_jobs_and_keeps_the_old(number: int, storage: SQLite) -> None:
+    storage.enqueue(new_jobs(10))
+    join(storage)
+    limit_pages(storage, pages(storage) + 2)
+
+    with pytest.raises(StorageFull, match=r"no room for .* - free some disk space; nothing was half-written"):
+        fill(lambda _: storage.enqueue(new_jobs(number, args=LONG_ARGS)))
+
+    kept = storage.count(Filter()).number
+    assert kept >= 10
+    assert (kept - 10) % number == 0
+    assert len(find_all(storage)) == kept
+    assert tallies(storage) == recount(storage)
+
+
+def test_after_a_full_disk_has_room_again_everything_goes_on(storage: SQLite) -> None:
+    storage.enqueue(new_jobs(10))
+    limit_pages(storage, pages(storage) + 1)
+    with pytest.raises(StorageFull):
+        fill(lambda number: add(storage, queue=f"queue-{number}", task=f"task-{number}", args=LONG_ARGS))
+    refused = len(find_all(storage)) - 10
+
+    limit_pages(storage, 10_000)
+    add(storage, "after", queue=f"queue-{refused}", task=f"task-{refused}")
+
+    assert ids(storage.reserve(join(storage), {f"queue-{refused}": 1}, 10)) == ["after"]
+    assert f"queue-{refused}" in {queue.name for queue in storage.queues()}
+    assert f"task-{refused}" in {task.name for task in storage.tasks()}
+    assert tallies(storage) == recount(storage)
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A real disk that is soon full, where one may be had."""
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"no small disk can be mounted here: {made.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    if shutil.which("mount") is None or os.getuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    with small_disk(tmp_path / "disk", "600k") as place:
+        yield place
+
+
+def test_a_really_full_disk_refuses_new_jobs_and_keeps_the_old(disk: Path) -> None:
+    storage = SQLite(disk / "jobs.db")
+
+    with pytest.raises(StorageFull):
+        fill(lambda number: add(storage, f"job-{number:04}", args=LONG_ARGS))
+
+    kept = sorted(ids(find_all(storage)))
+    assert kept == [f"job-{number:04}" for number in range(len(kept))]
+    assert len(kept) > 0
+    assert tallies(storage) == recount(storage)
+    storage.close()
+    assert sorted(ids(find_all(storage))) == kept
+    storage.close()
+
+
+def test_a_new_file_on_a_full_disk_is_refused_in_our_words(disk: Path) -> None:
+    (disk / "other").write_bytes(b"x" * 500_000)
+    storage = SQLite(disk / "jobs.db")
+
+    with pytest.raises(StorageFull):
+        storage.enqueue([new_job()])
+
+    (disk / "other").unlink()
+    add(storage, "after")
+    assert ids(find_all(storage)) == ["after"]
+    storage.close()
+
+
+# --- a file that goes away ------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_removed_is_made_anew_after_closing(storage: SQLite, path: Path) -> None:
+    add(storage, "lost", queue="mail", task="send")
+    storage.close()
+    path.unlink()
+
+    add(storage, "new", queue="mail", task="send")
+
+    assert ids(find_all(storage)) == ["new"]
+    assert [queue.name for queue in storage.queues()] == ["mail"]
+    assert [task.name for task in storage.tasks()] == ["send"]

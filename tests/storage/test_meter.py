@@ -1,0 +1,104 @@
+"""The meter: how long calls waited, and how long the storage took."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from packhorse.storage.meter import Meter
+from packhorse.storage.records import OperationTimes
+
+MICROSECOND = 1e-6
+
+
+def only(meter: Meter) -> OperationTimes:
+    (times,) = meter.report()
+    return times
+
+
+def test_a_new_meter_has_nothing_to_report() -> None:
+    assert Meter().report() == []
+    assert Meter().busy_retries == 0
+
+
+def test_waiting_and_running_are_told_apart() -> None:
+    meter = Meter()
+
+    meter.record("enqueue", wait=0.010, run=0.001)
+    meter.record("enqueue", wait=0.030, run=0.003)
+
+    assert only(meter) == OperationTimes(
+        "enqueue", calls=2, wait_mean=20_000, wait_max=30_000, run_mean=2_000, run_p95=3_000, run_max=3_000
+    )
+
+
+def test_each_kind_of_call_has_its_line_in_the_order_of_names() -> None:
+    meter = Meter()
+
+    for name in ("reserve", "enqueue", "reserve", "finish"):
+        meter.record(name, 0.0, 0.001)
+
+    assert [(times.name, times.calls) for times in meter.report()] == [("enqueue", 1), ("finish", 1), ("reserve", 2)]
+
+
+def test_nineteen_of_twenty_calls_are_within_the_95th_percentile() -> None:
+    meter = Meter()
+
+    for _ in range(95):
+        meter.record("get", 0.0, 100 * MICROSECOND)
+    for _ in range(5):
+        meter.record("get", 0.0, 1.0)
+
+    assert 100 <= only(meter).run_p95 <= 100 * 2**0.5
+    assert only(meter).run_max == 1_000_000
+
+
+def test_the_95th_percentile_sees_the_slow_ones_when_they_are_many() -> None:
+    meter = Meter()
+
+    for _ in range(90):
+        meter.record("get", 0.0, 100 * MICROSECOND)
+    for _ in range(10):
+        meter.record("get", 0.0, 1.0)
+
+    assert only(meter).run_p95 == 1_000_000
+
+
+@pytest.mark.parametrize("run", [0.0, 1e-9, 5 * MICROSECOND, 0.5, 59.0, 100.0, 100_000.0])
+def test_a_single_call_is_its_own_percentile(run: float) -> None:
+    meter = Meter()
+
+    meter.record("get", 0.0, run)
+
+    times = only(meter)
+    assert times.run_p95 == times.run_max == times.run_mean == round(run * 1e6)
+
+
+def test_a_percentile_is_never_longer_than_the_longest_call() -> None:
+    meter = Meter()
+
+    for run in (0.001, 0.0011, 0.0012):
+        meter.record("get", 0.0, run)
+
+    assert only(meter).run_p95 == 1_200
+
+
+def test_threads_may_record_at_once() -> None:
+    meter = Meter()
+    start = threading.Barrier(8)
+
+    def record() -> None:
+        start.wait(20)
+        for _ in range(500):
+            meter.record("get", MICROSECOND, MICROSECOND)
+            meter.report()
+
+    threads = [threading.Thread(target=record) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert only(meter).calls == 4_000
+    assert only(meter).run_mean == 1
