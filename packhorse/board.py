@@ -57,7 +57,7 @@ class Board:
     def running(self) -> list[str]:
         """The jobs that have begun and not ended."""
         slots = (self._memory[start : start + _SLOT] for start in range(_HEADER, len(self._memory), _SLOT))
-        return [slot.rstrip(b"\0").decode() for slot in slots if slot != _EMPTY]
+        return [slot.rstrip(b"\0").decode(errors="replace") for slot in slots if slot != _EMPTY]
 
     def beat(self) -> None:
         """The storage has just accepted a heartbeat."""

@@ -160,7 +160,7 @@ def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
 
 
 def _completed(job: Job, outcome: Completed, now: int) -> Changed:
-    left = _left(job, COMPLETED, now, result=outcome.result, reason=None)
+    left = _left(job, COMPLETED, now, result=outcome.result, reason=None, error=None, cause=None)
     return Changed(left, [_event(left, Kind.COMPLETED, now, owner=job.owner, ran=outcome.ran)])
 
 

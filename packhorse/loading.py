@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +18,7 @@ from packhorse.app import Packhorse
 from packhorse.errors import PackhorseError
 
 CANDIDATES = ("app.py", "jobs.py", "tasks.py")
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 class AppNotFound(PackhorseError):
@@ -58,7 +60,7 @@ def _load_module(name: str) -> ModuleType:
                 f"there is no module {name!r}", hint=f"run this where {name.partition('.')[0]} can be imported"
             ) from None
         raise _broken(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
 
@@ -75,18 +77,18 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _broken(str(path), error) from error
     return module
 
 
-def _broken(name: str, error: Exception) -> AppBroken:
+def _broken(name: str, error: BaseException) -> AppBroken:
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"
     else:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-        own = [f for f in frames if f.filename != __file__]
+        own = [f for f in frames if not f.filename.startswith(_PACKAGE)]
         place = f"{own[-1].filename}:{own[-1].lineno}" if own else "?"
     return AppBroken(f"{name} cannot be imported", why=f"{type(error).__name__}: {error}, at {place}")
 

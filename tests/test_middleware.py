@@ -7,15 +7,16 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from packhorse.context import JobContext
+from packhorse.context import CURRENT, JobContext, current_job
 from packhorse.errors import PackhorseError
 from packhorse.job import QUEUED, Job
-from packhorse.middleware import Chain, compose
+from packhorse.middleware import Chain, compose, is_async
 from packhorse.task import RegisteredTask, Registry
 
 
@@ -246,3 +247,97 @@ def test_without_middleware_nothing_is_between(loop: asyncio.AbstractEventLoop):
 
     assert not is_async
     assert run(chain, is_async, context(a=1, rest=[2, 3], b=4), loop) == (1, (2, 3), {"b": 4})
+
+
+# --- in a worker, and in a child without a loop of its own ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [plain_task, async_task], ids=["plain task", "async task"])
+@pytest.mark.parametrize("kinds", MIXTURES, ids=" ".join)
+def test_without_a_loop_every_mixture_runs_too(kinds: tuple[str, ...], task: Any):
+    make = {"plain": plain_middleware, "async": async_middleware}
+    chain, must_await = compose(task_of(task), [make[kind]("m") for kind in kinds], loop=None)
+    job = _with_order(context(n=4))
+
+    result = asyncio.run(chain(job)) if must_await else chain(job)
+
+    assert result == 5 * 10 ** len(kinds)
+
+
+@pytest.mark.parametrize("kinds", MIXTURES, ids=" ".join)
+@pytest.mark.parametrize("task_kind", ["plain", "async"])
+def test_the_current_job_is_known_all_the_way_in(
+    kinds: tuple[str, ...], task_kind: str, loop: asyncio.AbstractEventLoop
+):
+    async def aask() -> str:
+        return current_job().id
+
+    make = {"plain": plain_middleware, "async": async_middleware}
+    task = task_of(aask if task_kind == "async" else lambda: current_job().id)
+    job = _with_order(context())
+    mark = CURRENT.set(job)
+
+    try:
+        result = run(*compose(task, [make[kind]("m") for kind in kinds], lambda: loop), job, loop)
+    finally:
+        CURRENT.reset(mark)
+
+    assert result == "j" * 10 ** len(kinds)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_a_task_that_wants_to_end_the_program_does_not_end_the_loop(
+    error: BaseException, loop: asyncio.AbstractEventLoop
+):
+    async def leave() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        run(*compose(task_of(leave), [plain_middleware("m")], lambda: loop), _with_order(context()), loop)
+
+    assert run(*compose(task_of(async_task), [], lambda: loop), context(n=1), loop) == 2
+
+
+def test_a_stray_stop_iteration_comes_out_of_a_thread(loop: asyncio.AbstractEventLoop):
+    def exhausted() -> None:
+        next(iter(()))
+
+    with pytest.raises(RuntimeError, match="the task raised StopIteration"):
+        run(*compose(task_of(exhausted), [async_middleware("m")], lambda: loop), _with_order(context()), loop)
+
+
+def test_a_cancelled_plain_task_below_an_async_part_has_not_ended_before_it_ends(loop: asyncio.AbstractEventLoop):
+    began, asked, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def task() -> None:
+        began.set()
+        may_end.wait(10)
+        raise ValueError("nobody wants to know any more")
+
+    def cancel() -> None:
+        for one in asyncio.all_tasks(loop):
+            one.cancel()
+        loop.call_soon(asked.set)
+
+    chain, _ = compose(task_of(task), [async_middleware("m")], lambda: loop)
+    running = asyncio.run_coroutine_threadsafe(chain(_with_order(context())), loop)
+    assert began.wait(10)
+    loop.call_soon_threadsafe(cancel)
+    assert asked.wait(10)
+    had_ended = running.done()
+    may_end.set()
+
+    assert not had_ended
+    with pytest.raises(CancelledError):
+        running.result(timeout=10)
+
+
+def test_what_must_be_awaited_is_known_of_functions_and_of_objects():
+    class Plain:
+        def __call__(self) -> None: ...
+
+    class Async:
+        async def __call__(self) -> None: ...
+
+    assert [is_async(one) for one in (plain_task, Plain(), async_task, Async())] == [False, False, True, True]
+    assert compose(task_of(Async()), (), loop=None)[1]

@@ -58,7 +58,7 @@ UPDATE packhorse_job SET state = 'running', attempts = attempts + 1, started_at 
 -- name: complete_job
 UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, finished_at = ?, updated_at = ?,
-    attempts = attempts + ?, result = ?, reason = NULL, expire_at = NULL
+    attempts = attempts + ?, result = ?, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
 WHERE seq = ?
 
 -- name: jobs_of_owner

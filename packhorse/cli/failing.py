@@ -1,0 +1,181 @@
+"""How the command line says no: what, why, where the value came from and what to try, on stderr, with an exit code.
+
+Everything that ends a command early goes through `report`. A user's mistake shows no traceback unless -vv asks for it,
+and no password is ever shown.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from enum import IntEnum
+from typing import NamedTuple
+
+import click
+
+from packhorse.cli.output import escape_lines, json_text, paint, say
+from packhorse.errors import (
+    BadValue,
+    ClientNotFound,
+    JobError,
+    JobNotFound,
+    PackhorseError,
+    SettingsError,
+    StorageError,
+    TaskError,
+    TaskNotFound,
+    WaitTimeout,
+    WorkerNotFound,
+)
+from packhorse.loading import AppBroken, AppNotFound
+from packhorse.settings import mask_url
+
+
+class ExitCode(IntEnum):
+    """What a script may rely on; docs/cli.md lists them."""
+
+    OK = 0
+    UNSUCCESSFUL = 1  # a job ended dead or aborted, or some of many could not be changed
+    USAGE = 2
+    NOT_FOUND = 3
+    STORAGE = 4  # unreachable, or of a version that is not understood
+    REFUSED = 5  # it wants --yes
+    UNHEALTHY = 6
+    TIMED_OUT = 7
+    INTERRUPTED = 130
+
+
+class CommandError(PackhorseError):
+    """A mistake that only the command line can see. `source` says where the wrong value came from."""
+
+    def __init__(
+        self,
+        what: str,
+        exit_code: ExitCode,
+        *,
+        why: str | None = None,
+        source: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.exit_code = exit_code
+        self.source = source
+
+
+class Told(NamedTuple):
+    """An error in the words that people and programs read."""
+
+    exit_code: int
+    code: str
+    what: str
+    why: str | None = None
+    source: str | None = None
+    hint: str | None = None
+
+
+_EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (JobNotFound, ExitCode.NOT_FOUND),
+    (TaskNotFound, ExitCode.NOT_FOUND),
+    (AppNotFound, ExitCode.NOT_FOUND),
+    (AppBroken, ExitCode.USAGE),
+    (WorkerNotFound, ExitCode.NOT_FOUND),
+    (ClientNotFound, ExitCode.NOT_FOUND),
+    (WaitTimeout, ExitCode.TIMED_OUT),
+    (JobError, ExitCode.UNSUCCESSFUL),
+    (StorageError, ExitCode.STORAGE),
+    (SettingsError, ExitCode.USAGE),
+    (TaskError, ExitCode.USAGE),
+    (BadValue, ExitCode.USAGE),
+)
+
+
+class Manner(NamedTuple):
+    """How to tell of an error. `storage_source` says how the storage was chosen."""
+
+    as_json: bool = False
+    verbose: int = 0
+    color: bool | None = None
+    storage_source: str | None = None
+
+
+def report(error: BaseException, manner: Manner) -> int:
+    """Tell of an error on stderr; answers the exit code."""
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return ExitCode.INTERRUPTED
+    told = _tell(error, manner.storage_source)
+    say(_as_json(told) if manner.as_json else _as_text(told, manner.color), err=True)
+    if manner.verbose >= 2:
+        say(masked(escape_lines("".join(traceback.format_exception(error)))), err=True)
+    return told.exit_code
+
+
+def masked(text: str) -> str:
+    """The text without the passwords of the URLs in it."""
+    text = re.sub(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", lambda found: mask_url(found[0]), text, flags=re.IGNORECASE)
+    return re.sub(r"(?<=:)(?!//)[^\s:@'\"]+(?=@)", "***", text)
+
+
+# --- in words -------------------------------------------------------------------------------------------------------
+
+
+def _tell(error: BaseException, storage_source: str | None) -> Told:
+    if isinstance(error, click.ClickException):
+        return _misused(error)
+    if not isinstance(error, PackhorseError):
+        return _bug(error)
+    code = _snake_case(type(error).__name__)
+    if isinstance(error, CommandError):
+        return Told(error.exit_code, error.exit_code.name.lower(), error.what, error.why, error.source, error.hint)
+    exit_code = next((number for kind, number in _EXIT_CODES if isinstance(error, kind)), ExitCode.UNSUCCESSFUL)
+    source = storage_source if isinstance(error, StorageError) else None
+    return Told(exit_code, code, error.what, error.why, source, error.hint)
+
+
+def _misused(error: click.ClickException) -> Told:
+    what = error.format_message().rstrip(".")
+    what = what[:1].lower() + what[1:]
+    context = getattr(error, "ctx", None)
+    hint = f"{context.command_path} --help" if context else "packhorse --help"
+    return Told(ExitCode.USAGE, "usage", what, hint=hint)
+
+
+def _bug(error: BaseException) -> Told:
+    what = f"something went wrong that should not: {type(error).__name__}: {error}"
+    return Told(ExitCode.UNSUCCESSFUL, "bug", what, hint=f"report it with {_saved(error)}")
+
+
+def _saved(error: BaseException) -> str:
+    import tempfile  # slow to import, and hardly ever needed
+
+    text = masked("".join(traceback.format_exception(error)))
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="packhorse-error-", suffix=".txt", delete=False) as file:
+            file.write(text)
+        return f"the traceback in {file.name}"
+    except OSError:
+        return "the traceback that -vv shows"
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+# --- on paper -------------------------------------------------------------------------------------------------------
+
+
+def _as_text(told: Told, color: bool | None) -> str:
+    lines = [paint("error:", "red", err=True, wanted=color) + " " + _tidy(told.what, 7)]
+    for word, text in (("why", told.why), ("from", told.source), ("try", told.hint)):
+        if text:
+            lines.append(paint(f"  {word + ':':<6}", "dim", err=True, wanted=color) + _tidy(text, 8))
+    return "\n".join(lines)
+
+
+def _tidy(text: str, indent: int) -> str:
+    return masked(escape_lines(text)).rstrip().replace("\n", "\n" + " " * indent)
+
+
+def _as_json(told: Told) -> str:
+    error = {"code": told.code, "message": told.what, "why": told.why, "from": told.source, "hint": told.hint}
+    words = {name: masked(text) for name, text in error.items() if text}
+    return json_text({"error": words})

@@ -1,0 +1,98 @@
+"""One call of the program: what its common options say, and the storage and the client that they lead to.
+
+`main` makes one for each call, and every command is handed it. Nothing is opened before a command asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from packhorse.app import Packhorse
+from packhorse.cli.output import Shown, json_text, say
+from packhorse.cli.target import app_from, open_existing, open_for_writing, url_source
+from packhorse.settings import Settings, load_settings
+from packhorse.storage import Storage
+
+
+class Invocation:
+    """The common options, and what they lead to."""
+
+    def __init__(self) -> None:
+        self.url: str | None = None
+        self.as_json = False
+        self.verbose = 0
+        self.quiet = False
+        self.utc = False
+        self.color: bool | None = None
+        self._opened: list[Storage | Packhorse] = []
+
+    # --- where the jobs are ---------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The settings of this call."""
+        return load_settings({"url": self.url})
+
+    @property
+    def storage_source(self) -> str | None:
+        """How the storage was chosen, once it was."""
+        return url_source(self.settings) if "settings" in self.__dict__ else None
+
+    @functools.cached_property
+    def storage(self) -> Storage:
+        """The storage to look into. One that is not there is not made: a CommandError says so."""
+        return self._remembered(open_existing(self.settings))
+
+    @functools.cached_property
+    def client(self) -> Packhorse:
+        """An app without tasks on that storage; no code of the user's is imported."""
+        return Packhorse(storage=self.storage)
+
+    def app(self, target: str | None = None) -> Packhorse | None:
+        """The user's own app, imported; with --url, on that storage. None: there is none to be found."""
+        app = app_from(target or self.settings.app, self.settings)
+        if app is None:
+            return None
+        if self.url is not None:
+            app.use(open_for_writing(self.settings))
+        self._opened.append(app)
+        return app
+
+    def writing_client(self) -> Packhorse:
+        """Like `client`, but a storage that is not there is made."""
+        return Packhorse(storage=self._remembered(open_for_writing(self.settings)))
+
+    def _remembered(self, storage: Storage) -> Storage:
+        self._opened.append(storage)
+        return storage
+
+    def close(self) -> None:
+        """Let go of what was opened."""
+        for opened in self._opened:
+            opened.close()
+
+    # --- speaking -------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def shown(self) -> Shown:
+        """How to show times and numbers, by the storage's clock."""
+        return Shown(self.storage.now(), utc=self.utc)
+
+    def note(self, text: str) -> None:
+        """Say something beside the data."""
+        if not self.quiet:
+            say(text, err=True)
+
+    def print_json(self, value: object) -> None:
+        """One JSON value on a line of stdout."""
+        say(json_text(value))
+
+
+def operator() -> str | None:
+    """Who sits at the keyboard, for the record."""
+    import getpass  # only those who change something need it
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such user in this container
+        return None

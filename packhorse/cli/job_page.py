@@ -1,0 +1,244 @@
+"""Everything about one job: `packhorse job ID`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from packhorse.cli.failing import ExitCode
+from packhorse.cli.fields import event_fields, job_fields, log_fields, stored_json
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_text import call_text, place_text, state_text
+from packhorse.cli.looking import event_data
+from packhorse.cli.options import command
+from packhorse.cli.output import (
+    Shown,
+    cut,
+    escape,
+    escape_lines,
+    fit_line,
+    json_text,
+    paint,
+    print_pairs,
+    say,
+    short_id,
+    state_style,
+)
+from packhorse.cli.watching import Watcher
+from packhorse.cli.where import find_job
+from packhorse.event import Event
+from packhorse.failure import Failure
+from packhorse.job import COMPLETED, FINAL, Job, Operation, State, is_legal
+from packhorse.job_handle import JobHandle
+from packhorse.storage.records import LogKind, LogLine
+from packhorse.why import span_text
+
+_FEW_LINES = 10
+_FEW_EVENTS = 12
+_LONG = 2_000
+_SECTIONS = ("args", "log", "events", "trace")
+
+
+@command(
+    "job",
+    "packhorse job 1be2c845",
+    "packhorse job 1be2c845 --follow",
+    "packhorse job 1be2c845 --args | jq .user_id",
+    "packhorse job 1be2c845 --trace",
+)
+@click.argument("part", metavar="ID")
+@click.option("--args", is_flag=True, help="Only its arguments, whole, as JSON.")
+@click.option("--log", is_flag=True, help="Only its log, all of it.")
+@click.option("--events", is_flag=True, help="Only what happened to it, all of it.")
+@click.option("--trace", is_flag=True, help="Only the traceback of its last failure.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with its log until it has ended; exit code as of wait.")
+def job(invocation: Invocation, part: str, follow: bool, **sections: bool) -> int | None:
+    """Everything about one job: what it is, why it is where it is, its failure, its log, its history.
+
+    ID is the job's id, or a part from its beginning or its end that no other job has.
+    """
+    handle = invocation.client.get(find_job(invocation.storage, part).id)
+    chosen = [name for name in _SECTIONS if sections[name]]
+    if follow:
+        return _follow(invocation, handle)
+    if invocation.as_json:
+        invocation.print_json(_fields(handle, chosen))
+    elif chosen:
+        for name in chosen:
+            _print_section(invocation, handle, name, is_alone=len(chosen) == 1)
+    else:
+        _print_page(invocation, handle)
+    return None
+
+
+def _follow(invocation: Invocation, handle: JobHandle[Any]) -> int:
+    if not invocation.as_json:
+        invocation.note(
+            f"{paint(state_text(handle.record), state_style(handle.state), err=True)}  {_title(handle.record)}"
+        )
+    ended = Watcher(invocation, invocation.client, handle.id, as_data=True).follow()
+    if not invocation.as_json:
+        why = escape(handle.why())
+        invocation.note(f"{paint(ended.state, state_style(ended.state), err=True)}: {why}")
+    return ExitCode.OK if ended.state is COMPLETED else ExitCode.UNSUCCESSFUL
+
+
+def _fields(handle: JobHandle[Any], chosen: list[str]) -> dict[str, Any]:
+    fields = {**job_fields(handle.record), "why": handle.why()}
+    if "log" in chosen:
+        fields["log"] = [log_fields(line) for line in handle.logs()]
+    if "events" in chosen:
+        fields["events"] = [event_fields(event) for event in handle.events()]
+    return fields
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def _print_page(invocation: Invocation, handle: JobHandle[Any]) -> None:
+    record, shown, events = handle.record, invocation.shown, handle.events()
+    say(f"{paint(state_text(record), state_style(record.state))}  {paint(_title(record), 'bold')}")
+    say(escape(handle.why()))
+    say("")
+    print_pairs(_facts(record, shown, _took(record, events)))
+    _print_failure(record)
+    if record.state is COMPLETED:
+        print_pairs([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
+    _print_latest("log", [_log_line(line, shown) for line in handle.logs()], _FEW_LINES, record)
+    _print_latest("history", [_event_line(event, shown) for event in events], _FEW_EVENTS, record)
+    if shown.is_terminal:
+        _print_next(invocation, record)
+
+
+def _title(record: Job) -> str:
+    return cut(escape(call_text(record)), 200)
+
+
+def _facts(record: Job, shown: Shown, took: str) -> Iterator[tuple[str, str]]:
+    yield "id", record.id
+    yield "queue", f"{record.queue}, priority {record.priority}"
+    yield "attempt", _counts(record)
+    by = f" by {record.created_by}" if record.created_by else ""
+    yield "enqueued", f"{shown.full_time(record.created_at)}{by}"
+    for name, at in (("due", record.due_at), ("started", record.started_at), ("finished", record.finished_at)):
+        if at is not None:
+            yield name, shown.full_time(at) + (took if name == "finished" else "")
+    if worker := record.owner or record.last_owner:
+        yield "worker", worker
+    if record.progress is not None and record.state not in FINAL:
+        yield "progress", f"{record.progress} %{f', {record.progress_text}' if record.progress_text else ''}"
+    if record.checkin_at is not None and record.state is State.RUNNING:
+        yield "check-in", f"{shown.full_time(record.checkin_at)}{f': {record.checkin}' if record.checkin else ''}"
+    if limits := _limits(record):
+        yield "limits", limits
+    for name, text in (("unique", record.unique_key), ("schedule", record.schedule), ("meta", record.meta)):
+        if text:
+            yield name, cut(text, _LONG)
+    yield "arguments", cut(json_text(stored_json(record.args)), _LONG)
+
+
+def _counts(record: Job) -> str:
+    text = f"{min(record.attempt, record.max_attempts)} of {record.max_attempts}"
+    counts = {"failed": record.failures, "halted": record.halts, "taken back": record.losses, "snoozed": record.snoozes}
+    told = [f"{word} {number} ×" for word, number in counts.items() if number]
+    return ", ".join([text, *told])
+
+
+def _took(record: Job, events: list[Event]) -> str:
+    """How long the last attempt ran: as its worker measured it, or, where nobody did, from start to end."""
+    if record.started_at is None or record.finished_at is None:
+        return ""
+    ran = (events[-1].data or {}).get("ran") if events else None
+    return f", ran {span_text(ran if isinstance(ran, int) else max(0, record.finished_at - record.started_at))}"
+
+
+def _limits(record: Job) -> str:
+    limits = {
+        "run": record.timeout,
+        "silence": record.idle_timeout,
+        "wait": record.expires,
+        "whole life": record.total_timeout,
+    }
+    return ", ".join(f"{word} {span_text(limit)}" for word, limit in limits.items() if limit is not None)
+
+
+def _print_failure(record: Job) -> None:
+    if record.error is None:
+        return
+    failure = Failure.from_json(record.error)
+    text = failure.summary() + (f"\n{place_text(failure.place)}" if failure.place else "")
+    print_pairs([("error", cut(text, _LONG))])
+
+
+def _print_latest(title: str, lines: list[str], most: int, record: Job) -> None:
+    if not lines:
+        return
+    earlier = len(lines) - most
+    option = "--log" if title == "log" else "--events"
+    more = f", the last {most} of {len(lines)}; {option} shows all" if earlier > 0 else ""
+    say(f"\n{paint(title + more, 'dim')}")
+    for line in lines[-most:]:
+        say(f"  {line}")
+
+
+def _log_line(line: LogLine, shown: Shown) -> str:
+    style = "red" if line.kind is LogKind.ERROR else None
+    kind = "" if line.kind is LogKind.LOG else f"{line.kind}: "
+    return f"{paint(shown.clock_time(line.at), 'dim')}  {paint(kind + escape(line.message), style)}"
+
+
+def _event_line(event: Event, shown: Shown) -> str:
+    kind = paint(f"{event.kind:<16}", state_style(event.state or ""))
+    line = f"{paint(shown.clock_time(event.at), 'dim')}  {kind}  "
+    return f"{line}{fit_line(f'  {line}', escape(event_data(event, whole=not shown.is_terminal)))}".rstrip()
+
+
+_NEXT = {
+    Operation.RETRY: "retry",
+    Operation.FORCE_START: "start",
+    Operation.ABORT: "abort",
+    Operation.DELETE: "delete",
+}
+
+
+def _print_next(invocation: Invocation, record: Job) -> None:
+    short = short_id(record.id)
+    steps = [f"packhorse {word} {short}" for operation, word in _NEXT.items() if is_legal(operation, record.state)]
+    if record.error and Failure.from_json(record.error).traceback:
+        steps.insert(0, f"packhorse job {short} --trace")
+    invocation.note(paint("\nnext: " + " · ".join(steps[:3]), "dim", err=True))
+
+
+# --- one section ------------------------------------------------------------------------------------------------------
+
+
+def _print_section(invocation: Invocation, handle: JobHandle[Any], name: str, *, is_alone: bool) -> None:
+    if not is_alone:
+        say(paint(name, "bold"))
+    shown, record = invocation.shown, handle.record
+    if name == "args":
+        say(json_text(stored_json(record.args)))
+    elif name == "log":
+        _print_lines(invocation, [_log_line(line, shown) for line in handle.logs()], "It has written no log.")
+    elif name == "events":
+        _print_lines(invocation, [_event_line(event, shown) for event in handle.events()], "Nothing happened to it.")
+    else:
+        _print_trace(invocation, record)
+
+
+def _print_lines(invocation: Invocation, lines: list[str], if_none: str) -> None:
+    if not lines:
+        invocation.note(if_none)
+    for line in lines:
+        say(line)
+
+
+def _print_trace(invocation: Invocation, record: Job) -> None:
+    failure = Failure.from_json(record.error) if record.error else None
+    if failure is None:
+        invocation.note("It has not failed.")
+    else:
+        sys.stdout.write(escape_lines(failure.traceback or failure.summary()).rstrip() + "\n")

@@ -1,0 +1,410 @@
+"""Looking: lists of jobs, queues, workers and events.
+
+Only the storage is asked, never a worker, and no code of the user's is imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import click
+from msgspec.structs import replace
+
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.fields import event_fields, job_fields, queue_fields, worker_fields
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_text import call_text, moment, remark, state_text, try_text
+from packhorse.cli.options import command, number_option
+from packhorse.cli.output import (
+    STATE_STYLES,
+    Column,
+    Shown,
+    cut,
+    escape,
+    fit_line,
+    iso,
+    json_text,
+    paint,
+    print_table,
+    say,
+    short_id,
+    short_ids,
+    short_owner,
+    state_style,
+)
+from packhorse.cli.where import find_all, find_job, parse_words
+from packhorse.codec import nearest
+from packhorse.errors import BadValue
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import HELD, WAITING, Job, State
+from packhorse.storage.listing import is_tallied
+from packhorse.storage.records import EventFilter, Filter, QueueInfo, WorkerInfo
+from packhorse.why import span_text
+
+_ROWS = 50
+_LONG_VALUE = 120
+_FOLLOW_PAUSE = 0.25
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@command(
+    "jobs",
+    "packhorse jobs dead",
+    "packhorse jobs queue:mail state:queued,retrying since:2h -n 200",
+    "packhorse jobs dead --task resize --ids | packhorse retry -",
+    "packhorse jobs 'cannot decode'",
+)
+@click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...")
+@click.option("--queue", metavar="QUEUE", help="Only of this queue.")
+@click.option("--task", metavar="TASK", help="Only of this task.")
+@click.option("--since", metavar="DURATION|TIME", help="Only those enqueued since then.")
+@number_option("-n", "number", help="How many; 0 is all. Without it a table has 50, --ids and --json have all.")
+@click.option("--ids", "only_ids", is_flag=True, help="Print only ids, one on a line.")
+def jobs(invocation: Invocation, words: tuple[str, ...], number: int | None, only_ids: bool, **words_too: Any) -> None:
+    """List jobs: those in line by who is next, finished ones by the latest, others by the newest.
+
+    A STATE is one of scheduled, queued, reserved, running, retrying, completed, dead, aborted, or waiting, held,
+    unfinished, finished, failed, halted. WORD is state, queue, task, worker, cause, priority, schedule, key, text,
+    since or until. TEXT is found in a job's id, task, arguments and error.
+    """
+    more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
+    where = parse_words([*words, *more], invocation.storage.now())
+    is_table = not (only_ids or invocation.as_json)
+    limit = (number if number is not None else _ROWS if is_table else 0) or None
+    found = find_all(invocation.storage, where, limit)
+    if not is_table:
+        for job in found:
+            say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job))
+        return
+    listed = list(found)
+    if not listed:
+        invocation.note(_none_fit(invocation, where))
+        return
+    print_jobs(invocation.shown, listed)
+    if limit is not None and len(listed) >= limit:
+        _tell_more(invocation, where, len(listed))
+
+
+def print_jobs(shown: Shown, listed: Sequence[Job]) -> None:
+    """A table of jobs. On a terminal, columns that would tell nothing are left out."""
+    ids = short_ids(job.id for job in listed) if shown.is_terminal else {}
+    has_queues = not shown.is_terminal or any(job.queue != job.task for job in listed)
+    has_remarks = not shown.is_terminal or any(map(remark, listed))
+    columns = [
+        Column("ID"),
+        Column("STATE", style=state_style),
+        Column("TRY", right=True),
+        Column("PRI", right=True),
+        Column("WHEN", right=shown.is_terminal),
+        *([Column("QUEUE")] if has_queues else []),
+        Column("CALL", flexible=True),
+        *([Column("REMARK", flexible=True, style="dim")] if has_remarks else []),
+    ]
+    rows = [
+        [
+            ids.get(job.id, job.id),
+            state_text(job),
+            try_text(job),
+            str(job.priority),
+            shown.time(moment(job)),
+            *([job.queue] if has_queues else []),
+            call_text(job, whole=not shown.is_terminal),
+            *([remark(job)] if has_remarks else []),
+        ]
+        for job in listed
+    ]
+    print_table(columns, rows)
+
+
+def _none_fit(invocation: Invocation, where: Filter) -> str:
+    if where != Filter():
+        return "No jobs fit."
+    return "There are no jobs yet. Put one in: packhorse enqueue NAME"
+
+
+def _tell_more(invocation: Invocation, where: Filter, listed: int) -> None:
+    if not is_tallied(where):
+        invocation.note(paint(f"{listed:,} are shown; there may be more: -n 0 shows all", "dim", err=True))
+        return
+    total = invocation.storage.count(where).number
+    if total > listed:
+        invocation.note(paint(f"{listed:,} of {total:,} are shown; -n 0 shows all", "dim", err=True))
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+@command("queues", "packhorse queues", "packhorse queues --json | jq -r 'select(.paused_at) | .name'")
+def queues(invocation: Invocation) -> None:
+    """Every queue: its numbers of jobs, how long the oldest waits, and whether it is paused."""
+    found = invocation.storage.queues()
+    if invocation.as_json:
+        for queue in found:
+            invocation.print_json(queue_fields(queue))
+    elif not found:
+        invocation.note("There are no queues yet: the first job makes one.")
+    else:
+        _print_queues(invocation.shown, found)
+
+
+class Counted(NamedTuple):
+    """A column of the table of queues: the jobs that are in these states."""
+
+    title: str
+    states: frozenset[State]
+    is_always_there: bool = False
+
+    def number(self, queue: QueueInfo) -> int:
+        return sum(queue.counts.get(state, 0) for state in self.states)
+
+
+_FOR_PEOPLE = (
+    Counted("SCHEDULED", frozenset({State.SCHEDULED})),
+    Counted("QUEUED", frozenset({State.QUEUED}), True),
+    Counted("HELD", HELD, True),
+    Counted("RETRYING", frozenset({State.RETRYING})),
+    Counted("COMPLETED", frozenset({State.COMPLETED}), True),
+    Counted("DEAD", frozenset({State.DEAD}), True),
+    Counted("ABORTED", frozenset({State.ABORTED})),
+)
+_FOR_PROGRAMS = tuple(Counted(state.upper(), frozenset({state}), True) for state in State)
+
+
+def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
+    """A table of queues. On a terminal, states that no job is in are left out, and pauses are told below it."""
+    counted = [
+        column
+        for column in (_FOR_PEOPLE if shown.is_terminal else _FOR_PROGRAMS)
+        if column.is_always_there or any(map(column.number, found))
+    ]
+    columns = [
+        Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
+        *(Column(column.title, right=True, style=_quiet_nought(min(column.states))) for column in counted),
+        Column("OLDEST", right=shown.is_terminal),
+        *([] if shown.is_terminal else [Column("NOTE")]),
+    ]
+    rows = [
+        [
+            f"{queue.name} (paused)" if shown.is_terminal and queue.is_paused else queue.name,
+            *(shown.number(column.number(queue)) for column in counted),
+            _age(queue.oldest_queued_at, shown),
+            *([] if shown.is_terminal else [_pause(queue, shown)]),
+        ]
+        for queue in found
+    ]
+    print_table(columns, rows)
+    if shown.is_terminal:
+        for queue in found:
+            if queue.is_paused:
+                say(f"{escape(queue.name)} is {escape(_pause(queue, shown))}", err=True)
+
+
+def _quiet_nought(state: State) -> Any:
+    return lambda text: "dim" if text in ("-", "0") else STATE_STYLES[state]
+
+
+def _age(since: int | None, shown: Shown) -> str:
+    if since is None or not shown.is_terminal:
+        return shown.time(since)
+    return span_text(shown.now - since)
+
+
+def _pause(queue: QueueInfo, shown: Shown) -> str:
+    if queue.paused_at is None:
+        return ""
+    by = f" by {queue.paused_by}" if queue.paused_by else ""
+    why = f": {queue.paused_why}" if queue.paused_why else ""
+    return f"paused{by}, {shown.time(queue.paused_at)}{why}"
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@command("workers", "packhorse workers", "packhorse workers --json | jq -r 'select(.is_alive | not) | .id'")
+def workers(invocation: Invocation) -> int | None:
+    """Every foreman and its workers: where they run, how many jobs they hold, and their last sign of life."""
+    found = _by_foreman(invocation.storage.workers())
+    holds = Counter(job.owner for job in find_all(invocation.storage, Filter(states=HELD))) if found else Counter()
+    lease, now = invocation.settings.lease, invocation.storage.now()
+    if invocation.as_json:
+        for worker in found:
+            is_alive = now - worker.beat_at <= lease
+            invocation.print_json(worker_fields(worker, is_alive=is_alive, holds=holds[worker.id]))
+    elif not found:
+        waiting = invocation.storage.count(Filter(states=WAITING)).number
+        waits = f" {waiting:,} jobs wait." if waiting else ""
+        invocation.note(f"No worker is running.{waits} Start some: packhorse work")
+    else:
+        _print_workers(invocation.shown, found, holds, lease)
+    return None
+
+
+def _by_foreman(found: Iterable[WorkerInfo]) -> list[WorkerInfo]:
+    """Each foreman, and below it its crew."""
+    everyone = list(found)
+    foremen = {worker.id: place for place, worker in enumerate(everyone) if worker.subject is Subject.FOREMAN}
+
+    def place(worker: WorkerInfo) -> tuple[int, bool, int]:
+        chief = worker.id if worker.subject is Subject.FOREMAN else worker.foreman
+        return foremen.get(chief or "", len(everyone)), worker.subject is not Subject.FOREMAN, worker.joined_at
+
+    return sorted(everyone, key=place)
+
+
+def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str | None], lease: int) -> None:
+    ids = short_ids(worker.id for worker in found) if shown.is_terminal else {}
+    foremen = {worker.id for worker in found if worker.subject is Subject.FOREMAN}
+    columns = [
+        Column("WORKER"),
+        Column("KIND"),
+        Column("HOST"),
+        Column("PID", right=True),
+        Column("HOLDS", right=True),
+        Column("SLOTS", right=True),
+        Column("UP", right=shown.is_terminal),
+        Column("BEAT", style=lambda text: "red" if "silent" in text else "green"),
+        Column("QUEUES", flexible=True),
+    ]
+    rows = []
+    for worker in found:
+        is_foreman = worker.subject is Subject.FOREMAN
+        indent = "  " if shown.is_terminal and worker.foreman in foremen else ""
+        rows.append(
+            [
+                indent + ids.get(worker.id, worker.id),
+                worker.subject,
+                worker.host,
+                str(worker.pid or ""),
+                "" if is_foreman else shown.number(holds[worker.id]),
+                "" if is_foreman else shown.number(worker.concurrency),
+                _age(worker.joined_at, shown),
+                _beat(worker, shown, lease),
+                ", ".join(worker.queues),
+            ]
+        )
+    print_table(columns, rows)
+
+
+def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
+    if shown.now - worker.beat_at <= lease:
+        return shown.time(worker.beat_at)
+    return f"silent for {span_text(shown.now - worker.beat_at)}" if shown.is_terminal else shown.time(worker.beat_at)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@command(
+    "events",
+    "packhorse events -f",
+    "packhorse events --job 1be2c845",
+    "packhorse events --kind broken --queue mail -n 20",
+)
+@click.option("--job", "job_id", metavar="ID", help="Only of this job.")
+@click.option("--queue", metavar="QUEUE", help="Only of this queue and its jobs.")
+@click.option("--kind", metavar="KIND", help="Only of this kind: added, completed, failed, broken, halted, paused …")
+@click.option("--worker", metavar="ID", help="Only of this worker.")
+@number_option("-n", "number", default=_ROWS, show_default=True, help="How many of the latest.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+def events(invocation: Invocation, job_id: str | None, number: int, follow: bool, **rest: Any) -> None:
+    """What happened to jobs, workers, queues and schedules, the latest last."""
+    where = EventFilter(
+        job_id=_job_id(invocation, job_id),
+        kind=_kind(rest["kind"]),
+        queue=rest["queue"],
+        owner=_owner(invocation, rest["worker"]),
+    )
+    found = invocation.storage.events(where, limit=number, newest_first=True)[::-1] if number else []
+    if not found and not follow:
+        invocation.note("No events fit.")
+    for event in found:
+        _print_event(invocation, event)
+    if follow:
+        _follow(invocation, where, found[-1].id if found else _newest(invocation))
+
+
+def _follow(invocation: Invocation, where: EventFilter, last: int) -> None:
+    while True:
+        found = invocation.storage.events(replace(where, after=last), limit=1_000)
+        for event in found:
+            _print_event(invocation, event)
+            last = event.id
+        if not found:
+            time.sleep(_FOLLOW_PAUSE)
+
+
+def _newest(invocation: Invocation) -> int:
+    newest = invocation.storage.events(EventFilter(), limit=1, newest_first=True)
+    return newest[0].id if newest else 0
+
+
+def _job_id(invocation: Invocation, part: str | None) -> str | None:
+    """The id that is meant. Of a job that is gone, the events are still there under its whole id."""
+    if part is None:
+        return None
+    try:
+        return find_job(invocation.storage, part).id
+    except CommandError as error:
+        if error.exit_code is ExitCode.NOT_FOUND and invocation.storage.events(EventFilter(job_id=part), limit=1):
+            return part
+        raise
+
+
+def _owner(invocation: Invocation, part: str | None) -> str | None:
+    """The worker that is meant: one that is there by a part of its id, any other by the whole of it."""
+    known = [worker.id for worker in invocation.storage.workers()] if part else []
+    meant = [owner for owner in known if part and (owner.startswith(part) or owner.endswith(part))]
+    return meant[0] if len(meant) == 1 else part
+
+
+def _kind(word: str | None) -> Kind | None:
+    try:
+        return None if word is None else Kind(word.lower())
+    except ValueError:
+        kinds = [kind.value for kind in Kind]
+        hint = f"the kinds are {', '.join(kinds)}"
+        raise BadValue(f"there is no kind of event {word!r}{nearest(str(word), kinds)}", hint=hint) from None
+
+
+def _print_event(invocation: Invocation, event: Event) -> None:
+    if invocation.as_json:
+        invocation.print_json(event_fields(event))
+        return
+    shown = invocation.shown
+    kind = paint(f"{event.kind:<16}", state_style(event.state or ""))
+    who = f"{_who(event):<8}" if shown.is_terminal else f"{event.job_id or event.owner or event.queue or '':<36}"
+    line = f"{paint(shown.clock_time(event.at), 'dim')}  {event.subject:<8}  {kind}  {escape(who)}  "
+    data = event_data(event, whole=not shown.is_terminal)
+    rest = f"{event.queue or '':<16}  {data}" if event.job_id else data
+    say(f"{line}{fit_line(line, escape(rest))}".rstrip())
+
+
+def _who(event: Event) -> str:
+    """Whom it is about, in short."""
+    if event.job_id:
+        return short_id(event.job_id)
+    return short_owner(event.owner) if event.owner else event.queue or ""
+
+
+def event_data(event: Event, *, whole: bool) -> str:
+    """What an event carries, in a few words, what went wrong first; long values are cut unless it shall be whole."""
+    data = sorted((event.data or {}).items(), key=lambda item: item[0] not in ("error", "why"))
+    texts = {name: _value(name, value) for name, value in data if value is not None}
+    parts = [f"{name}={text if whole else cut(text, _LONG_VALUE)}" for name, text in texts.items()]
+    if event.job_id and event.owner:
+        parts.insert(0, f"on {event.owner if whole else short_owner(event.owner)}")
+    return "  ".join(parts)
+
+
+def _value(name: str, value: Any) -> str:
+    if name in ("due_at", "slot") and isinstance(value, int):
+        return str(iso(value))
+    if name in ("retry_in", "delay", "ran") and isinstance(value, int):
+        return span_text(value)
+    if isinstance(value, dict) and "type" in value:
+        return f"{value['type']}: {value.get('message', '')}"
+    return value if isinstance(value, str) else json_text(value)

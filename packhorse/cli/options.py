@@ -1,0 +1,168 @@
+"""What every command has in common: its options, its examples, and how its help is laid out.
+
+`@command("jobs", "packhorse jobs dead", …)` makes a command with the common options; its function is handed the
+`Invocation` first. It may return an exit code; nothing means 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from packhorse.cli.invocation import Invocation
+from packhorse.clock import from_datetime, microseconds
+from packhorse.errors import BadValue
+
+Function = Callable[..., Any]
+
+
+class CommonOption(click.Option):
+    """An option that every command has; help shows these apart."""
+
+
+class Command(click.Command):
+    """A command with examples."""
+
+    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        own = {name for param in self.params if not isinstance(param, CommonOption) for name in param.opts}
+        for param in self.params:
+            if isinstance(param, CommonOption):  # a command may want a short name for itself, as `work -q` does
+                param.opts = [name for name in param.opts if name not in own]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, is_common in (("Options", False), ("Common options", True)):
+            records = [
+                record
+                for option in self.get_params(ctx)
+                if isinstance(option, click.Option)
+                and isinstance(option, CommonOption) is is_common
+                and (record := option.get_help_record(ctx))
+            ]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+def command(name: str, *examples: str, cls: type[Command] = Command) -> Callable[[Function], Command]:
+    """Make a command of a function; the examples are shown by its --help."""
+
+    def decorate(function: Function) -> Command:
+        return click.command(name, cls=cls, examples=examples)(common_options(click.pass_obj(function)))
+
+    return decorate
+
+
+# --- the common options -----------------------------------------------------------------------------------------------
+
+
+def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that notes an option, wherever on the line it stands."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        invocation = ctx.find_object(Invocation)
+        if invocation is not None and value:
+            setattr(invocation, name, value)
+
+    return callback
+
+
+def _choose_colour(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    ctx.color = {"always": True, "never": False}.get(value)
+    if invocation := ctx.find_object(Invocation):
+        invocation.color = ctx.color
+
+
+def _common(*names: str, callback: Any, **rest: Any) -> Callable[[Function], Function]:
+    return click.option(*names, cls=CommonOption, expose_value=False, callback=callback, **rest)
+
+
+_COMMON = (
+    _common("--url", metavar="URL", callback=_keep("url"), help="Where the jobs are, e.g. sqlite:///jobs.db."),
+    _common("--json", is_flag=True, callback=_keep("as_json"), help="Print JSON; of lists, an object on each line."),
+    _common("--utc", is_flag=True, callback=_keep("utc"), help="Show times in UTC, not in local time."),
+    _common(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        callback=_choose_colour,
+        help="When to use colours; NO_COLOR is obeyed.",
+    ),
+    _common("-q", "--quiet", is_flag=True, callback=_keep("quiet"), help="Print the data only, no notices."),
+    _common("-v", "--verbose", count=True, callback=_keep("verbose"), help="-vv shows the traceback of an error."),
+)
+
+
+def common_options(function: Function) -> Function:
+    """Give a command the options that all have."""
+    for option in reversed(_COMMON):
+        function = option(function)
+    return function
+
+
+app_option = click.option(
+    "--app",
+    "target",
+    metavar="TARGET",
+    help="The app: module:attr, file.py or file.py:attr; else the one in app.py, jobs.py or tasks.py here.",
+)
+
+
+# --- kinds of values --------------------------------------------------------------------------------------------------
+
+
+def span_option(*names: str, **rest: Any) -> Callable[[Function], Function]:
+    """An option that is a duration: "90s", "10m", "1h30m", or seconds. The command is handed microseconds."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+        return None if value is None else microseconds(value, parameter.opts[-1])
+
+    return click.option(*names, metavar="DURATION", callback=callback, **rest)
+
+
+def number_option(*names: str, **rest: Any) -> Callable[[Function], Function]:
+    """An option that says how many, from 0 up."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
+        if value is not None and value < 0:
+            raise BadValue(f"{parameter.opts[0]} must be a whole number from 0 up, not {value}")
+        return value
+
+    return click.option(*names, type=int, metavar="N", callback=callback, **rest)
+
+
+def moment_option(*names: str, **rest: Any) -> Callable[[Function], Function]:
+    """An option that is a moment, ISO 8601; without a zone it is local time. The command is handed a datetime."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, value: str | None) -> datetime | None:
+        return None if value is None else parse_moment(value)
+
+    return click.option(*names, metavar="TIME", callback=callback, **rest)
+
+
+def parse_moment(text: str) -> datetime:
+    """The moment that a user wrote; BadValue if it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "write ISO 8601, e.g. 2030-01-31T07:00 or 2030-01-31T07:00Z"
+        raise BadValue(f"{text!r} is not a time", hint=hint) from None
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def past_moment(text: str, now: int) -> int:
+    """A moment in the past: a time, or a duration before now."""
+    try:
+        return now - microseconds(text, "time")
+    except BadValue:
+        return from_datetime(parse_moment(text))

@@ -1,0 +1,260 @@
+"""What the commands print: tables, times, numbers and JSON, for people on a terminal and for programs in a pipe.
+
+On a terminal tables fit the screen, times are relative, and states have colours. In a pipe nothing is cut, times are
+ISO 8601, and there is no colour. Control characters in data never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC
+from typing import Any, NamedTuple, TextIO
+
+import click
+import msgspec
+
+from packhorse.clock import to_datetime
+from packhorse.why import span_text
+
+# Control characters, and those that turn the direction of writing around: a terminal would obey them.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE_BUT_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
+_UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHORT_ID = 8
+_LEAST = 10  # characters of a column that gives way
+
+STATE_STYLES = {
+    "scheduled": "dim",
+    "queued": "yellow",
+    "reserved": "cyan",
+    "running": "cyan",
+    "retrying": "magenta",
+    "completed": "green",
+    "dead": "red",
+    "aborted": "dim",
+}
+
+
+# --- text that is safe to show ----------------------------------------------------------------------------------------
+
+
+def escape(text: str) -> str:
+    """The text on one line, with control characters made visible.
+
+    >>> escape("a\\x1b[2J\\nb")
+    'a\\\\x1b[2J\\\\nb'
+    """
+    return _UNSAFE.sub(_visible, text)
+
+
+def escape_lines(text: str) -> str:
+    """The same for text of several lines, which stay."""
+    return _UNSAFE_BUT_LINES.sub(_visible, text.replace("\r\n", "\n"))
+
+
+def _visible(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return _SHORT.get(found[0]) or (f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}")
+
+
+def json_text(value: Any) -> str:
+    """One line of JSON that is safe to show; text that is JSON already may be in it as `msgspec.Raw`."""
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(value).decode())
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """A short form for each id: its end, because ids of one moment begin alike. Those that are not UUIDs, or would
+    look the same, stay whole."""
+    wanted = list(ids)
+    ends = [job_id[-_SHORT_ID:] for job_id in wanted]
+    return {
+        job_id: end if _UUID.fullmatch(job_id) and ends.count(end) == 1 else job_id
+        for job_id, end in zip(wanted, ends, strict=True)
+    }
+
+
+def short_id(job_id: str) -> str:
+    """The short form of one id."""
+    return short_ids([job_id])[job_id]
+
+
+def short_owner(owner: str) -> str:
+    """The short form of a worker's id, which is random from its beginning."""
+    return short_id(owner) if _UUID.fullmatch(owner) else owner[:_SHORT_ID]
+
+
+# --- colour -----------------------------------------------------------------------------------------------------------
+
+
+def is_coloured(stream: TextIO, wanted: bool | None = None) -> bool:
+    """Should what goes to this stream have colours? `wanted`, or --color of the command that runs, decides first."""
+    if wanted is None:
+        context = click.get_current_context(silent=True)
+        wanted = context.color if context else None
+    if wanted is not None:
+        return wanted
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, style: str | None, *, err: bool = False, wanted: bool | None = None) -> str:
+    """The text in this style, where there are colours."""
+    if not style or not text or not is_coloured(sys.stderr if err else sys.stdout, wanted):
+        return text
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+def say(text: str, *, err: bool = False, end: str = "\n") -> None:
+    """A line on stdout or stderr. It is safe to show, and painted already."""
+    click.echo(text + end, err=err, color=True, nl=False)
+
+
+# --- times and numbers ------------------------------------------------------------------------------------------------
+
+
+def iso(at: int | None) -> str | None:
+    """A stored time in UTC, to the microsecond."""
+    return None if at is None else to_datetime(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def relative(at: int, now: int) -> str:
+    """A moment as people tell it: "in 4m", "6m ago"."""
+    if abs(now - at) < 1_000_000:
+        return "now"
+    return f"in {span_text(at - now)}" if at > now else f"{span_text(now - at)} ago"
+
+
+class Shown:
+    """How one call of the program shows things. `now` is the storage's time."""
+
+    def __init__(self, now: int, *, utc: bool = False) -> None:
+        self.now = now
+        self.utc = utc
+        self.is_terminal = sys.stdout.isatty()
+
+    def time(self, at: int | None) -> str:
+        """A moment for a list."""
+        if at is None:
+            return "-" if self.is_terminal else ""
+        return relative(at, self.now) if self.is_terminal else str(iso(at))
+
+    def clock_time(self, at: int) -> str:
+        """A moment for a list of what happened, to the millisecond; the day only where it is another."""
+        if not self.is_terminal:
+            return str(iso(at))
+        zone = UTC if self.utc else None
+        moment, today = to_datetime(at).astimezone(zone), to_datetime(self.now).astimezone(zone)
+        day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
+        return f"{day}{moment:%H:%M:%S}.{moment.microsecond // 1000:03}"
+
+    def full_time(self, at: int) -> str:
+        """A moment in full, and how long ago it was."""
+        if not self.is_terminal:
+            return str(iso(at))
+        moment = to_datetime(at).astimezone(UTC if self.utc else None)
+        return f"{moment:%Y-%m-%d %H:%M:%S}{'Z' if self.utc else ''}, {relative(at, self.now)}"
+
+    def number(self, number: int) -> str:
+        """A number, with its thousands apart for people; nought is quiet."""
+        if not self.is_terminal:
+            return str(number)
+        return f"{number:,}" if number else "-"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+class Column(NamedTuple):
+    """One column. A flexible one gives way when the screen is narrow; `style` may depend on the text."""
+
+    title: str
+    right: bool = False
+    flexible: bool = False
+    style: str | Callable[[str], str | None] | None = None
+
+    def style_of(self, text: str) -> str | None:
+        return self.style(text) if callable(self.style) else self.style
+
+
+def state_style(text: str) -> str | None:
+    """The colour of a state, also of one with something behind it."""
+    return STATE_STYLES.get(text.partition(" ")[0])
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout. Texts are escaped here."""
+    safe = [[escape(text) for text in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, safe)
+    else:
+        _align(columns, safe)
+
+
+def _align(columns: Sequence[Column], rows: list[list[str]]) -> None:
+    """As wide as it is; a program, or a search, reads it."""
+    lines = [[column.title for column in columns], *([text or "-" for text in row[:-1]] + row[-1:] for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    for number, line in enumerate(lines):
+        cells = []
+        for text, width, column in zip(line, widths, columns, strict=True):
+            padded = text.rjust(width) if column.right else text.ljust(width)
+            cells.append(paint(padded, column.style_of(text) if number else "dim"))
+        say("  ".join(cells).rstrip())
+
+
+def _draw(columns: Sequence[Column], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    for column in columns:
+        justify, no_wrap = "right" if column.right else "left", not column.flexible
+        table.add_column(column.title, justify=justify, no_wrap=no_wrap, overflow="ellipsis")  # type: ignore[arg-type]
+    for row in rows:
+        cells = zip(row, columns, strict=True)
+        table.add_row(
+            *(Text(text, column.style_of(text) or "", no_wrap=True, overflow="ellipsis") for text, column in cells)
+        )
+    colours = {} if is_coloured(sys.stdout) else {"color_system": None}
+    width = max(shutil.get_terminal_size().columns, _least_width(columns, rows))
+    Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, **colours).print(table)  # type: ignore[arg-type]
+
+
+def _least_width(columns: Sequence[Column], rows: list[list[str]]) -> int:
+    """On a very narrow screen lines are broken rather than ids cut."""
+    titles = [column.title for column in columns]
+    wanted = [max(map(len, texts)) for texts in zip(titles, *rows, strict=True)]
+    least = [min(width, _LEAST) if column.flexible else width for width, column in zip(wanted, columns, strict=True)]
+    return sum(least) + 2 * (len(columns) - 1)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]], width: int = 10) -> None:
+    """Names and values below each other; values of several lines are indented."""
+    for name, value in pairs:
+        text = escape_lines(value).replace("\n", "\n" + " " * (width + 1))
+        say(f"{paint(f'{name:<{width}}', 'dim')} {text}")
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text that may be long."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def fit_line(before: str, text: str) -> str:
+    """`text` as far as it fits on the terminal's line behind what is painted already; in a pipe, all of it."""
+    if not sys.stdout.isatty():
+        return text
+    used = len(re.sub(r"\x1b\[\d*m", "", before))
+    return cut(text, max(shutil.get_terminal_size().columns - used - 1, _LEAST))

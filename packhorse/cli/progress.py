@@ -1,0 +1,46 @@
+"""A line on stderr that shows how far something is: a bar on a terminal, a line for every tenth elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from packhorse.cli.output import cut, escape, paint, say
+
+_WIDTH = 24
+
+
+class ProgressLine:
+    """One bar, drawn over itself. Whoever prints something else calls `clear` first."""
+
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
+        self._title = title
+        self._quiet = quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._is_drawn = False
+        self._last_tenth = 0
+
+    def update(self, percent: int, text: str = "") -> None:
+        """Show that so much is done."""
+        if self._quiet:
+            return
+        if self._is_terminal:
+            self._draw(percent, text)
+        elif percent // 10 > self._last_tenth:
+            self._last_tenth = percent // 10
+            say(f"{self._title} {percent} % {escape(text)}".rstrip(), err=True)
+
+    def clear(self) -> None:
+        """Take the bar away."""
+        if self._is_drawn:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._is_drawn = False
+
+    def _draw(self, percent: int, text: str) -> None:
+        done = round(_WIDTH * min(percent, 100) / 100)
+        room = shutil.get_terminal_size().columns - len(self._title) - _WIDTH - 12
+        bar = paint("━" * done, "cyan", err=True) + paint("─" * (_WIDTH - done), "dim", err=True)
+        sys.stderr.write(f"\r\x1b[2K{self._title}  {bar}  {percent:>3} %  {cut(escape(text), max(room, 0))}")
+        sys.stderr.flush()
+        self._is_drawn = True

@@ -1,0 +1,315 @@
+"""Sending jobs: enqueue, run (enqueue and wait), and wait."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import click
+
+from packhorse.app import Packhorse
+from packhorse.cli.arguments import fitted, named_only, read_given
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.fields import job_fields, stored_json
+from packhorse.cli.invocation import Invocation, operator
+from packhorse.cli.job_text import call_text, error_line, place_text, state_text
+from packhorse.cli.options import Command, app_option, command, moment_option, span_option
+from packhorse.cli.output import cut, escape, json_text, paint, say, short_id, state_style
+from packhorse.cli.target import missing_file
+from packhorse.cli.watching import Watcher, looks
+from packhorse.cli.where import find_job, ids_from
+from packhorse.clock import MINUTE, SECOND
+from packhorse.codec import Signature, nearest
+from packhorse.errors import BadURL, JobFailed, TaskNotFound
+from packhorse.event import Kind
+from packhorse.failure import Failure
+from packhorse.job import COMPLETED, FINAL, WAITING, Job, Reason
+from packhorse.job_handle import JobHandle
+from packhorse.storage import BATCH
+from packhorse.storage.records import EventFilter
+from packhorse.why import span_text
+
+_NEGATIVE = re.compile(r"-\d[\d.eE+-]*")
+_MARK = "\0"
+
+
+class SendingCommand(Command):
+    """A command that takes a job's arguments: -5 is a number there, not an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        befores = ["", *args]
+        marked = [
+            _MARK + word if _NEGATIVE.fullmatch(word) and not before.startswith("--") else word
+            for before, word in zip(befores, args, strict=False)
+        ]
+        return super().parse_args(ctx, marked)
+
+
+def _unmarked(ctx: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word.removeprefix(_MARK) for word in words)
+
+
+class Asked(NamedTuple):
+    """What `enqueue` and `run` are asked for: the job, besides its name."""
+
+    target: str | None
+    words: tuple[str, ...]
+    args: str | None
+    args_file: str | None
+    force: bool
+    unique: bool
+    options: dict[str, Any]
+
+
+def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what the new job shall be; the function is handed them as one `Asked`."""
+
+    @functools.wraps(function)
+    def gather(invocation: Invocation, name: str, **given: Any) -> Any:
+        options = {
+            "delay": _seconds(given.pop("delay")),
+            "at": given.pop("at"),
+            "priority": given.pop("priority"),
+            "queue": given.pop("queue"),
+            "retries": given.pop("retries"),
+            "timeout": _seconds(given.pop("timeout")),
+            "unique": given.pop("key"),
+        }
+        wanted = {option: value for option, value in options.items() if value is not None}
+        asked = Asked(options=wanted, **{field: given.pop(field) for field in Asked._fields if field != "options"})
+        return function(invocation, name, asked, **given)
+
+    for decorate in reversed(_OPTIONS):
+        gather = decorate(gather)
+    return gather
+
+
+_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.argument("name"),
+    click.argument("words", nargs=-1, callback=_unmarked, metavar="[VALUE | NAME=VALUE | NAME:=JSON]..."),
+    app_option,
+    click.option("--args", metavar="JSON", help="The arguments as a JSON object."),
+    click.option("--args-file", metavar="FILE", help="The same from a file; - is stdin."),
+    span_option("--in", "delay", help="Run it after so long."),
+    moment_option("--at", help="Run it at this time, ISO 8601; local unless it names a zone."),
+    click.option("--priority", type=int, metavar="N", help="From 1, for regular jobs, to 10."),
+    click.option("--queue", metavar="QUEUE", help="The queue to wait in, if not its task's."),
+    click.option("--unique", is_flag=True, help="Only if no job with the same arguments waits."),
+    click.option("--key", metavar="KEY", help="Only if no unfinished job has this key."),
+    click.option("--retries", type=int, metavar="N", help="How often to try again after a failure."),
+    span_option("--timeout", help="How long one attempt may run."),
+    click.option("--force", is_flag=True, help="Also if no task of this name is known."),
+)
+
+
+@command(
+    "enqueue",
+    "packhorse enqueue resize 1407 width=800",
+    "packhorse enqueue send_notice user_id=7 text='no news' --in 10m --priority 5",
+    """packhorse enqueue report --args '{"year": 2030}' --at 2030-12-31T23:00""",
+    "id=$(packhorse enqueue resize 1407) && packhorse wait $id",
+    cls=SendingCommand,
+)
+@_job_options
+def enqueue(invocation: Invocation, name: str, asked: Asked) -> None:
+    """Put a job of the task NAME in, and print its id.
+
+    Values are JSON if they can be read as such, else text; NAME:=JSON must be JSON. Values without a name need the
+    app, to know what its function calls them.
+    """
+    _, handle = _send(invocation, name, asked)
+    if invocation.as_json:
+        invocation.print_json({**job_fields(handle.record), "is_new": handle.is_new})
+        return
+    if handle.state in WAITING:
+        invocation.note(paint(escape(handle.why()), "dim", err=True))
+    say(handle.id)
+
+
+@command(
+    "run",
+    "packhorse run resize 1407 width=800",
+    "packhorse run report year=2030 --wait 5m",
+    "packhorse run report year=2030 --json | jq .result",
+    cls=SendingCommand,
+)
+@span_option("--wait", "patience", help="How long to wait for its end; the job goes on after that.")
+@_job_options
+def run(invocation: Invocation, name: str, asked: Asked, patience: int | None) -> int:
+    """Put a job of the task NAME in, wait until it has ended, and print its result.
+
+    Its log, its progress and its failed attempts are shown on stderr. Ends with 0 if the job completed, 1 if it is
+    dead or aborted, 7 after --wait. A worker must be running to do it.
+    """
+    client, handle = _send(invocation, name, asked)
+    try:
+        job = Watcher(invocation, client, handle.id).follow(patience)
+    except KeyboardInterrupt:
+        invocation.note(f"\nthe job goes on: packhorse wait {short_id(handle.id)}")
+        raise
+    return _tell_end(invocation, client, job)
+
+
+@command(
+    "wait",
+    "packhorse wait 1be2c845",
+    "packhorse wait 1be2c845 7d10f3aa --timeout 30s",
+    "packhorse jobs running --ids | packhorse wait -",
+)
+@click.argument("ids", nargs=-1, required=True, metavar="ID...|-")
+@span_option("--timeout", "patience", help="How long to wait at most.")
+def wait(invocation: Invocation, ids: tuple[str, ...], patience: int | None) -> int:
+    """Wait until jobs have ended; each is told when it has.
+
+    Ends with 0 if all completed, 1 if one is dead or aborted, 7 if time is up before all have ended.
+    """
+    pending = [find_job(invocation.storage, part).id for part in ids_from(ids)]
+    total, all_well = len(pending), True
+    for _ in looks(patience):
+        for job in _ended(invocation, pending):
+            all_well = all_well and job.state is COMPLETED
+            _show_ended(invocation, job)
+        if not pending:
+            return ExitCode.OK if all_well else ExitCode.UNSUCCESSFUL
+    why = invocation.client.get(pending[0]).why()
+    raise CommandError(
+        f"{len(pending)} of {total} jobs have not ended within {span_text(patience or 0)}",
+        ExitCode.TIMED_OUT,
+        why=f"{short_id(pending[0])}: {why}",
+    )
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+class Recipient(NamedTuple):
+    """Who takes the job: an app, the function's signature if it is known, and the queue that its workers serve."""
+
+    client: Packhorse
+    signature: Signature | None = None
+    queue: str | None = None
+
+
+def _send(invocation: Invocation, name: str, asked: Asked) -> tuple[Packhorse, JobHandle[Any]]:
+    given = read_given(asked.words, asked.args, asked.args_file)
+    recipient = _recipient(invocation, name, asked)
+    args = fitted(given, recipient.signature) if recipient.signature else named_only(given, name)
+    options: dict[str, Any] = {"queue": recipient.queue} if recipient.queue else {}
+    options |= {"created_by": operator(), **asked.options}
+    client = recipient.client
+    send = client.enqueue_unique if asked.unique else client.enqueue
+    handle = send(name, args, known=not asked.force, **options)
+    if not invocation.quiet and not invocation.as_json:
+        _tell_sent(invocation, handle, client)
+    return client, handle
+
+
+def _recipient(invocation: Invocation, name: str, asked: Asked) -> Recipient:
+    app = invocation.app(asked.target)
+    if app is None:
+        return _known_to_storage(invocation, name, asked.force)
+    if app.settings.url.startswith("memory:") and invocation.url is None:
+        hint = "say where the jobs shall be: --url sqlite:///jobs.db"
+        raise BadURL("the app keeps its jobs in memory, where only its own process sees them", hint=hint)
+    if name in app.registry:
+        return Recipient(app, app.registry.get(name).signature)
+    if not asked.force:
+        what = f"there is no task {name!r}{nearest(name, app.registry.names(), most=3)}"
+        hint = "--force enqueues it all the same, for workers elsewhere that know it"
+        raise TaskNotFound(what, why=f"the app has {_some(app.registry.names())}", hint=hint)
+    return Recipient(app)
+
+
+def _known_to_storage(invocation: Invocation, name: str, force: bool) -> Recipient:
+    """Without an app, the names count that jobs and workers have told the storage."""
+    client = invocation.writing_client()
+    tasks = [] if missing_file(client.storage) else client.tasks()
+    known = next((task for task in tasks if task.name == name), None)
+    if known is None and not force:
+        names = [task.name for task in tasks]
+        told = f"the storage knows {_some(names)}" if names else "no worker has told its tasks yet"
+        what = f"there is no task {name!r}{nearest(name, names, most=3)}"
+        hint = "name your app: --app module:attr\n--force enqueues it all the same, for workers that know it"
+        raise TaskNotFound(what, why=f"no app was found here, and {told}", hint=hint)
+    return Recipient(client, queue=known.queue if known else None)
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "no tasks"
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+
+
+def _tell_sent(invocation: Invocation, handle: JobHandle[Any], client: Packhorse) -> None:
+    job = handle.record
+    word = "enqueued" if handle.is_new else f"already {job.state}"
+    call = cut(escape(call_text(job)), 100)
+    invocation.note(f"{paint(word, 'green', err=True)} {call} in queue {job.queue}")
+    if invocation.url is None and client.settings.url != invocation.settings.url:
+        invocation.note(f"the app keeps its jobs elsewhere; look at them with --url {client.settings.shown('url')}")
+
+
+def _seconds(duration: int | None) -> float | None:
+    return None if duration is None else duration / SECOND
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def _tell_end(invocation: Invocation, client: Packhorse, job: Job) -> int:
+    if invocation.as_json:
+        invocation.print_json(job_fields(job))
+        return ExitCode.OK if job.state is COMPLETED else ExitCode.UNSUCCESSFUL
+    if job.state is not COMPLETED:
+        raise _failed(job)
+    invocation.note(paint(f"completed in {_ran(client, job)}", "green", err=True))
+    say(_result_text(job))
+    return ExitCode.OK
+
+
+def _ran(client: Packhorse, job: Job) -> str:
+    """How long its last attempt ran, as the worker measured it."""
+    where = EventFilter(job_id=job.id, kind=Kind.COMPLETED)
+    event = next(iter(client.storage.events(where, limit=1, newest_first=True)), None)
+    ran = (event.data or {}).get("ran", 0) if event else 0
+    return f"{ran / SECOND:.2f} s" if ran < MINUTE else span_text(ran)
+
+
+def _failed(job: Job) -> JobFailed:
+    failure = Failure.from_json(job.error) if job.error and job.reason is not Reason.ABORTED else None
+    why = "\n".join(filter(None, [failure.summary(), place_text(failure.place)])) if failure else None
+    error = JobFailed(job.id, job.task, job.state, job.reason, why)
+    error.hint = f"packhorse job {short_id(job.id)}{' --trace' if failure and failure.traceback else ''}"
+    return error
+
+
+def _result_text(job: Job) -> str:
+    return json_text(stored_json(job.result or "null"))
+
+
+def _ended(invocation: Invocation, pending: list[str]) -> list[Job]:
+    """The jobs that have ended since the last look; they are taken off the list."""
+    jobs = [job for start in range(0, len(pending), BATCH) for job in _get(invocation, pending[start : start + BATCH])]
+    ended = [job for job in jobs if job.state in FINAL]
+    pending[:] = [job.id for job in jobs if job.state not in FINAL]
+    return ended
+
+
+def _get(invocation: Invocation, ids: list[str]) -> list[Job]:
+    jobs = invocation.storage.get_many(ids)
+    if len(jobs) < len(ids):
+        found = {job.id for job in jobs}
+        missing = next(job_id for job_id in ids if job_id not in found)
+        raise CommandError(f"job {missing} was deleted meanwhile", ExitCode.NOT_FOUND)
+    return jobs
+
+
+def _show_ended(invocation: Invocation, job: Job) -> None:
+    if invocation.as_json:
+        invocation.print_json(job_fields(job))
+        return
+    shown_id = short_id(job.id) if invocation.shown.is_terminal else job.id
+    rest = _result_text(job) if job.state is COMPLETED else escape(error_line(job))
+    say(f"{shown_id}  {paint(f'{job.state:<9}', state_style(state_text(job)))}  {job.task}  {cut(rest, 200)}")

@@ -1,0 +1,147 @@
+"""Finding what the command line works on: the storage, and the user's app.
+
+The storage is named by --url, PACKHORSE_URL, [tool.packhorse] or is ./packhorse.db. The app is `module:attr`,
+`file.py`, `file.py:attr`, or in app.py, jobs.py or tasks.py here (see `loading.py`). A module that cannot be imported
+is explained with the user's own line, not with a traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from pathlib import Path
+
+from packhorse.app import Packhorse
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.errors import BadURL
+from packhorse.loading import CANDIDATES, AppBroken, AppNotFound, load_app
+from packhorse.settings import Settings, mask_url
+from packhorse.storage import Storage, open_storage
+
+_PACKAGE = Path(__file__).parents[1]
+
+# --- the storage ------------------------------------------------------------------------------------------------------
+
+
+def url_source(settings: Settings) -> str:
+    """How the storage was chosen, for people."""
+    source = settings.source_of("url")
+    if source == "default":
+        return "the default, since neither --url, PACKHORSE_URL nor [tool.packhorse] names a storage"
+    return "--url" if source.startswith("argument") else source
+
+
+def open_existing(settings: Settings) -> Storage:
+    """The storage, if it is there. Looking for jobs must not make a file."""
+    storage = open_for_writing(settings)
+    path = missing_file(storage)
+    if path is not None:
+        raise CommandError(
+            f"there is no {path.name} {'here' if path.parent == Path.cwd() else f'in {path.parent}'}",
+            ExitCode.STORAGE,
+            why=f"{path} does not exist, and looking does not make it",
+            source=url_source(settings),
+            hint="go to the directory of your app, or name the storage: --url sqlite:////var/lib/jobs.db\n"
+            "the first job makes it: packhorse enqueue NAME",
+        )
+    return storage
+
+
+def open_for_writing(settings: Settings) -> Storage:
+    """The storage; its file is made by the first write."""
+    if settings.url.startswith("memory:"):
+        raise BadURL(
+            "memory:// lives in one process only, and this is another", hint="name a file: --url sqlite:///jobs.db"
+        )
+    try:
+        return open_storage(settings.url)
+    except BadURL as error:
+        raise BadURL(error.what.replace(settings.url, mask_url(settings.url)), hint=error.hint) from error
+
+
+def missing_file(storage: Storage) -> Path | None:
+    """The file that the storage would make if it were used; None: it is there, or the storage is no file."""
+    path = getattr(storage, "path", None)
+    return path if isinstance(path, Path) and not path.exists() else None
+
+
+# --- the app ----------------------------------------------------------------------------------------------------------
+
+
+def app_from(target: str | None, settings: Settings) -> Packhorse | None:
+    """The app that `target` names, or the one in a usual file here; None: no target, and none is here.
+
+    Raises CommandError if the target cannot be imported or has no app. What the module prints goes to stderr.
+    """
+    if target is not None:
+        try:
+            return _loaded(target, _source_of_app(target, settings))
+        except AppNotFound as error:
+            source = _source_of_app(target, settings)
+            raise CommandError(error.what, ExitCode.NOT_FOUND, why=error.why, source=source, hint=error.hint) from error
+    for name in CANDIDATES:
+        if _mentions_us(Path(name)):
+            with contextlib.suppress(AppNotFound):
+                return _loaded(name, f"{name} in this directory")
+    return None
+
+
+def _source_of_app(target: str, settings: Settings) -> str:
+    return settings.source_of("app") if target == settings.app else f"the target {target}"
+
+
+def _mentions_us(path: Path) -> bool:
+    # An app.py may be anything: a web application is not imported only to see that it has no tasks.
+    try:
+        return path.is_file() and b"packhorse" in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _loaded(target: str, source: str) -> Packhorse:
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return load_app(target)
+    except AppBroken as error:
+        raise _broken(target, error.__cause__ or error, source) from error
+    except SystemExit as error:
+        raise _broken(target, error, source) from error
+
+
+def _broken(target: str, error: BaseException, source: str) -> CommandError:
+    why = "\n".join(filter(None, [_summary(error), _own_line(error)]))
+    hint = "put that right; -vv shows the whole traceback"
+    if isinstance(error, ModuleNotFoundError):
+        hint = f"install {error.name} beside Packhorse, or run the packhorse of the environment that has it"
+    name = target.partition(":")[0]
+    return CommandError(f"{name} cannot be imported", ExitCode.USAGE, why=why, source=source, hint=hint)
+
+
+def _summary(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it ends the program: SystemExit({error.code!r})"
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _own_line(error: BaseException) -> str | None:
+    """The innermost line that the user wrote: "jobs.py:3  import requests"."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_near(Path(error.filename))}:{error.lineno}  {(error.text or '').strip()}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    own = [frame for frame in frames if _is_here(Path(frame.filename))] or frames
+    return f"{_near(Path(own[-1].filename))}:{own[-1].lineno}  {own[-1].line}" if own else None
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith("<") and not Path(filename).is_relative_to(_PACKAGE) and "importlib" not in filename
+
+
+def _is_here(path: Path) -> bool:
+    return path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts
+
+
+def _near(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

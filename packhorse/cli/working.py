@@ -1,0 +1,189 @@
+"""Starting workers: `work` for good, `dev` while you write. Both are a foreman with its crew, in this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from packhorse import __version__
+from packhorse.app import Packhorse
+from packhorse.chores import all_chores
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import Function, command, span_option
+from packhorse.cli.output import say
+from packhorse.errors import BadValue
+from packhorse.foreman import Foreman
+from packhorse.loading import find_target, load_app
+from packhorse.settings import Settings
+from packhorse.storage import open_storage
+
+_LOOK_FOR_CHANGES = 0.5
+
+
+def crew_options(function: Function) -> Function:
+    """The options that `work` and `dev` share."""
+    options = [
+        click.option("--min", "least", type=click.IntRange(0), help="Workers at least (1)."),
+        click.option("--max", "most", type=click.IntRange(1), help="Workers at most (one for each CPU)."),
+        click.option("-c", "--concurrency", type=click.IntRange(1), help="Slots of each worker (10)."),
+        click.option("--queues", help="Only these queues, separated by commas."),
+        click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command("work", "packhorse work", "packhorse work shop.jobs:app --min 2 --max 8", "packhorse work jobs.py --burst")
+@click.argument("target", required=False)
+@crew_options
+@click.option("--burst", is_flag=True, help="End when nothing is left to run.")
+@click.option("--max-jobs", type=click.IntRange(1), help="Replace a worker after so many jobs.")
+@click.option("--max-rss", type=click.IntRange(1 << 20), help="Replace a worker that has grown to so many bytes.")
+@click.option(
+    "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
+)
+@span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s).")
+@click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive.")
+@click.option("--checkin-cmd", help="Run this command every minute, for the same.")
+def work(invocation: Invocation, target: str | None, **options: Any) -> int:
+    """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
+    the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
+    target = target or invocation.settings.app or find_target()
+    app, settings = _app_and_settings(invocation, target, options)
+    foreman = _foreman(app, settings, target, options)
+    if not invocation.quiet:
+        for line in banner(app, settings, target):
+            say(line, err=True)
+    return foreman.run()
+
+
+@command("dev", "packhorse dev", "packhorse dev jobs.py -c 2")
+@click.argument("target", required=False)
+@crew_options
+def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
+    """Run jobs while you write them: as `work`, with workers that are replaced whenever a Python file here is saved."""
+    target = target or invocation.settings.app or find_target()
+    app, settings = _app_and_settings(invocation, target, options)
+    foreman = _foreman(app, settings, target, options)
+    for line in banner(app, settings, target):
+        say(line, err=True)
+    say("Workers are replaced when a Python file here is saved.", err=True)
+    over = threading.Event()
+    watch = threading.Thread(target=_watch, args=(Path.cwd(), foreman.ask, over), daemon=True)
+    watch.start()
+    try:
+        return foreman.run()
+    finally:
+        over.set()
+
+
+def _app_and_settings(invocation: Invocation, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
+    logging.basicConfig(
+        level=_level(options["log_level"]), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
+    )
+    app = load_app(target)
+    if invocation.url is not None:
+        app.use(open_storage(invocation.url))
+    changes: dict[str, Any] = {
+        "url": invocation.settings.url if invocation.url is not None else app.settings.url,
+        "min_workers": options["least"],
+        "max_workers": options["most"],
+        "concurrency": options["concurrency"],
+        "stop_grace": options.get("drain"),
+    }
+    settings = replace(app.settings, **{name: value for name, value in changes.items() if value is not None})
+    most = settings.max_workers or os.cpu_count() or 1
+    if settings.min_workers > most:
+        raise BadValue(f"--min {settings.min_workers} is more than --max {most}", hint="raise --max or lower --min")
+    return app, settings
+
+
+def _level(word: str) -> int:
+    number = logging.getLevelNamesMapping().get(word.upper())
+    if number is None:
+        raise BadValue(f"there is no log level {word!r}", hint="use debug, info, warning or error")
+    return number
+
+
+def _foreman(app: Packhorse, settings: Settings, target: str, options: dict[str, Any]) -> Foreman:
+    app.put_schedules()
+    names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level")
+    arguments = [
+        word
+        for name in names
+        if options.get(name) is not None
+        for word in (f"--{name.replace('_', '-')}", str(options[name]))
+    ]
+    if options.get("burst"):
+        arguments.append("--burst")
+    arguments += ["--stop-grace", str(settings.stop_grace / 1e6)]
+    return Foreman(
+        target,
+        settings,
+        app.storage,
+        chores=lambda is_steady: all_chores(app.storage, settings, is_steady),
+        worker_arguments=arguments,
+        burst=bool(options.get("burst")),
+        checkin_url=options.get("checkin_url"),
+        checkin_cmd=options.get("checkin_cmd"),
+    )
+
+
+def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
+    """What is about to run, in a few lines."""
+    most = settings.max_workers or os.cpu_count() or 1
+    yield f"Packhorse {__version__}   {settings.shown('url')}   {target}"
+    yield f"{settings.min_workers} to {most} workers with {settings.concurrency} slots each"
+    tasks = list(app.registry)
+    for task in tasks[:8]:
+        weight = f", weight {task.options.weight}" if task.options.weight > 1 else ""
+        queue = f" in {task.queue}" if task.queue != task.name else ""
+        yield f"  {task.name}{queue}{weight}   {task.place}"
+    if len(tasks) > 8:
+        yield f"  … and {len(tasks) - 8} more tasks"
+    if not tasks:
+        yield "  no tasks: write @app.task above a function"
+    schedules = app.get_schedules()
+    if schedules:
+        yield f"{len(schedules)} schedules; next: {schedules[0].name}"
+    yield "Ctrl-C once: finish running jobs; twice: stop now"
+
+
+# --- reloading --------------------------------------------------------------------------------------------------------
+
+
+def _watch(directory: Path, ask: Callable[[signal.Signals], None], over: threading.Event) -> None:
+    """Ask for a rolling restart when a Python file has been saved."""
+    seen = _saved(directory)
+    while not over.wait(_LOOK_FOR_CHANGES):
+        now = _saved(directory)
+        if now != seen:
+            changed = sorted(path for path in now.keys() | seen.keys() if now.get(path) != seen.get(path))
+            say(f"{changed[0].name} was saved; the workers are replaced", err=True)
+            seen = now
+            ask(signal.SIGHUP)
+
+
+def _saved(directory: Path) -> dict[Path, int]:
+    """When each Python file here was saved; what is hidden or installed is left out."""
+    found: dict[Path, int] = {}
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith((".", "__")) and name != "node_modules"]
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(folder) / name
+                try:
+                    found[path] = path.stat().st_mtime_ns
+                except OSError:
+                    continue
+    return found

@@ -1,0 +1,7 @@
+"""The foreman: the parent process that starts, watches, beats for and scales its crew of workers."""
+
+from __future__ import annotations
+
+from packhorse.foreman.foreman import Foreman
+
+__all__ = ["Foreman"]

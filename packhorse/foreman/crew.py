@@ -1,0 +1,313 @@
+"""The crew: a foreman's workers as processes. Starts them, hears them, tells them to stop, sees why they ended.
+
+Only the foreman's main thread starts and ends workers: a worker dies with the thread that started it. Other threads may
+read `members`, send to them, and beat for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import selectors
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packhorse.board import Board
+from packhorse.channel import Channel, Message
+from packhorse.foreman import death
+from packhorse.foreman.backoff import YOUNG
+from packhorse.foreman.member import Member
+from packhorse.foreman.scaling import Hand
+from packhorse.settings import mask_url
+
+log = logging.getLogger("packhorse")
+
+CONDEMNED = 70
+"""Exit code of a worker that wrote everything down and wants to be replaced."""
+QUIT_GRACE = 3.0
+"""Seconds between being told to quit and being killed."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """How a worker is started."""
+
+    command: Sequence[str]
+    url: str
+    concurrency: int
+    arguments: Sequence[str] = ()  # for every worker, besides those that the crew itself gives
+    extra_arguments: Sequence[str] = ()  # for the extra workers that forced jobs get
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A worker's end. `died` tells whether anybody had ordered it."""
+
+    owner: str
+    why: str
+    died: bool
+    ran: list[str] = []  # the jobs that had begun and not ended
+    is_young: bool = False
+    lines: list[str] = []  # the last that it wrote to stderr
+
+
+class Crew:
+    """All workers of one foreman. `members` is replaced, never changed, so any thread may go through it."""
+
+    def __init__(self, launch: Launch, selector: selectors.BaseSelector, on_online: Callable[[], None]) -> None:
+        self.members: tuple[Member, ...] = ()
+        self.queues: list[str] | None = None  # that its workers serve; None: none of them has told yet
+        self.starts = 0
+        self._launch = launch
+        self._selector = selector
+        self._on_online = on_online
+        self._memory = death.MemoryWatch()
+        self._looked_at = time.monotonic()
+        self._orphans: set[int] = set()
+        self._pidfds: dict[str, int] = {}
+
+    # --- who is there ---------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> list[Member]:
+        """The ordinary workers that take jobs, or are about to."""
+        return [member for member in self.members if member.is_active and not member.is_extra]
+
+    @property
+    def extra(self) -> list[Member]:
+        return [member for member in self.members if member.is_active and member.is_extra]
+
+    @property
+    def leaving(self) -> list[Member]:
+        return [member for member in self.members if not member.is_active]
+
+    @property
+    def starting(self) -> int:
+        return sum(not member.is_online for member in self.members if member.is_active)
+
+    def get(self, id: str) -> Member | None:
+        return next((member for member in self.members if member.id == id), None)
+
+    def hands(self, now: float) -> list[Hand]:
+        """What scaling needs to know."""
+        slots = self._launch.concurrency
+        return [member.hand(slots, now) for member in self.members if member.is_active]
+
+    # --- starting -------------------------------------------------------------------------------------------------
+
+    def start(self, foreman: str, *, is_extra: bool = False) -> Member:
+        """Start a worker under a new id. Raises OSError when the system has no room for it."""
+        owner = secrets.token_urlsafe(16)
+        slots = 1 if is_extra else self._launch.concurrency
+        board = Board.create(Path(tempfile.mkdtemp(prefix="packhorse-")) / "board", slots)
+        ours, theirs = Channel.pair()
+        try:
+            process = self._spawn(owner, foreman, board, theirs, slots, is_extra)
+        except OSError:
+            ours.close()
+            board.close()
+            _hide(board)
+            raise
+        finally:
+            theirs.close()
+        member = Member(owner, process, ours, board, is_extra)
+        self.members = (*self.members, member)
+        self.starts += 1
+        self._watch(member)
+        return member
+
+    def _spawn(
+        self, owner: str, foreman: str, board: Board, channel: Channel, slots: int, is_extra: bool
+    ) -> subprocess.Popen[bytes]:
+        # Everybody on the machine can read a command line; a password goes by the environment.
+        has_secret = mask_url(self._launch.url) != self._launch.url
+        own = {
+            "--id": owner,
+            "--board": board.path,
+            "--channel": channel.fileno(),
+            "--foreman": foreman,
+            "--parent": os.getpid(),
+            "--concurrency": slots,
+            **({} if has_secret else {"--url": self._launch.url}),
+        }
+        return subprocess.Popen(
+            [
+                *self._launch.command,
+                *(f"{name}={value}" for name, value in own.items()),  # a value may begin with a dash
+                *self._launch.arguments,
+                *(self._launch.extra_arguments if is_extra else ()),
+            ],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=(channel.fileno(),),
+            env={**os.environ, "PACKHORSE_URL": self._launch.url},
+            start_new_session=True,  # so that all it starts can be killed with it, and Ctrl-C reaches only us
+        )
+
+    def _watch(self, member: Member) -> None:
+        assert member.process.stderr is not None
+        member.channel.socket.setblocking(False)
+        os.set_blocking(member.process.stderr.fileno(), False)
+        self._selector.register(member.channel, selectors.EVENT_READ, lambda: self._hear(member))
+        self._selector.register(member.process.stderr, selectors.EVENT_READ, lambda: self._read_lines(member))
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):  # the kernel is older than Python: SIGCHLD wakes us
+                self._pidfds[member.id] = pidfd = os.pidfd_open(member.pid)
+                self._selector.register(pidfd, selectors.EVENT_READ, lambda: None)  # waking up is enough
+
+    # --- hearing --------------------------------------------------------------------------------------------------
+
+    def _hear(self, member: Member) -> bool:
+        """Take what it says. False: nothing more for now."""
+        messages, is_open = member.channel.read()
+        now = time.monotonic()
+        was_online = member.is_online
+        for message in messages:
+            member.hear(message, now)
+        if member.is_online and not was_online:
+            self.queues = member.queues
+            _hide(member.board)
+            self._on_online()
+        if not is_open:
+            self._unwatch(member.channel)
+            # It cannot be told anything any more; it should be about to end.
+            member.kill_at = member.kill_at or now + QUIT_GRACE
+        return bool(messages) and is_open
+
+    def _read_lines(self, member: Member) -> bool:
+        """Take what it writes to stderr. False: nothing more for now."""
+        assert member.process.stderr is not None
+        try:
+            data = os.read(member.process.stderr.fileno(), 65_536)
+        except BlockingIOError:
+            return False
+        if data:
+            member.write(data)
+        else:
+            self._unwatch(member.process.stderr)
+        return bool(data)
+
+    def _unwatch(self, source: Any) -> None:
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(source)
+
+    # --- stopping -------------------------------------------------------------------------------------------------
+
+    def tell(self, message: Message) -> None:
+        """The same to everybody."""
+        for member in self.members:
+            member.channel.send(message)
+
+    def drain(self, member: Member, why: str, grace: float) -> None:
+        """Let it finish what it runs, for so many seconds; then it is told to quit."""
+        if member.quit_at is None:
+            member.ordered(why)
+            member.quit_at = time.monotonic() + grace
+            member.channel.send({"do": "drain"})
+
+    def quit(self, member: Member, why: str) -> None:
+        """Have it hand back what it holds and end; a moment later it is killed."""
+        if member.kill_at is None:
+            member.ordered(why)
+            member.kill_at = time.monotonic() + QUIT_GRACE
+            member.channel.send({"do": "quit"})
+
+    def dismiss(self, member: Member) -> None:
+        """The storage does not know it any more. That is no order of ours: it may have left by itself."""
+        if member.kill_at is None:
+            member.leaving = member.leaving or "it was struck off"
+            member.kill_at = time.monotonic() + QUIT_GRACE
+            member.channel.send({"do": "quit"})
+
+    def kill(self, member: Member, why: str) -> None:
+        """End it and all that it has started, now."""
+        member.ordered(why)
+        self._kill(member)
+
+    def enforce(self, now: float) -> None:
+        """Go one step further with those that have not done as told in time."""
+        for member in self.members:
+            if member.kill_at is not None and now >= member.kill_at:
+                log.warning("worker %d has not ended in time, and is killed", member.pid)
+                member.kill_at = now + QUIT_GRACE
+                self._kill(member)
+            elif member.kill_at is None and member.quit_at is not None and now >= member.quit_at:
+                self.quit(member, "its time to finish was over")
+
+    def _kill(self, member: Member) -> None:
+        member.was_killed = True
+        self._orphans.update(death.kill_session(member.pid))
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def bury(self) -> list[Ended]:
+        """Take leave of the workers that have ended; answers how each came to its end."""
+        ended = [self._bury(member) for member in self.members if member.has_ended()]
+        self._orphans = death.reap(self._orphans)
+        return ended
+
+    def look_at_memory(self, now: float) -> None:
+        """About once a second, remember how often the kernel ran out of memory."""
+        if now - self._looked_at >= 1.0:
+            self._looked_at = now
+            self._memory.look()
+
+    def _bury(self, member: Member) -> Ended:
+        # Its children first: a job that another worker gets must not go on here.
+        self._orphans.update(death.kill_session(member.pid))
+        while self._hear(member):
+            pass
+        while self._read_lines(member):
+            pass
+        ended = self._judge(member, member.process.wait())
+        self._put_away(member)
+        return ended
+
+    def _judge(self, member: Member, code: int) -> Ended:
+        why = death.why_it_ended(member.pid, code, self._memory.verdict() if code < 0 else None)
+        in_order = (
+            (member.is_ordered and member.was_killed) or code == CONDEMNED or (code == 0 and member.leaving is not None)
+        )
+        if in_order:
+            why = member.leaving or why
+        elif code == 0:
+            why += " although nobody had asked it to"
+        # One that made room for another by itself has worked, unless it says that it has not.
+        has_worked = member.has_worked or (in_order and member.done_when_leaving != 0)
+        is_young = time.monotonic() - member.started_at < YOUNG and not has_worked and not member.is_ordered
+        return Ended(
+            owner=member.id,
+            why=why,
+            died=not in_order,
+            ran=member.board.running(),
+            is_young=is_young,
+            lines=list(member.lines),
+        )
+
+    def _put_away(self, member: Member) -> None:
+        self.members = tuple(other for other in self.members if other is not member)
+        self._unwatch(member.channel)
+        self._unwatch(member.process.stderr)
+        member.channel.close()
+        if member.process.stderr is not None:
+            member.process.stderr.close()
+        pidfd = self._pidfds.pop(member.id, None)
+        if pidfd is not None:
+            self._unwatch(pidfd)
+            os.close(pidfd)
+        member.board.close()
+        _hide(member.board)
+
+
+def _hide(board: Board) -> None:
+    """Take its name away. Whoever has it open keeps it; nothing is left behind, however foreman and worker end."""
+    with suppress(OSError):
+        board.path.unlink(missing_ok=True)
+        board.path.parent.rmdir()

@@ -1,0 +1,119 @@
+"""One worker, as its foreman sees it: what it has said, what it was told, and how its process is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from packhorse.board import Board
+from packhorse.channel import Channel, Message
+from packhorse.foreman.scaling import Hand
+
+_LINES = 20
+_LONGEST_LINE = 4_096
+
+
+class Member:
+    """A member of the crew. The main thread changes it; others read, send, and beat."""
+
+    def __init__(self, id: str, process: subprocess.Popen[bytes], channel: Channel, board: Board, is_extra: bool):
+        self.id = id
+        self.process = process
+        self.channel = channel
+        self.board = board
+        self.is_extra = is_extra
+        self.started_at = time.monotonic()
+        self.is_online = False
+        self.queues: list[str] = []
+        self.report: dict[str, Any] = {}
+        self.leaving: str | None = None  # why it takes no more jobs
+        self.done_when_leaving: int | None = None
+        self.is_condemned = False  # a job of its would not end
+        self.is_ordered = False  # we have told it to end
+        self.was_killed = False  # by us
+        self.is_unknown = False  # the storage has struck it off
+        self.stopped_since: float | None = None  # by SIGSTOP
+        self.quit_at: float | None = None
+        self.kill_at: float | None = None
+        self.has_worked = self.is_proven = False
+        self.lines: deque[str] = deque(maxlen=_LINES)
+        self._idle_since = self.started_at
+        self._rest = ""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_active(self) -> bool:
+        """Does it take jobs, or is it about to?"""
+        return self.leaving is None
+
+    def hand(self, slots: int, now: float) -> Hand:
+        """What scaling needs to know of it."""
+        busy = int(self.report.get("busy", 0))
+        idle_for = 0.0 if busy else now - self._idle_since
+        slots = int(self.report.get("slots", 1 if self.is_extra else slots))
+        done = int(self.report.get("done", 0)) + int(self.report.get("failed", 0))
+        return Hand(self.id, slots, busy, done, idle_for, self.is_online, self.is_extra)
+
+    def hear(self, message: Message, now: float) -> None:
+        """A message from it."""
+        match message.pop("say", None):
+            case "online":
+                self.is_online = True
+                self.queues = list(message.get("queues", {}))
+                self._idle_since = now
+            case "report":
+                self._take_report(message, now)
+            case "condemned" | "leaving" as said:
+                self.leaving = self.leaving or str(message.get("why", said))
+                self.is_condemned = self.is_condemned or said == "condemned"
+                self.done_when_leaving = message.get("done")
+
+    def _take_report(self, report: Message, now: float) -> None:
+        done = (report.get("done"), report.get("failed"))
+        if report.get("busy") or done != (self.report.get("done"), self.report.get("failed")):
+            self._idle_since = now
+        self.has_worked = self.has_worked or any(done)
+        self.report = report
+
+    def write(self, data: bytes) -> None:
+        """What it wrote to stderr is shown as our own, and the last lines are kept to tell why it died."""
+        with suppress(OSError):
+            os.write(2, data)
+        *lines, rest = (self._rest + data.decode(errors="replace")).split("\n")
+        self.lines.extend(lines)
+        self._rest = rest[-_LONGEST_LINE:]
+
+    def ordered(self, why: str) -> None:
+        """We have told it to end."""
+        self.is_ordered = True
+        self.leaving = self.leaving or why
+
+    def beat(self) -> None:
+        """The storage has accepted a heartbeat for it."""
+        with suppress(ValueError):  # it ended at this moment, and its board was put away
+            self.board.beat()
+
+    def is_stopped(self) -> bool:
+        """Was it stopped by a signal, as with `kill -STOP`? Then it does not live, whatever its pid says."""
+        if not hasattr(os, "waitid"):
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return False
+
+    def has_ended(self) -> bool:
+        """Without reaping it, where that is possible: until then its number cannot mean anybody else."""
+        if self.process.returncode is not None or not hasattr(os, "waitid"):
+            return self.process.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True  # somebody else has reaped it

@@ -1,0 +1,205 @@
+"""The pulse: how a foreman proves that it is alive. Its record in the storage, a status file, a URL or command that it
+calls every minute, systemd's watchdog, and a line a minute in the log.
+
+The call is a dead man's switch: it is made only while all is well, so whoever waits for it learns of any trouble.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shlex
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from packhorse.errors import BadValue
+from packhorse.event import Subject
+from packhorse.foreman.duty import Duty
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import WorkerInfo
+
+log = logging.getLogger("packhorse")
+
+_CALL_EVERY = 60.0
+_CALL_LIMIT = 5.0
+_FILE_EVERY = 5.0
+_LINE_EVERY = 60.0
+
+Report = Callable[[], dict[str, Any]]
+
+
+class Record:
+    """The foreman's own record in the storage."""
+
+    def __init__(self, storage: Storage, info: Mapping[str, Any], host: str | None = None) -> None:
+        self._storage = storage
+        self._info = dict(info)
+        self._host = host or socket.gethostname()
+        self.id = secrets.token_urlsafe(16)
+        self.is_joined = False
+        self.is_first = True
+
+    def join(self) -> None:
+        """Make it known."""
+        self._storage.join(
+            WorkerInfo(self.id, subject=Subject.FOREMAN, host=self._host, pid=os.getpid(), info=self._info)
+        )
+        self.is_joined, self.is_first = True, False
+
+    def renew(self) -> None:
+        """It was struck off, and an id is never used twice: join again under a new one."""
+        self.id = secrets.token_urlsafe(16)
+        self.is_joined = False
+
+    def leave(self, why: str) -> None:
+        """An ordered end."""
+        if self.is_joined:
+            self.is_joined = False
+            self._storage.leave(self.id, why=why)
+
+
+class Calls:
+    """Calls a URL, a command or both every minute, while `is_well` says so. `status` tells how the last one went."""
+
+    def __init__(self, url: str | None, command: str | None, is_well: Callable[[], bool]) -> None:
+        if url is not None and urlsplit(url).scheme not in ("http", "https"):
+            raise BadValue(f"the check-in URL must begin with http:// or https://, not {url!r}")
+        self._url = url
+        self._command = shlex.split(command) if command else []
+        self._is_well = is_well
+        self.status = "off" if not (url or self._command) else "not yet called"
+        self.duty = Duty("the check-in", self.step)
+
+    def step(self) -> float | None:
+        """Call once."""
+        if not (self._url or self._command):
+            return None
+        if not self._is_well():
+            self.status = "withheld: the foreman is not well"
+            return 1.0
+        problems = [problem for problem in (self._call_url(), self._run_command()) if problem]
+        if problems and self.status == "ok":
+            log.warning("the check-in failed: %s", "; ".join(problems))
+        self.status = f"failed: {'; '.join(problems)}" if problems else "ok"
+        return _CALL_EVERY
+
+    def _call_url(self) -> str | None:
+        if not self._url:
+            return None
+        request = urllib.request.Request(self._url, headers={"User-Agent": "packhorse"})  # noqa: S310 - checked above
+        try:
+            with urllib.request.urlopen(request, timeout=_CALL_LIMIT):  # noqa: S310 - as above
+                return None
+        except (OSError, ValueError) as error:
+            return str(error)
+
+    def _run_command(self) -> str | None:
+        if not self._command:
+            return None
+        try:
+            done = subprocess.run(
+                self._command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CALL_LIMIT, check=False
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
+        return f"{self._command[0]} exited with code {done.returncode}" if done.returncode else None
+
+
+class Systemd:
+    """Tells systemd, if it has started us, that we are ready, alive, stopping."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        if self._address.startswith("@"):
+            self._address = "\0" + self._address[1:]
+        asked = environment.get("WATCHDOG_USEC", "") if environment.get("WATCHDOG_PID", "") in _own_pid() else ""
+        self._every = int(asked) / 2_000_000 if asked.isdigit() else None
+        self._alive_at = 0.0
+
+    def tell(self, *facts: str) -> None:
+        """Such as "READY=1"."""
+        if self._address:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(facts).encode(), self._address)
+
+    def alive(self, now: float) -> None:
+        """As often as systemd wants to hear it."""
+        if self._every is not None and now - self._alive_at >= self._every:
+            self._alive_at = now
+            self.tell("WATCHDOG=1")
+
+
+def _own_pid() -> tuple[str, str]:
+    return "", str(os.getpid())
+
+
+class Pulse:
+    """All signs of life but the record, driven by the foreman's loop."""
+
+    def __init__(
+        self,
+        report: Report,
+        is_well: Callable[[], bool],
+        *,
+        url: str | None = None,
+        command: str | None = None,
+        file: Path | None = None,
+    ) -> None:
+        self.calls = Calls(url, command, is_well)
+        self.systemd = Systemd()
+        self._report = report
+        self._file = file
+        self._file_at = 0.0
+        self._line_at = time.monotonic() + _LINE_EVERY
+        self._is_ready = False
+
+    def tick(self, now: float) -> None:
+        """The loop goes round: say so to whoever wants to know."""
+        self.systemd.alive(now)
+        if self._file is not None and now - self._file_at >= _FILE_EVERY:
+            self._file_at = now
+            self._write(self._file)
+        if now >= self._line_at:
+            self._line_at = now + _LINE_EVERY
+            log.info("%s", _line(self._report()))
+
+    def ready(self) -> None:
+        """The crew is at work."""
+        if not self._is_ready:
+            self._is_ready = True
+            self.calls.duty.start()
+            self.systemd.tell("READY=1", "STATUS=at work")
+
+    def stopping(self) -> None:
+        self.calls.duty.stop()
+        self.systemd.tell("STOPPING=1", "STATUS=finishing what runs")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def _write(self, file: Path) -> None:
+        told = {"pid": os.getpid(), "at": time.time(), **self._report()}
+        new = file.with_name(f"{file.name}.{os.getpid()}")
+        try:
+            new.write_text(json.dumps(told))
+            new.replace(file)
+        except OSError as error:
+            log.warning("cannot write the status file %s: %s", file, error.strerror)
+            self._file = None
+
+
+def _line(report: Mapping[str, Any]) -> str:
+    """One line for the log; every fact of the foreman's report that is a number or a word."""
+    return ", ".join(f"{name} {value}" for name, value in report.items() if isinstance(value, int | float | str))

@@ -1,0 +1,63 @@
+"""Signals for a loop that sleeps in a selector: each arrives as a byte on a socket, and other threads may ring it too.
+
+Nothing is done inside a signal handler, so no signal can come at a bad moment.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+STOP = frozenset({signal.SIGTERM, signal.SIGINT})
+QUIET = frozenset({signal.SIGUSR1, signal.SIGTSTP})
+RESTART = frozenset({signal.SIGHUP})
+DUMP = frozenset({signal.SIGTTIN, *([signal.SIGINFO] if hasattr(signal, "SIGINFO") else [])})
+# SIGCHLD, too: it wakes the loop, and a parent that ignored it would have left us without exit codes.
+_WATCHED = STOP | QUIET | RESTART | DUMP | {signal.SIGCHLD}
+
+
+class Signals:
+    """Watches for the length of a `with` block; outside the main thread only `ring` is heard."""
+
+    def __init__(self) -> None:
+        self._ear, self._mouth = socket.socketpair()
+        self._ear.setblocking(False)
+        self._mouth.setblocking(False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._fd_before = -1
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._fd_before = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+            self._before = {number: signal.signal(number, _do_nothing) for number in _WATCHED}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._before:
+            signal.set_wakeup_fd(self._fd_before)
+        self._ear.close()
+        self._mouth.close()
+
+    def fileno(self) -> int:
+        return self._ear.fileno()
+
+    def ring(self, number: int = 0) -> None:
+        """Wake the loop, from any thread, as if this signal had come; 0: none."""
+        with suppress(OSError):  # full: it is awake; closed: it has ended
+            self._mouth.send(bytes([number]))
+
+    def read(self) -> list[signal.Signals]:
+        """The signals that have come in since."""
+        with suppress(BlockingIOError):
+            return [signal.Signals(number) for number in self._ear.recv(4_096) if number]
+        return []
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """The byte on the socket is all that is needed."""

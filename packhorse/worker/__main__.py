@@ -1,0 +1,161 @@
+"""`python -m packhorse.worker TARGET`: what a foreman starts. Not meant to be typed, though it may be."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from packhorse.app import Packhorse
+from packhorse.board import Board
+from packhorse.channel import Channel
+from packhorse.errors import PackhorseError, StorageError
+from packhorse.loading import load_app
+from packhorse.middleware import Chain, compose, is_async
+from packhorse.settings import Settings
+from packhorse.storage import open_storage
+from packhorse.task import RegisteredTask
+from packhorse.worker import child
+from packhorse.worker.nursery import Nursery, die_with_parent
+from packhorse.worker.process import Limits, WorkerProcess, dump_stacks, is_isolated
+
+log = logging.getLogger("packhorse.worker")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.channel is not None:
+        die_with_parent(options.parent or os.getppid())
+    _log_to_stderr(options.log_level.upper())
+    os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
+    try:
+        app = load_app(options.target)
+        # An address with a password comes from the foreman by the environment, where `ps` does not show it.
+        url = options.url or (os.environ.get("PACKHORSE_URL") if options.foreman else None)
+        if url:
+            app.use(open_storage(url))
+        storage = app.storage
+    except PackhorseError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    # Before the first thread: see nursery.py.
+    nursery = _nursery(app, options)
+    channel = Channel.from_fd(options.channel) if options.channel is not None else None
+    worker = WorkerProcess(
+        app,
+        storage,
+        options.id,
+        concurrency=options.concurrency,
+        queues=options.queues.split(",") if options.queues else None,
+        foreman=options.foreman,
+        board=Board(Path(options.board)) if options.board else None,
+        limits=_limits(options, app.settings),
+        say=channel.send if channel else (lambda message: None),
+        burst=options.burst,
+        nursery=nursery,
+        max_jobs_per_child=options.max_jobs_per_child,
+    )
+    _take_signals(worker)
+    if channel is not None:
+        threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
+    try:
+        code = worker.run()
+    except StorageError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a thread that will not end must not keep the process
+
+
+def _listen(channel: Channel, worker: WorkerProcess) -> None:
+    for message in channel.receive():
+        try:
+            worker.handle(message)
+        except (LookupError, TypeError, ValueError) as error:
+            log.error("a message of the foreman's cannot be understood: %r: %r", message, error)
+    worker.quit()  # the foreman is gone
+
+
+def _take_signals(worker: WorkerProcess) -> None:
+    """Alone, a worker obeys signals itself; under a foreman, orders come over the channel."""
+    asked = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        if asked.is_set():
+            worker.quit()
+        asked.set()
+        worker.drain_soon()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    if hasattr(signal, "SIGUSR2"):
+        signal.signal(signal.SIGUSR2, lambda number, frame: dump_stacks())
+
+
+def _log_to_stderr(level: str) -> None:
+    """The level is the handler's: for the logs of jobs more is let through; see capture.py."""
+    handler = logging.StreamHandler()
+    handler.setLevel(level)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(message)s", handlers=[handler])
+
+
+def _nursery(app: Packhorse, options: argparse.Namespace) -> Nursery | None:
+    """A nursery if any task may need one: jobs may bring time limits of their own, so any plain function may."""
+    limit = app.settings.result_limit
+    if not any(is_isolated(task) or not is_async(task.function) for task in app.registry):
+        return None
+
+    def serve(end: socket.socket) -> None:
+        chains: dict[str, tuple[RegisteredTask, Chain, bool]] = {}
+
+        def find(name: str) -> tuple[RegisteredTask, Chain, bool]:
+            if name not in chains:
+                task = app.registry.get(name)
+                chains[name] = (task, *compose(task, app.middlewares, loop=None))
+            return chains[name]
+
+        child.serve(end, find, limit)
+
+    # Only the worker speaks to the foreman: with its channel open elsewhere, its death would not be noticed there.
+    return Nursery.start(serve, not_for_children=[] if options.channel is None else [options.channel])
+
+
+def _limits(options: argparse.Namespace, settings: Settings) -> Limits:
+    return Limits(
+        max_jobs=options.max_jobs,
+        max_rss=options.max_rss,
+        stop_grace=settings.stop_grace / 1e6 if options.stop_grace is None else options.stop_grace,
+        abort_grace=settings.abort_grace / 1e6,
+        lease=settings.lease / 1e6,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m packhorse.worker", description=__doc__)
+    parser.add_argument("target", help="module:attr or file.py")
+    parser.add_argument("--url", help="the storage, if not the app's own")
+    parser.add_argument("--id", default=secrets.token_urlsafe(16))
+    parser.add_argument("--foreman")
+    parser.add_argument("--parent", type=int, help="the foreman's process id")
+    parser.add_argument("--board")
+    parser.add_argument("--channel", type=int)
+    parser.add_argument("--concurrency", type=int, default=10)
+    parser.add_argument("--queues", help="only these, separated by commas")
+    parser.add_argument("--max-jobs", type=int)
+    parser.add_argument("--max-rss", type=int)
+    parser.add_argument("--max-jobs-per-child", type=int)
+    parser.add_argument("--stop-grace", type=float)
+    parser.add_argument("--burst", action="store_true", help="end when there is nothing left to run")
+    parser.add_argument("--log-level", default="warning")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

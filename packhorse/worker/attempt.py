@@ -1,0 +1,151 @@
+"""One attempt from start to outcome: the file to read first.
+
+`run` is called by the executors with a reserved job. It decodes the arguments, opens the context, calls the task
+through its middleware, and turns whatever happens into an `Outcome`. It never raises and touches no storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from packhorse.answer import Abort, Retry, Snooze
+from packhorse.clock import SECOND
+from packhorse.codec import encode_result
+from packhorse.context import CURRENT, JobContext, Line
+from packhorse.failure import Failure
+from packhorse.job import Job, Reason
+from packhorse.middleware import Chain
+from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.retry import Backoff, RetryPolicy, parse_backoff
+from packhorse.task import RegisteredTask
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+
+
+def timeout_of(job: Job, task: RegisteredTask) -> int | None:
+    """The longest that one run of this job may take: its own limit, or its task's."""
+    return job.timeout if job.timeout is not None else task.options.timeout
+
+
+def idle_timeout_of(job: Job, task: RegisteredTask) -> int | None:
+    """The longest that this job may go without a check-in."""
+    return job.idle_timeout if job.idle_timeout is not None else task.options.idle_timeout
+
+
+def run(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: int) -> Outcome:
+    """Run a plain task, here and now."""
+    began_at = time.perf_counter()
+    try:
+        args = task.signature.decode(job.args)
+    except Exception as error:  # noqa: BLE001 - besides BadArguments, what the code of an argument's type may raise
+        return _refused(job, error)
+    context = JobContext(job, args, line, timeout_of(job, task))
+    mark = CURRENT.set(context)
+    try:
+        value = chain(context)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a task's failure, not the worker's
+        return failed_with(job, task, error, _since(began_at))
+    finally:
+        CURRENT.reset(mark)
+    return _returned(job, task, value, _since(began_at), result_limit)
+
+
+async def arun(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: int) -> Outcome:
+    """Run an async task. A cancellation goes up to the executor, which knows what it was for."""
+    began_at = time.perf_counter()
+    try:
+        args = task.signature.decode(job.args)
+    except Exception as error:  # noqa: BLE001 - as above
+        return _refused(job, error)
+    context = JobContext(job, args, line, timeout_of(job, task))
+    CURRENT.set(context)  # the task of the event loop has variables of its own, which end with it
+    try:
+        value = await chain(context)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt that got through would end the event loop
+        return failed_with(job, task, error, _since(began_at))
+    return _returned(job, task, value, _since(began_at), result_limit)
+
+
+def _refused(job: Job, error: Exception) -> Outcome:
+    """The arguments do not fit the task: no attempt will mend that."""
+    return Failed(job.token, _failure_of(error, traceback=False), retry_in=None)
+
+
+def _returned(job: Job, task: RegisteredTask, value: Any, ran: int, limit: int) -> Outcome:
+    if value is None:
+        return Completed(job.token, "null", ran)
+    if isinstance(value, Retry):
+        return failed_with(job, task, value, ran)
+    if isinstance(value, Snooze):
+        return Snoozed(job.token, value.delay, ran)
+    if isinstance(value, Abort):
+        return Stopped(job.token, Reason.ABORTED, Failure("Abort", value.why), ran)
+    try:
+        return Completed(job.token, encode_result(value, limit), ran)
+    except Exception as error:  # noqa: BLE001 - BadArguments, PayloadTooLarge, or the value's own code
+        # The work is done and must not be done again because its result cannot be kept.
+        return Failed(job.token, _failure_of(error, traceback=False), retry_in=None, ran=ran)
+
+
+def failed_with(job: Job, task: RegisteredTask, error: BaseException, ran: int = 0) -> Outcome:
+    """The task raised."""
+    return Failed(job.token, _failure_of(error), retry_in(job, task, error), ran=ran)
+
+
+def _failure_of(error: BaseException, *, traceback: bool = True) -> Failure:
+    try:
+        if traceback:
+            return Failure.of(error.with_traceback(_own_frames(error.__traceback__)))
+        return Failure(type(error).__name__, str(error))
+    except Exception:  # noqa: BLE001 - an error's own __str__ may raise, and the attempt has ended all the same
+        return Failure(type(error).__name__, "(its message cannot be shown)")
+
+
+def retry_in(job: Job, task: RegisteredTask, error: BaseException | None) -> int | None:
+    """Microseconds until the next attempt, or None: no more."""
+    if isinstance(error, Retry):
+        if error.after is not None and job.attempt < job.max_attempts:
+            return error.after
+        error = None
+    try:
+        return _policy(job, task).decide(job.attempt, error, random.Random())
+    except Exception:  # noqa: BLE001 - a backoff function of the user's that fails must not cost the job its retry
+        return parse_backoff(None).wait(job.attempt) if job.attempt < job.max_attempts else None
+
+
+def _policy(job: Job, task: RegisteredTask) -> RetryPolicy:
+    options = task.options
+    return RetryPolicy(
+        max_attempts=job.max_attempts,
+        backoff=Backoff.from_json(job.backoff) if job.backoff else options.backoff,
+        retry_on=options.retry_on,
+        give_up_on=options.give_up_on,
+    )
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without Packhorse's own frames: how it got to the task tells nobody anything."""
+    own: TracebackType | None = None
+    for frame in reversed(list(_frames(trace))):
+        if not frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            own = TracebackType(own, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return own or trace
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _since(began_at: float) -> int:
+    return round((time.perf_counter() - began_at) * SECOND)

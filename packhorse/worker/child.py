@@ -1,0 +1,158 @@
+"""A child process: runs isolated jobs one after another, and tells the worker what they say and come to.
+
+The job runs in the child's main thread, so that a signal reaches it; a second thread listens for "stop". What goes over
+the channel is JSON, one message to a line. A child that was told to stop gets no further job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from packhorse.channel import Channel, Message
+from packhorse.context import MESSAGE_LIMIT, tidy
+from packhorse.job import Job
+from packhorse.middleware import Chain
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.task import RegisteredTask
+from packhorse.worker import attempt
+from packhorse.worker.capture import capture_logging
+
+_OUTCOMES: dict[str, Any] = {kind.__name__: kind for kind in (Completed, Failed, Snoozed, Stopped, Halted, Released)}
+
+Finder = Callable[[str], tuple[RegisteredTask, Chain, bool]]
+"""The task of this name, its chain, and whether that must be awaited."""
+
+
+class StopNow(BaseException):
+    """Raised in the job's own thread by SIGTERM: its time is over, `finally` blocks may still clean up."""
+
+
+def encode_outcome(outcome: Outcome) -> Message:
+    return {"outcome": type(outcome).__name__, "fields": msgspec.to_builtins(outcome)}
+
+
+def decode_outcome(message: Message) -> Outcome:
+    outcome: Outcome = msgspec.convert(message["fields"], _OUTCOMES[message["outcome"]])
+    return outcome
+
+
+def is_stop(outcome: Outcome) -> bool:
+    """Did the job end because of SIGTERM, and for no reason of its own?"""
+    return isinstance(outcome, Failed) and outcome.failure.type == StopNow.__name__
+
+
+class _WorkerLine:
+    """The running job's line, over the channel. See `context.Line`."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.runs = False  # a job runs: SIGTERM may interrupt it
+        self.stops = False
+
+    def log(self, message: str, kind: str = "log") -> None:
+        self._channel.send({"log": message, "kind": kind})
+
+    def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
+        self._channel.send({"checkin": message, "progress": progress, "text": progress_text})
+
+    def should_stop(self) -> bool:
+        if self.stops:
+            self._channel.send({"saw_stop": True})
+        return self.stops
+
+    def terminate(self, number: int, frame: FrameType | None) -> None:
+        """SIGTERM has come."""
+        self.stops = True
+        if self.runs:
+            raise StopNow("the job was told to end")
+
+
+def serve(end: socket.socket, find: Finder, result_limit: int) -> None:
+    """Run jobs until the worker closes its end."""
+    channel = Channel(end)
+    line = _WorkerLine(channel)
+    jobs: SimpleQueue[Job | None] = SimpleQueue()
+    signal.signal(signal.SIGTERM, line.terminate)
+    threading.Thread(target=_listen, args=(channel, line, jobs), daemon=True).start()
+    with capture_logging():
+        while (job := jobs.get()) is not None:
+            task, chain, is_async = find(job.task)
+            channel.send(encode_outcome(_run(job, task, chain, is_async, line, result_limit)))
+
+
+def _run(job: Job, task: RegisteredTask, chain: Chain, is_async: bool, line: _WorkerLine, result_limit: int) -> Outcome:
+    """One attempt. SIGTERM raises in it wherever it is, but never before or after it."""
+    try:
+        try:
+            line.runs = True
+            if line.stops:
+                raise StopNow("the job was told to end before it began")
+            with _output_to(line):
+                if is_async:
+                    return asyncio.run(attempt.arun(job, task, chain, line, result_limit))
+                return attempt.run(job, task, chain, line, result_limit)
+        finally:
+            line.runs = False
+    except StopNow as error:
+        line.runs = False  # it may have come just before the line above
+        return attempt.failed_with(job, task, error)
+
+
+def _listen(channel: Channel, line: _WorkerLine, jobs: SimpleQueue[Job | None]) -> None:
+    for message in channel.receive():
+        if "job" in message:
+            jobs.put(msgspec.convert(message["job"], Job))
+        elif message.get("stop"):
+            line.stops = True
+    jobs.put(None)
+
+
+# --- what a job prints ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _output_to(line: _WorkerLine) -> Iterator[None]:
+    sys.stdout = sys.stderr = output = _JobOutput(line)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        output.flush()
+
+
+class _JobOutput(io.TextIOBase):
+    """What a job prints goes into its log, line by line."""
+
+    encoding = "utf-8"
+
+    def __init__(self, line: _WorkerLine) -> None:
+        self._line = line
+        self._rest = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for one in lines:
+            self._line.log(tidy(one) or "")
+        if len(self._rest) > MESSAGE_LIMIT:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        rest, self._rest = self._rest, ""
+        if rest:
+            self._line.log(tidy(rest) or "")

@@ -1,0 +1,323 @@
+"""The desk: the one thread of a worker that talks to the storage.
+
+Each turn it takes the outcomes that have gathered and asks for as many new jobs as there is room for, both in one round
+trip, then hands the jobs to the executors. In between it has the warden look after the seats and the scribe write down
+what they say, and hands back what it cannot run soon. However many slots a worker has, the storage sees one caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+
+from packhorse.clock import SECOND
+from packhorse.errors import StorageUnavailable, TaskNotFound
+from packhorse.job import Job, Reason
+from packhorse.outcome import Failed, Outcome, Released, Verdict
+from packhorse.storage.contract import BATCH, Storage
+from packhorse.worker.executors import Executor
+from packhorse.worker.fetcher import Fetcher
+from packhorse.worker.finisher import Finisher
+from packhorse.worker.scribe import Scribe
+from packhorse.worker.seat import Seat
+from packhorse.worker.warden import Warden
+
+log = logging.getLogger("packhorse.worker")
+
+LONG_TASK = 0.1
+"""Seconds. Jobs of a task that takes longer than this are marked as running before they run."""
+MARK_AFTER = 0.5
+"""Seconds. Whatever runs longer is marked as running, so that everybody can see it."""
+VISIT = 0.25
+"""Seconds between two visits of the seats."""
+HOARD_LIMIT = 1.0
+"""Seconds that a job may wait in the buffer before it is handed back for others to run."""
+UNKNOWN_WAIT = 10 * SECOND
+"""How long a job whose task this worker does not know stays away from it."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds between two tries while the storage is away."""
+
+Seater = Callable[[Job], Seat]
+"""Makes a seat for a job that was reserved."""
+
+
+class Desk:
+    """Reserves, finishes, and looks after what is in between."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        owner: str,
+        queues: Mapping[str, int],
+        fetcher: Fetcher,
+        executor_of: Callable[[Seat], Executor],
+        seat_for: Seater,
+        *,
+        abort_grace: float = 2.0,
+        keep_lines: int = 1_000,
+        may_begin: Callable[[], bool] = lambda: True,
+        on_stored: Callable[[Seat, Outcome], None] | None = None,
+        condemn: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self._storage = storage
+        self._owner = owner
+        self._queues = queues
+        self._fetcher = fetcher
+        self._executor_of = executor_of
+        self._seat_for = seat_for
+        self._may_begin = may_begin
+        self._on_stored = on_stored
+        self.finisher = Finisher(self.ring)
+        self._scribe = Scribe(storage, keep_lines)
+        self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace)
+        self.seats: dict[str, Seat] = {}
+        self._unknown: list[Released] = []  # jobs whose task nobody here knows
+        self.takes_jobs = True
+        self.found_nothing = False  # when the storage was last asked, after all that was to be written down
+        self.done = self.failed = 0
+        self._durations: dict[str, float] = {}
+        self._signals: SimpleQueue[None] = SimpleQueue()
+        self._asleep: str | None = None
+        self._next_visit = 0.0
+        self._next_ask = 0.0
+        self._next_try = 0.0  # while the storage is away
+        self._pause = 0.0
+
+    # --- from other threads ---------------------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """There is something to do. Cheap while the desk is awake, which it is under load."""
+        if self._asleep == "storage":
+            self._storage.interrupt()
+        elif self._asleep == "here":
+            self._signals.put(None)
+
+    def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
+        """An operator wants this job to end."""
+        self._warden.stop_job(job_id, fence, reason)
+        self._next_visit = 0.0
+        self.ring()
+
+    def hand_back(self, seat: Seat, why: str) -> bool:
+        """Hand this job back uncounted, unless it has begun: the claim decides who has it."""
+        if not seat.claim():
+            return False
+        self.finisher.put(seat, Released(seat.job.token, why))
+        return True
+
+    def hand_all_back(self, why: str) -> None:
+        """Hand back what has not begun."""
+        for seat in list(self.seats.values()):
+            self.hand_back(seat, why)
+
+    # --- one turn -------------------------------------------------------------------------------------------------
+
+    def turn(self, most_sleep: float = 1.0) -> None:
+        """Look after the seats, write down, take in, sleep a little. Called again and again by the worker."""
+        now = time.monotonic()
+        is_visit = now >= self._next_visit
+        if is_visit:
+            self._visit(now)
+        try:
+            if now >= self._next_try:
+                self._exchange(now)
+                if is_visit:
+                    self._write_down(now)
+            self._sleep(most_sleep)
+        except StorageUnavailable as error:
+            self._wait_for_storage(error)
+
+    def _wait_for_storage(self, error: StorageUnavailable) -> None:
+        """Everything stays here until the storage is back; the tokens decide then whether it still counts."""
+        self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
+        self._next_try = time.monotonic() + random.uniform(0.5, 1.0) * self._pause
+        log.warning("the storage does not answer; %s outcomes wait: %s", len(self.finisher), error)
+
+    def _exchange(self, now: float) -> None:
+        """Outcomes out, jobs in."""
+        self._leave_unknown()
+        batch = self.finisher.take(BATCH)
+        wanted = self._wanted(len(self.seats) - len(batch), now)
+        if not batch and wanted == 0:
+            return
+        verdicts, jobs = self._call(batch, wanted)
+        self._pause = 0.0
+        self._settle(batch, verdicts)
+        self.found_nothing = wanted > 0 and not jobs
+        if wanted:
+            self._fetcher.found(wanted, len(jobs))
+            self._next_ask = 0.0 if len(jobs) >= wanted else now + self._fetcher.idle_wait
+        if jobs:
+            self._seat(jobs)
+        self._tell_finisher()
+
+    def _wanted(self, in_hand: int, now: float) -> int:
+        if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._may_begin():
+            return 0
+        return min(BATCH, self._fetcher.wanted(in_hand))
+
+    def _call(self, batch: list[tuple[Seat, Outcome]], wanted: int) -> tuple[list[Verdict], list[Job]]:
+        outcomes = [outcome for _, outcome in batch]
+        try:
+            self._scribe.write_down([seat for seat, _ in batch])
+            if not wanted:
+                return self._storage.finish(outcomes), []
+            if not outcomes:
+                return [], self._storage.reserve(self._owner, self._queues, wanted)
+            return self._storage.finish_and_reserve(outcomes, self._owner, self._queues, wanted)
+        except StorageUnavailable:
+            self.finisher.give_back(batch)
+            raise
+
+    def _settle(self, batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
+        runs = []
+        for (seat, outcome), verdict in zip(batch, verdicts, strict=True):
+            self._forget(seat)
+            if verdict is Verdict.STALE:
+                log.warning("job %s has changed hands; what came of it here is dropped", seat.job.id)
+                continue
+            if type(outcome) is Released:
+                continue
+            runs.append(outcome.ran)
+            self.done += 1
+            self._durations[seat.task.name] = outcome.ran / SECOND
+            if type(outcome) is Failed:
+                self.failed += 1
+            if self._on_stored is not None:
+                self._on_stored(seat, outcome)
+        self._fetcher.note(runs)
+
+    def _forget(self, seat: Seat) -> None:
+        if self.seats.get(seat.job.id) is seat:
+            del self.seats[seat.job.id]
+
+    def _tell_finisher(self) -> None:
+        self.finisher.in_hand = len(self.seats)
+        self.finisher.enough = max(1, self._fetcher.buffer // 2)
+
+    # --- seating --------------------------------------------------------------------------------------------------
+
+    def _seat(self, jobs: Sequence[Job]) -> None:
+        seats = [seat for job in jobs if (seat := self._known(job)) is not None]
+        self.seats.update({seat.job.id: seat for seat in seats})
+        self._mark_first([seat for seat in seats if self._is_marked_first(seat)])
+        by_executor: dict[Executor, list[Seat]] = {}
+        for seat in seats:
+            if not seat.is_settled:
+                by_executor.setdefault(self._executor_of(seat), []).append(seat)
+        for executor, its_seats in by_executor.items():
+            executor.start(its_seats)
+
+    def _known(self, job: Job) -> Seat | None:
+        """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""
+        try:
+            return self._seat_for(job)
+        except TaskNotFound as error:
+            log.warning("job %s is handed back: %s", job.id, error)
+            self._unknown.append(Released(job.token, f"{self._owner} does not know its task", delay=UNKNOWN_WAIT))
+            return None
+
+    def _leave_unknown(self) -> None:
+        if self._unknown:
+            self._storage.finish(self._unknown)
+            self._unknown = []
+
+    def _is_marked_first(self, seat: Seat) -> bool:
+        """A job that was lost before may be the one that kills its workers: its next death must be counted."""
+        return seat.job.losses > 0 or self._durations.get(seat.task.name, 0.0) > LONG_TASK
+
+    def _mark_first(self, seats: Sequence[Seat]) -> None:
+        """Say in the storage that these run, before they do; where that fails they do not."""
+        try:
+            stale = self._scribe.mark(seats)
+        except StorageUnavailable as error:
+            self._wait_for_storage(error)
+            for seat in seats:
+                self.hand_back(seat, "its start could not be written down")
+            return
+        for seat in stale:
+            log.warning("job %s has changed hands before it began here", seat.job.id)
+            seat.claim()
+            seat.settle()
+            self._forget(seat)
+
+    # --- looking after the seats ----------------------------------------------------------------------------------
+
+    def _visit(self, now: float) -> None:
+        """What needs no storage."""
+        self._next_visit = now + VISIT
+        left = self._warden.look_around(self.seats, now)
+        if left is not None:
+            self._next_visit = min(self._next_visit, now + left)
+        if not self._may_begin():
+            self.hand_all_back("the heartbeats of its worker do not get through")
+        for seat in list(self.seats.values()):
+            if seat.began_at is None and now - seat.seated_at > HOARD_LIMIT:
+                # Else the same jobs would be reserved again at once.
+                self._fetcher.hoarded(HOARD_LIMIT)
+                self.hand_back(seat, "another job took too long before it")
+
+    def _write_down(self, now: float) -> None:
+        """What the jobs have said, and which of them run for long."""
+        seats = [seat for seat in self.seats.values() if seat.began_at is not None and not seat.is_settled]
+        for seat in self._scribe.write_down(seats):
+            self._warden.end(seat, Reason.ABORTED, "it was aborted")
+        self._scribe.mark([seat for seat in seats if not seat.is_marked and _is_long(seat, now)])
+
+    def write_down_the_rest(self) -> None:
+        """The last outcomes, before the worker goes."""
+        while batch := self.finisher.take_now(BATCH):
+            self._settle(batch, self._call(batch, wanted=0)[0])
+
+    # --- sleeping -------------------------------------------------------------------------------------------------
+
+    def _sleep(self, most: float) -> None:
+        """Until an outcome comes in, a job may be there to fetch, or a seat wants a visit."""
+        now = time.monotonic()
+        if self.seats:
+            most = min(most, max(0.0, self._next_visit - now))
+        if now < self._next_try:
+            self._doze(min(most, self._next_try - now))
+        elif (due_in := self.finisher.due_in()) is not None:
+            self._doze(min(most, due_in))
+        elif self._wanted(len(self.seats), max(now, self._next_ask)) == 0:
+            self._doze(most)
+        elif self._next_ask > now:
+            self._sleep_in_storage(min(most, self._idle_wait(self._next_ask - now)))
+
+    def _idle_wait(self, wait: float) -> float:
+        """Not past the moment when the next scheduled or retrying job is due."""
+        if wait < 0.05:
+            return wait
+        due = self._storage.next_due()
+        return wait if due is None else min(wait, due / SECOND)
+
+    def _sleep_in_storage(self, seconds: float) -> None:
+        self._asleep = "storage"
+        try:
+            # Looked at only now that a ring would be heard: what came in before must not wait for the next one.
+            if not self.finisher and self._storage.wait(seconds):
+                self._fetcher.woken()
+            self._next_ask = 0.0
+        finally:
+            self._asleep = None
+
+    def _doze(self, seconds: float) -> None:
+        self._asleep = "here"
+        try:
+            due_in = self.finisher.due_in()
+            if due_in is not None and time.monotonic() >= self._next_try:
+                seconds = min(seconds, due_in)
+            if seconds > 0:
+                self._signals.get(timeout=seconds)
+        except Empty:
+            pass
+        finally:
+            self._asleep = None
+
+
+def _is_long(seat: Seat, now: float) -> bool:
+    return seat.began_at is not None and now - seat.began_at > MARK_AFTER

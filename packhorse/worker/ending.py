@@ -1,0 +1,55 @@
+"""What becomes of a job that was told to end: its time is over, an operator said so, or its whole worker goes.
+
+Executors ask when such a job has ended, the finisher when it returned after a check-in had said "stop", and the desk
+when it had to be given up.
+"""
+
+from __future__ import annotations
+
+from packhorse.clock import SECOND
+from packhorse.failure import Failure
+from packhorse.job import Reason
+from packhorse.outcome import Failed, Outcome, Released, Stopped
+from packhorse.worker.attempt import idle_timeout_of, retry_in, timeout_of
+from packhorse.worker.seat import Seat
+
+
+def of_told(seat: Seat, failure: Failure | None = None) -> Outcome | None:
+    """The outcome of a job that ended because it was told to; None: nobody has told it anything.
+
+    A run that took too long is a failed attempt. A job whose worker goes is handed back: nothing is lost or counted.
+    """
+    token, ran = seat.job.token, seat.ran
+    if seat.stop_reason is Reason.JOB_TIMEOUT:
+        timeout = Failure("Timeout", seat.stop_why)
+        return Failed(token, timeout, retry_in(seat.job, seat.task, None), Reason.JOB_TIMEOUT, ran=ran)
+    if seat.stop_reason is not None:
+        return Stopped(token, seat.stop_reason, failure, ran=ran)
+    if seat.worker_stops:
+        return Released(token, "its worker was told to stop", ran=ran)
+    return None
+
+
+def time_left(seat: Seat, now: float) -> float | None:
+    """Seconds until the nearest limit of a running job; None: it has none."""
+    return min((left for left, _ in _limits(seat, now)), default=None)
+
+
+def overrun(seat: Seat, now: float) -> str | None:
+    """Which limit of a running job is over, as a sentence; None: none."""
+    return next((why for left, why in _limits(seat, now) if left <= 0), None)
+
+
+def _limits(seat: Seat, now: float) -> list[tuple[float, str]]:
+    """For each limit the seconds that are left, and what to say when none are."""
+    began_at = seat.began_at
+    if began_at is None:
+        return []
+    limits = []
+    run, idle = timeout_of(seat.job, seat.task), idle_timeout_of(seat.job, seat.task)
+    if run is not None:
+        limits.append((began_at + run / SECOND - now, f"it ran for longer than {run / SECOND:g} s"))
+    if idle is not None:
+        since = seat.checked_in_at or began_at
+        limits.append((since + idle / SECOND - now, f"it did not check in for {idle / SECOND:g} s"))
+    return limits

@@ -1,0 +1,21 @@
+"""How a slot runs a task: on a thread, on the event loop, or in a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from packhorse.worker.seat import Seat
+
+
+class Executor(Protocol):
+    """Runs seats; puts each outcome into the finisher."""
+
+    def start(self, seats: Sequence[Seat]) -> None:
+        """Run these, as soon as there is a place."""
+
+    def stop(self, seat: Seat, *, hard: bool) -> bool:
+        """End this one: ask, or with `hard` make it. False: this executor cannot make it end."""
+
+    def close(self) -> None:
+        """No more will come; let go of what is idle."""

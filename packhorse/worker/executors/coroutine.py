@@ -1,0 +1,109 @@
+"""Async functions on one event loop, in one thread. Stopping one is cancelling it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from packhorse.outcome import Outcome
+from packhorse.worker import attempt
+from packhorse.worker.ending import of_told
+from packhorse.worker.finisher import Finisher
+from packhorse.worker.seat import Seat
+from packhorse.worker.slots import Slots
+
+
+class CoroutineExecutor:
+    """An event loop that starts with the first job."""
+
+    def __init__(self, slots: Slots, finisher: Finisher, result_limit: int) -> None:
+        self._slots = slots
+        self._finisher = finisher
+        self._result_limit = result_limit
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        # From here on only touched on the loop:
+        self._tasks: dict[Seat, asyncio.Task[Outcome]] = {}
+        self._line: deque[Seat] = deque()  # those that wait for a slot
+        self._waits = False
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The worker's event loop."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                # Plain tasks below async middleware run in these threads; asyncio's own number would be too few.
+                self._loop.set_default_executor(ThreadPoolExecutor(self._slots.number, "packhorse-inner"))
+                threading.Thread(target=self._turn, args=(self._loop,), name="packhorse-loop", daemon=True).start()
+            return self._loop
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def start(self, seats: Sequence[Seat]) -> None:
+        self.loop().call_soon_threadsafe(self._line_up, list(seats))
+
+    def _line_up(self, seats: list[Seat]) -> None:
+        self._line.extend(seats)
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        while self._line and not self._waits:
+            slot = self._slots.take(self._slot_is_free)
+            if slot is None:
+                self._waits = True
+            else:
+                self._begin(self._line.popleft(), slot)
+
+    def _slot_is_free(self, slot: int) -> None:
+        """Called from any thread."""
+        self.loop().call_soon_threadsafe(self._use, slot)
+
+    def _use(self, slot: int) -> None:
+        self._waits = False
+        if self._line:
+            self._begin(self._line.popleft(), slot)
+        else:
+            self._slots.give(slot)
+        self._begin_next()
+
+    def _begin(self, seat: Seat, slot: int) -> None:
+        if not seat.claim():
+            self._slots.give(slot)
+            return
+        self._slots.begin(seat, slot)
+        attempted = attempt.arun(seat.job, seat.task, seat.chain, seat, self._result_limit)
+        task = asyncio.get_running_loop().create_task(attempted)
+        self._tasks[seat] = task
+        task.add_done_callback(functools.partial(self._end, seat))
+
+    def _end(self, seat: Seat, task: asyncio.Task[Outcome]) -> None:
+        del self._tasks[seat]
+        self._finisher.put(seat, self._of_cancelled(seat) if task.cancelled() else task.result())
+        self._slots.end(seat)
+
+    def _of_cancelled(self, seat: Seat) -> Outcome:
+        """It was told to end, and did. If nobody told it, it cancelled itself, which is a failure like any other."""
+        cancelled = asyncio.CancelledError("the task was cancelled from within")
+        return of_told(seat) or attempt.failed_with(seat.job, seat.task, cancelled, seat.ran)
+
+    def stop(self, seat: Seat, *, hard: bool) -> bool:
+        """Cancel it; a task that swallows its cancellation, or blocks the loop, cannot be made to end."""
+        self.loop().call_soon_threadsafe(self._cancel, seat)
+        return not hard
+
+    def _cancel(self, seat: Seat) -> None:
+        task = self._tasks.get(seat)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)

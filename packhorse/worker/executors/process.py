@@ -1,0 +1,294 @@
+"""Isolated jobs in child processes: they can be killed, and take nobody with them.
+
+Children are forked by the nursery, run one job at a time, and stay for the next until they have run `max_jobs`. One
+thread does everything here: it hands seats to children, reads what they say, and learns of their ends.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from packhorse.channel import Channel, Message
+from packhorse.failure import Failure
+from packhorse.outcome import Failed, Halted, Outcome
+from packhorse.worker import attempt
+from packhorse.worker.child import decode_outcome, is_stop
+from packhorse.worker.ending import of_told
+from packhorse.worker.finisher import Finisher
+from packhorse.worker.nursery import Exit, Nursery, signal_group
+from packhorse.worker.seat import Seat
+from packhorse.worker.slots import Slots
+
+_MEMORY_LOOK = 0.5
+"""Seconds between two looks at how much memory children hold."""
+
+
+class _Child:
+    """One child process; `seat` is the job that it runs."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.pid = 0
+        self.seat: Seat | None = None
+        self.jobs = 0
+        self.is_spent = False  # it gets no more jobs
+        self.killed_for: Outcome | None = None
+
+
+class ProcessExecutor:
+    """At most as many children as slots, started when they are needed. `condemn` is called when there can be no more
+    of them, because the nursery has died."""
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        slots: Slots,
+        finisher: Finisher,
+        *,
+        max_jobs: int | None = None,
+        condemn: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        self._nursery = nursery
+        self._slots = slots
+        self._finisher = finisher
+        self._max_jobs = max_jobs
+        self._condemn = condemn
+        self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._line: deque[Seat] = deque()
+        self._unborn: deque[_Child] = deque()
+        self._children: dict[int, _Child] = {}
+        self._idle: list[_Child] = []
+        self._waits = False  # for a slot
+        self._selector = selectors.DefaultSelector()
+        self._thread: threading.Thread | None = None
+        self._next_look = 0.0
+        self._closes = False
+
+    # --- from the desk ----------------------------------------------------------------------------------------------
+
+    def start(self, seats: Sequence[Seat]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="packhorse-children", daemon=True)
+            self._thread.start()
+        self._order(lambda: self._line.extend(seats))
+
+    def stop(self, seat: Seat, *, hard: bool) -> bool:
+        self._order(lambda: self._stop(seat, hard))
+        return True
+
+    def close(self) -> None:
+        """Kill what still runs; its jobs are handed back by whoever closes."""
+        if self._thread is not None:
+            self._order(self._close)
+            self._thread.join(timeout=5.0)
+        self._nursery.close()
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.put(order)
+        self._wake_write.send(b"!")
+
+    # --- in the thread ----------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._obey)
+        self._selector.register(self._nursery.control, selectors.EVENT_READ, self._hear_nursery)
+        while not self._closes:
+            for key, _ in self._selector.select(_MEMORY_LOOK):
+                key.data()
+            self._seat_next()
+            self._look_at_memory(time.monotonic())
+        for child in list(self._children.values()):
+            child.channel.close()
+        self._selector.close()
+
+    def _close(self) -> None:
+        self._closes = True
+
+    def _obey(self) -> None:
+        self._wake_read.recv(4_096)
+        while True:
+            try:
+                order = self._orders.get_nowait()
+            except Empty:
+                return
+            order()
+
+    def _seat_next(self) -> None:
+        """Give the next in line a child and a slot, as long as there are both."""
+        while self._line and not self._waits:
+            if not self._idle:
+                self._add_child()
+                return
+            slot = self._slots.take(lambda slot: self._order(lambda: self._use(slot)))
+            if slot is None:
+                self._waits = True
+            else:
+                self._begin(slot)
+
+    def _use(self, slot: int) -> None:
+        """A slot that was waited for is free."""
+        self._waits = False
+        if self._line and self._idle and not self._closes:
+            self._begin(slot)
+        else:
+            self._slots.give(slot)
+
+    def _begin(self, slot: int) -> None:
+        seat = self._line.popleft()
+        if not seat.claim():
+            self._slots.give(slot)
+            return
+        child = self._idle.pop()
+        child.seat = seat
+        child.jobs += 1
+        self._slots.begin(seat, slot)
+        child.channel.send({"job": msgspec.to_builtins(seat.job)})
+
+    def _add_child(self) -> None:
+        if len(self._children) + len(self._unborn) >= min(self._slots.number, self._busy() + len(self._line)):
+            return
+        ours, its = Channel.pair()
+        self._unborn.append(_Child(ours))
+        self._nursery.spawn(its.socket)
+        its.close()
+
+    def _busy(self) -> int:
+        return sum(child.seat is not None for child in self._children.values())
+
+    # --- what the nursery and the children say ----------------------------------------------------------------------
+
+    def _hear_nursery(self) -> None:
+        message = self._nursery.receive()
+        if message is None:
+            self._lose_nursery()
+        elif "born" in message:
+            child = self._unborn.popleft()
+            child.pid = message["born"]
+            self._children[child.pid] = child
+            self._selector.register(child.channel, selectors.EVENT_READ, lambda: self._hear(child))
+            self._idle.append(child)
+        else:
+            self._bury(Exit(message["exit"], message["status"]))
+
+    def _lose_nursery(self) -> None:
+        """The children have died with it. What they had started is killed from here, and nothing more begins."""
+        for child in list(self._children.values()):
+            signal_group(child.pid, signal.SIGKILL)
+            self._bury(Exit(child.pid, signal.SIGKILL))
+        self._selector.unregister(self._nursery.control)
+        self._line.clear()  # the desk still has them, and hands them back
+        self._condemn("the nursery of isolated jobs has died")
+
+    def _hear(self, child: _Child) -> None:
+        messages, is_open = child.channel.read()
+        for message in messages:
+            self._note(child, message)
+        if not is_open:
+            self._unregister(child)
+
+    def _note(self, child: _Child, message: Message) -> None:
+        seat = child.seat
+        if seat is None:
+            return
+        if "log" in message:
+            seat.log(message["log"], message["kind"])
+        elif "checkin" in message:
+            seat.check_in(message["checkin"], message["progress"], message["text"])
+        elif "saw_stop" in message:
+            seat.saw_stop = True
+        elif "outcome" in message:
+            self._end(child, _decided(seat, decode_outcome(message)))
+            self._rest(child)
+
+    def _rest(self, child: _Child) -> None:
+        """It is free for another job, or has done enough."""
+        if child.is_spent or (self._max_jobs is not None and child.jobs >= self._max_jobs):
+            child.channel.hang_up()
+        else:
+            self._idle.append(child)
+
+    def _end(self, child: _Child, outcome: Outcome) -> None:
+        seat, child.seat = child.seat, None
+        if seat is not None:
+            self._finisher.put(seat, outcome)
+            self._slots.end(seat)
+
+    def _bury(self, exit: Exit) -> None:
+        """A child has ended. What it said before is heard first: it may have finished its job."""
+        child = self._children.pop(exit.pid, None)
+        if child is None:
+            return
+        for message in child.channel.read_rest():
+            self._note(child, message)
+        if child in self._idle:
+            self._idle.remove(child)
+        if child.seat is not None:
+            self._end(child, child.killed_for or of_told(child.seat) or _of_dead(child.seat, exit))
+        self._unregister(child)
+        child.channel.close()
+
+    def _unregister(self, child: _Child) -> None:
+        with suppress(KeyError, ValueError):  # it had hung up before
+            self._selector.unregister(child.channel)
+
+    # --- ending a job -----------------------------------------------------------------------------------------------
+
+    def _stop(self, seat: Seat, hard: bool) -> None:
+        child = next((one for one in self._children.values() if one.seat is seat), None)
+        if child is None:
+            return
+        child.is_spent = True  # the signal may come when the job has just ended, and must not hit the next one
+        if not hard:
+            child.channel.send({"stop": True})
+        self._nursery.kill(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
+
+    def _look_at_memory(self, now: float) -> None:
+        if now < self._next_look:
+            return
+        self._next_look = now + _MEMORY_LOOK
+        for child in self._children.values():
+            limit = child.seat.task.options.memory_limit if child.seat is not None else None
+            if limit is None or child.seat is None or child.killed_for is not None:
+                continue
+            held = _resident_bytes(child.pid)
+            if held > limit:
+                child.killed_for = _of_too_large(child.seat, held, limit)
+                child.is_spent = True
+                self._nursery.kill(child.pid, signal.SIGKILL)
+
+
+def _decided(seat: Seat, outcome: Outcome) -> Outcome:
+    """What a job comes to that was told to end, and whose last words are only about that."""
+    if is_stop(outcome) or (seat.stop_reason is not None and isinstance(outcome, Failed)):
+        return of_told(seat) or outcome
+    return outcome
+
+
+def _of_dead(seat: Seat, exit: Exit) -> Outcome:
+    """A child that ended under its job, and nobody knows why."""
+    return Halted(seat.job.token, f"its process {exit.pid} {exit.why}", ran=seat.ran)
+
+
+def _of_too_large(seat: Seat, held: int, limit: int) -> Outcome:
+    failure = Failure("MemoryLimit", f"it held {held:,} bytes of memory; its limit is {limit:,}")
+    return Failed(seat.job.token, failure, attempt.retry_in(seat.job, seat.task, None), ran=seat.ran)
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0

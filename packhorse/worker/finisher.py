@@ -1,0 +1,82 @@
+"""The finisher: gathers outcomes until the desk writes them down, and keeps them while the storage is away.
+
+Executors put outcomes in from their own threads. The desk is rung at once when it pays: the job was a long one, nobody
+else is about to end, or many have gathered; otherwise it comes by within milliseconds and takes them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from packhorse.outcome import Completed, Failed, Outcome
+from packhorse.worker.ending import of_told
+from packhorse.worker.seat import Seat
+
+LONG_RUN = 10_000
+"""Microseconds. Whoever ran longer than this is written down at once."""
+LONGEST_WAIT = 0.005
+"""Seconds that an outcome may wait for others."""
+MOST_KEPT = 1_000
+"""Outcomes kept while the storage is away; beyond that the worker takes no more jobs."""
+
+
+class Finisher:
+    """Outcomes on their way to the storage."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._waiting: deque[tuple[Seat, Outcome]] = deque()
+        self._is_urgent = False
+        self._first_at = 0.0
+        self.in_hand = 0  # jobs that the worker holds; the desk says how many
+        self.enough = 1  # so many outcomes are worth a write; the desk says
+
+    def put(self, seat: Seat, outcome: Outcome) -> None:
+        """An attempt has ended. Whoever comes second, after a timeout or an abort was written down, is too late."""
+        if not seat.settle():
+            return
+        if seat.saw_stop and type(outcome) is Completed:
+            # It was told to stop, and returned: it did as it was told, which is not the same as having completed.
+            outcome = of_told(seat) or outcome
+        if type(outcome) is Failed:
+            seat.log(outcome.failure.summary(), "error")
+        if not self._waiting:
+            self._first_at = time.monotonic()
+        self._waiting.append((seat, outcome))
+        gathered = len(self._waiting)
+        if gathered >= self.enough or gathered >= self.in_hand or outcome.ran >= LONG_RUN:
+            self._is_urgent = True
+            self._ring()
+
+    def due_in(self) -> float | None:
+        """Seconds until what has gathered should be written down; None: nothing has."""
+        if not self._waiting:
+            return None
+        return 0.0 if self._is_urgent else max(0.0, self._first_at + LONGEST_WAIT - time.monotonic())
+
+    def take(self, most: int) -> list[tuple[Seat, Outcome]]:
+        """What has gathered, the oldest first, if it is due."""
+        if self.due_in() != 0.0:
+            return []
+        self._is_urgent = False
+        return self.take_now(most)
+
+    def take_now(self, most: int) -> list[tuple[Seat, Outcome]]:
+        """What has gathered, due or not."""
+        taken: list[tuple[Seat, Outcome]] = []
+        while self._waiting and len(taken) < most:
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def give_back(self, outcomes: list[tuple[Seat, Outcome]]) -> None:
+        """The storage was away; they keep their place."""
+        self._waiting.extendleft(reversed(outcomes))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= MOST_KEPT

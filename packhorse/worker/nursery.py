@@ -1,0 +1,195 @@
+"""The nursery: a process that does nothing but fork children for isolated jobs.
+
+It is forked from the worker when the app has been imported and before any thread runs, so that its children start in
+milliseconds, share the imported code, and inherit no lock that another thread held. It tells the worker when a child
+has ended, and how. When the worker is gone, so are the nursery, its children, and what those had started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import msgspec
+
+ChildMain = Callable[[socket.socket], None]
+"""What a child does with its end of the channel, until that ends."""
+
+_MESSAGE = 4_096
+_PR_SET_PDEATHSIG = 1
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """A child has ended."""
+
+    pid: int
+    status: int
+
+    @property
+    def why(self) -> str:
+        """How, in words."""
+        if os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            name = signal.Signals(number).name if number in signal.Signals._value2member_map_ else str(number)
+            return f"was killed by {name}" + (" (out of memory?)" if number == signal.SIGKILL else "")
+        return f"ended with exit code {os.waitstatus_to_exitcode(self.status)}"
+
+
+class Nursery:
+    """The worker's side."""
+
+    def __init__(self, control: socket.socket, pid: int) -> None:
+        self.control = control
+        self.pid = pid
+
+    @classmethod
+    def start(cls, child_main: ChildMain, *, not_for_children: Sequence[int] = ()) -> Nursery:
+        """Fork it. Call this from the main thread, before there are others. The named files are closed in it."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        worker = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            for fd in not_for_children:
+                os.close(fd)
+            _run(its, child_main, worker)
+        its.close()
+        return cls(ours, pid)
+
+    def spawn(self, end: socket.socket) -> None:
+        """Fork a child that has this end of a channel; its pid comes back as a message."""
+        with suppress(OSError):  # the nursery is gone: `receive` will say so
+            socket.send_fds(self.control, [b'{"do":"spawn"}'], [end.fileno()])
+
+    def kill(self, pid: int, number: int) -> None:
+        """Send a signal to a child and all that it started. Only the nursery may: it knows who still lives."""
+        with suppress(OSError):
+            self.control.send(msgspec.json.encode({"do": "kill", "pid": pid, "signal": number}))
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message: {"born": pid} or {"exit": pid, "status": …}; None: the nursery is gone."""
+        try:
+            data = self.control.recv(_MESSAGE)
+        except OSError:
+            return None
+        return msgspec.json.decode(data, type=dict[str, Any]) if data else None
+
+    def close(self) -> None:
+        """The nursery ends with its children."""
+        self.control.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Get this signal when the parent ends, however that happens."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Send a signal to a child and what it has started, if any of them lives."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+# --- in the nursery's own process -------------------------------------------------------------------------------------
+
+
+def _run(control: socket.socket, child_main: ChildMain, worker: int) -> NoReturn:
+    children: set[int] = set()
+    try:
+        _serve(control, child_main, worker, children)
+    except BaseException:  # noqa: BLE001 - it never returns into the worker's own code
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Not left to the kernel: it would kill our children with us, but not what they have started.
+        for pid in children:
+            signal_group(pid, signal.SIGKILL)
+        os._exit(0)
+
+
+def _serve(control: socket.socket, child_main: ChildMain, worker: int, children: set[int]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the foreman to decide about
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)  # only the wake-up matters
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    die_with_parent(worker, signal.SIGTERM)
+    while os.getppid() == worker:
+        ready, _, _ = select.select([control.fileno(), wake_read], [], [])
+        if wake_read in ready:
+            os.read(wake_read, _MESSAGE)
+            _reap(control, children)
+        if control.fileno() in ready and not _obey(control, children, child_main):
+            return
+
+
+def _obey(control: socket.socket, children: set[int], child_main: ChildMain) -> bool:
+    """Do what the worker says. False: it is gone."""
+    try:
+        data, fds, _, _ = socket.recv_fds(control, _MESSAGE, 1)
+    except OSError:
+        return False
+    if not data:
+        return False
+    order = msgspec.json.decode(data, type=dict[str, Any])
+    if order["do"] == "kill":
+        if order["pid"] in children:
+            signal_group(order["pid"], order["signal"])
+        return True
+    pid = _fork(control, fds[0], child_main)
+    children.add(pid)
+    os.close(fds[0])
+    control.send(msgspec.json.encode({"born": pid}))
+    return True
+
+
+def _fork(control: socket.socket, fd: int, child_main: ChildMain) -> int:
+    nursery = os.getpid()
+    pid = os.fork()
+    if pid:
+        with suppress(OSError):  # both sides do it, so that neither can come too late
+            os.setpgid(pid, pid)
+        return pid
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing to end yet
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setpgid(0, 0)  # not a session: by that, the foreman finds all that a worker has started
+        die_with_parent(nursery)
+        control.close()
+        child_main(socket.socket(fileno=fd))
+        code = 0
+    except BaseException:  # noqa: BLE001 - a child never returns into the nursery's loop
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _reap(control: socket.socket, children: set[int]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        children.discard(pid)
+        signal_group(pid, signal.SIGKILL)  # whatever the job started and left behind
+        with suppress(OSError):
+            control.send(msgspec.json.encode({"exit": pid, "status": status}))

@@ -1,0 +1,159 @@
+"""A seat: a job in this worker's hands, from reserving until its outcome is stored.
+
+The desk makes it, an executor runs it, the finisher ends it. It is also the job's line to the outside: what the job
+says is kept here until the desk writes it down.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from packhorse.clock import SECOND
+from packhorse.job import Job, Reason
+from packhorse.middleware import Chain
+from packhorse.storage.records import CheckIn, LogKind, LogLine
+from packhorse.task import RegisteredTask
+
+LINES_AT_ONCE = 1_000
+"""How many log lines a job may write between two visits of the desk; of more, the newest stay."""
+
+
+class Seat:
+    """One job, its task, and where it stands. Written by one thread at a time, read by all."""
+
+    __slots__ = (
+        "_claims",
+        "_ends",
+        "_lines",
+        "_messages",
+        "_progress",
+        "_worker_stops",
+        "began_at",
+        "chain",
+        "checked_in_at",
+        "is_async",
+        "is_marked",
+        "job",
+        "saw_stop",
+        "seated_at",
+        "slot",
+        "stop_reason",
+        "stop_why",
+        "stopped_at",
+        "task",
+    )
+
+    def __init__(
+        self, job: Job, task: RegisteredTask, chain: Chain, is_async: bool, worker_stops: list[bool], now: float
+    ) -> None:
+        self.job = job
+        self.task = task
+        self.chain = chain
+        self.is_async = is_async
+        self.seated_at = now
+        self.began_at: float | None = None
+        self.is_marked = False  # as running, in the storage
+        self.slot = -1
+        self.saw_stop = False  # a check-in has told the job to stop
+        self.stop_reason: Reason | None = None
+        self.stop_why = ""
+        self.stopped_at: float | None = None
+        self.checked_in_at: float | None = None
+        # Appending and popping are single atomic steps: the job says something while the desk takes what it said.
+        self._messages: deque[str] = deque(maxlen=1)
+        self._progress: deque[tuple[int, str | None]] = deque(maxlen=1)
+        self._lines: deque[LogLine] = deque(maxlen=LINES_AT_ONCE)
+        self._worker_stops = worker_stops  # shared by all seats; non-empty once the worker wants its jobs to end
+        self._claims = [True]
+        self._ends = [True]
+
+    # --- who has it -----------------------------------------------------------------------------------------------
+
+    def claim(self) -> bool:
+        """Take it, to run it or to hand it back; only the first gets it. One pop is one atomic step."""
+        try:
+            return self._claims.pop()
+        except IndexError:
+            return False
+
+    def settle(self) -> bool:
+        """Its outcome is known; whatever comes later is too late, and gets False."""
+        try:
+            return self._ends.pop()
+        except IndexError:
+            return False
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._ends
+
+    def begin(self, slot: int) -> None:
+        self.slot = slot
+        self.began_at = self.checked_in_at = time.monotonic()
+
+    @property
+    def ran(self) -> int:
+        """Microseconds since it began."""
+        return 0 if self.began_at is None else round((time.monotonic() - self.began_at) * SECOND)
+
+    def stop(self, reason: Reason, why: str) -> None:
+        """Somebody wants it to end."""
+        self.stop_why = why
+        self.stopped_at = time.monotonic()
+        self.stop_reason = reason
+
+    @property
+    def worker_stops(self) -> bool:
+        """Does its whole worker want its jobs to end?"""
+        return bool(self._worker_stops)
+
+    # --- the job's line to the outside: see context.Line ----------------------------------------------------------
+
+    def log(self, message: str, kind: str = "log") -> None:
+        self._lines.append(LogLine(message, LogKind(kind)))
+
+    def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
+        self.checked_in_at = time.monotonic()
+        if message is not None:
+            self._messages.append(message)
+        if progress is not None:
+            self._progress.append((progress, progress_text))
+
+    def should_stop(self) -> bool:
+        if self.stop_reason is not None or self._worker_stops:
+            self.saw_stop = True
+        return self.saw_stop
+
+    # --- what the desk fetches from it ----------------------------------------------------------------------------
+
+    @property
+    def has_words(self) -> bool:
+        """Has it said something that is not written down yet?"""
+        return bool(self._messages or self._progress or self._lines)
+
+    def take_lines(self) -> list[LogLine]:
+        lines: list[LogLine] = []
+        while self._lines:
+            lines.append(self._lines.popleft())
+        return lines
+
+    def put_lines_back(self, lines: list[LogLine]) -> None:
+        """They could not be written down; they stay the oldest, and go first when there are too many."""
+        room = LINES_AT_ONCE - len(self._lines)
+        self._lines.extendleft(reversed(lines[max(0, len(lines) - room) :]))
+
+    def take_checkin(self) -> CheckIn | None:
+        """The last that it said since the last visit: message and progress."""
+        message = self._messages.popleft() if self._messages else None
+        percent, text = self._progress.popleft() if self._progress else (None, None)
+        if message is None and percent is None:
+            return None
+        return CheckIn(self.job.token, message, percent, text)
+
+    def put_checkin_back(self, said: CheckIn) -> None:
+        """It could not be written down; what the job has said since is newer."""
+        if said.message is not None and not self._messages:
+            self._messages.append(said.message)
+        if said.progress is not None and not self._progress:
+            self._progress.append((said.progress, said.progress_text))

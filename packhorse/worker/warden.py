@@ -1,0 +1,105 @@
+"""The warden: ends jobs whose time is over, or that somebody wants to end. It asks first, and then makes sure.
+
+The desk has it look around every now and then, in its own thread; it touches no storage, so it works while that is
+away. What a job that was told to end comes to is decided in `ending.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+
+from packhorse.clock import SECOND
+from packhorse.failure import Failure
+from packhorse.job import Reason
+from packhorse.outcome import Outcome
+from packhorse.worker.ending import of_told, overrun, time_left
+from packhorse.worker.executors import Executor
+from packhorse.worker.seat import Seat
+
+_BY_FORCE = Failure("Aborted", "it did not end when asked, and was given up")
+
+
+class Warden:
+    """Looks after the seats of one worker.
+
+    `hand_back` takes a job that has not begun, and answers False if it has. `put` takes the outcome of one that was
+    given up, and `condemn` is told that its worker must be replaced: nothing else ends a thread.
+    """
+
+    def __init__(
+        self,
+        executor_of: Callable[[Seat], Executor],
+        hand_back: Callable[[Seat, str], bool],
+        put: Callable[[Seat, Outcome], None],
+        condemn: Callable[[str], None],
+        grace: float,
+    ) -> None:
+        self._executor_of = executor_of
+        self._hand_back = hand_back
+        self._put = put
+        self._condemn = condemn
+        self._grace = grace
+        self._stops: SimpleQueue[tuple[str, int, Reason]] = SimpleQueue()
+
+    def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
+        """An operator wants this job to end. From any thread."""
+        self._stops.put((job_id, fence, reason))
+
+    def look_around(self, seats: Mapping[str, Seat], now: float) -> float | None:
+        """Ask those to end that should, and end those that were asked. Answers the seconds until the nearest limit."""
+        self._note_stops(seats)
+        lefts = [self._check_time(seat, now) for seat in list(seats.values())]
+        return min((left for left in lefts if left is not None), default=None)
+
+    def _note_stops(self, seats: Mapping[str, Seat]) -> None:
+        while True:
+            try:
+                job_id, fence, reason = self._stops.get_nowait()
+            except Empty:
+                return
+            seat = seats.get(job_id)
+            if seat is not None and seat.job.fence == fence:
+                self.end(seat, reason, _why_stopped(seat, reason))
+
+    def end(self, seat: Seat, reason: Reason, why: str) -> None:
+        """Make this job end: ask it; if it has not begun, it never will."""
+        # The foreman says it every second until the job has ended; asking twice would disturb its cleaning up.
+        if seat.stop_reason is not None:
+            return
+        seat.stop(reason, why)
+        if not self._hand_back(seat, why):
+            self._executor_of(seat).stop(seat, hard=False)
+
+    def _check_time(self, seat: Seat, now: float) -> float | None:
+        """See to the limits of one job; answers the seconds until the nearest."""
+        if seat.began_at is None or seat.is_settled:
+            return None
+        if seat.stopped_at is None:
+            why = overrun(seat, now)
+            if why is None:
+                return time_left(seat, now)
+            self.end(seat, Reason.JOB_TIMEOUT, why)
+            return self._grace
+        left = seat.stopped_at + self._grace - now
+        if left > 0:
+            return left
+        self._end_by_force(seat)
+        return None
+
+    def _end_by_force(self, seat: Seat) -> None:
+        """It was asked and did not end. A child is killed; a thread can only be left behind, with its whole process.
+        What becomes of the job is written down first, so that the end of the process cannot be taken for its halt."""
+        if self._executor_of(seat).stop(seat, hard=True):
+            return
+        outcome = of_told(seat, _BY_FORCE)
+        assert outcome is not None, "only a job that was told to end is ended by force"
+        self._put(seat, outcome)
+        self._condemn(f"job {seat.job.id} ({seat.task.name}) did not end within {self._grace:g} s of being asked to")
+
+
+def _why_stopped(seat: Seat, reason: Reason) -> str:
+    total = seat.job.total_timeout
+    if reason is Reason.JOB_TIMEOUT and total is not None:
+        return f"it was not done within {total / SECOND:g} s"
+    return "it was aborted"

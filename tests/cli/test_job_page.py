@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packhorse.job import Job, State
+from packhorse.outcome import Completed, Outcome
+from packhorse.storage import Storage
+from packhorse.storage.records import LogLine
+from tests.cli.conftest import Call
+from tests.cli.hand import worker
+from tests.cli.yard import Yard
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_job_in_every_state_has_a_page(yard: Yard, packhorse: Call, state: State):
+    job = yard.in_every_state()[state]
+
+    result = packhorse("job", job.id)
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{state}  resize(image_id=7)")
+    assert job.id in result.stdout
+    assert "history" in result.stdout
+
+
+def test_the_page_tells_the_failure_and_where(yard: Yard, packhorse: Call):
+    page = packhorse("job", yard.job("dead").id).stdout
+
+    assert "it died" in page
+    assert "ValueError: cannot decode image 7\n           jobs.py:4" in page
+
+
+def test_the_page_shows_the_last_lines_of_a_long_log(yard: Yard, packhorse: Call):
+    job = yard.start(yard.add())
+    yard.storage.append_log(job.token, [LogLine(f"line {number}") for number in range(30)])
+
+    page = packhorse("job", job.id).stdout
+    log = packhorse("job", job.id, "--log").stdout
+
+    assert "log, the last 10 of 30; --log shows all" in page
+    assert "line 29" in page
+    assert "line 19" not in page
+    assert len(log.splitlines()) == 30
+
+
+def test_sections_come_alone_so_that_they_can_be_piped(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+
+    assert json.loads(packhorse("job", job.id, "--args").stdout) == {"image_id": 7}
+    assert packhorse("job", job.id, "--trace").stdout.startswith("Traceback (most recent call last):\n")
+    assert [line.split()[1] for line in packhorse("job", job.id, "--events").stdout.splitlines()] == [
+        *("added", "reserved", "started", "broken")
+    ]
+
+
+def test_json_has_the_fields_and_the_sections_that_were_asked_for(yard: Yard, packhorse: Call):
+    job = yard.job("running")
+
+    plain = json.loads(packhorse("job", job.id, "--json").stdout)
+    more = json.loads(packhorse("job", job.id, "--json", "--log", "--events").stdout)
+
+    assert plain["state"] == "running"
+    assert plain["why"].startswith("it runs on worker")
+    assert "log" not in plain
+    assert [line["message"] for line in more["log"]][-1] == "template ok"
+    assert [event["kind"] for event in more["events"]] == ["added", "reserved", "started"]
+
+
+def test_follow_goes_on_until_the_end(yard: Yard, packhorse: Call):
+    def work(storage: Storage, job: Job) -> Outcome:
+        storage.append_log(job.token, [LogLine("one"), LogLine("two")])
+        return Completed(job.token, "3")
+
+    job = yard.add()
+    with worker(yard.url, work, "resize"):
+        result = packhorse("job", job.id, "--follow")
+
+    assert result.exit_code == 0
+    assert result.stdout == "one\ntwo\n"
+    assert "completed: it was completed" in result.stderr
+
+
+def test_follow_in_json_gives_events_and_log_lines(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+
+    result = packhorse("job", job.id, "-f", "--json")
+
+    assert result.exit_code == 1
+    kinds = [json.loads(line)["event"]["kind"] for line in result.stdout.splitlines()]
+    assert kinds == ["added", "reserved", "started", "broken"]
+
+
+@pytest.mark.parametrize("section", ["--log", "--trace"])
+def test_an_empty_section_is_told_on_stderr(yard: Yard, packhorse: Call, section: str):
+    result = packhorse("job", yard.add().id, section)
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr
+
+
+def test_a_job_that_is_not_there_ends_with_3(yard: Yard, packhorse: Call):
+    yard.add()
+
+    for part in ("deadbeef", "01", "019a8f3c-5b1e-7c42-9d07-3f6a1be2c845", "%", "'; drop table"):
+        assert packhorse("job", part).exit_code == 3

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packhorse.clock import HOUR
+from packhorse.job import NewJob, State
+from packhorse.storage.records import LogLine
+from tests.cli.conftest import Call
+from tests.cli.yard import FOREMAN, WORKER, Yard
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_lists_every_state_with_what_matters(yard: Yard, packhorse: Call):
+    jobs = yard.in_every_state()
+
+    result = packhorse("jobs")
+
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()[1:]}
+    assert result.exit_code == 0
+    assert set(rows) == {job.id for job in jobs.values()}
+    assert all(state in rows[job.id] for state, job in jobs.items())
+    assert "ValueError: cannot decode image 7" in rows[jobs[State.DEAD].id]
+    assert "40 % rendering" in rows[jobs[State.RUNNING].id]
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_state_alone_filters(yard: Yard, packhorse: Call, state: State):
+    jobs = yard.in_every_state()
+
+    assert packhorse("jobs", state, "--ids").stdout == f"{jobs[state].id}\n"
+
+
+def test_options_and_words_filter_together(yard: Yard, packhorse: Call):
+    wanted = yard.add("send", {"to": "ann"}, queue="mail")
+    yard.add("send", {"to": "bob"}, queue="mail")
+    yard.add("send", {"to": "ann"}, queue="post")
+    yard.add("bill", {"to": "ann"}, queue="mail")
+
+    result = packhorse("jobs", "queued", "--queue", "mail", "--task", "send", "text:ann", "--since", "1h", "--ids")
+
+    assert result.stdout == f"{wanted.id}\n"
+
+
+def test_json_is_an_object_on_each_line_with_decoded_fields(yard: Yard, packhorse: Call):
+    yard.add(args={"n": 1, "text": "two\nlines \x1b[2J"}, meta='{"tenant": "acme"}', timeout=1_500_000)
+    dead = yard.job("dead")
+
+    listed = {job["id"]: job for job in lines(packhorse("jobs", "--json").stdout)}
+
+    assert len(listed) == 2
+    first = next(job for job in listed.values() if job["id"] != dead.id)
+    assert first["args"] == {"n": 1, "text": "two\nlines \x1b[2J"}
+    assert first["meta"] == {"tenant": "acme"}
+    assert first["timeout"] == 1.5
+    assert first["created_at"].endswith("Z")
+    assert listed[dead.id]["error"]["type"] == "ValueError"
+
+
+def test_numbers_beyond_what_json_readers_hold_come_out_as_they_are(yard: Yard, packhorse: Call):
+    yard.storage.enqueue([NewJob("big", "x", "x", '{"n":\n 123456789012345678901234567890}')])
+
+    result = packhorse("jobs", "--json")
+
+    assert '"n":  123456789012345678901234567890' in result.stdout
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_a_table_has_fifty_rows_and_says_that_there_are_more(yard: Yard, packhorse: Call):
+    for _ in range(60):
+        yard.add()
+
+    table, few, whole = (packhorse("jobs", *words) for words in ([], ["-n", "5"], ["-n", "0"]))
+
+    assert len(table.stdout.splitlines()) == 51
+    assert "50 of 60 are shown" in table.stderr
+    assert len(few.stdout.splitlines()) == 6
+    assert len(whole.stdout.splitlines()) == 61
+    assert len(packhorse("jobs", "--ids").stdout.splitlines()) == 60
+    assert len(packhorse("jobs", "--json", "-n", "7").stdout.splitlines()) == 7
+
+
+def test_nothing_is_told_in_a_sentence_on_stderr(yard: Yard, packhorse: Call):
+    yard.add()
+
+    none = packhorse("jobs", "dead")
+
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "No jobs fit.\n")
+    assert packhorse("jobs", "dead", "--json").output == ""
+
+
+def test_hostile_text_cannot_touch_the_terminal(yard: Yard, packhorse: Call):
+    evil = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m\n\rfake"
+    job = yard.add(args={"evil": evil})
+    yard.start(job)
+    yard.storage.append_log(yard.get(job.id).token, [LogLine(evil)])
+
+    for words in (["jobs"], ["job", job.id], ["job", job.id, "--log"], ["jobs", "--json"], ["events"], ["queues"]):
+        output = packhorse(*words).output
+        assert not set("\x1b\x07\x9b\u202e\r") & set(output), words
+        assert "\nfake" not in output
+
+
+def test_a_job_with_very_large_arguments_is_listed(yard: Yard, packhorse: Call):
+    yard.add(args={"blob": "x" * 500_000})
+
+    assert len(packhorse("jobs").stdout) > 500_000
+    assert packhorse("jobs", "text:xxxx", "--ids").exit_code == 0
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_queues_are_counted_by_state(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+    yard.storage.pause("resize", by="ann", why="the disk is full")
+
+    table = packhorse("queues").stdout
+    listed = {queue["name"]: queue for queue in lines(packhorse("queues", "--json").stdout)}
+
+    assert table.splitlines()[0].split()[:4] == ["QUEUE", "SCHEDULED", "QUEUED", "RESERVED"]
+    assert "paused by ann" in table
+    assert "the disk is full" in table
+    assert listed["for-dead"]["counts"]["dead"] == 1
+    assert listed["resize"]["paused_why"] == "the disk is full"
+    assert listed["for-queued"]["oldest_queued_at"].endswith("Z")
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+
+    rows = packhorse("workers").stdout.splitlines()
+    listed = lines(packhorse("workers", "--json").stdout)
+
+    assert [row.split()[0] for row in rows[1:]] == [FOREMAN, WORKER]
+    assert [worker["holds"] for worker in listed] == [0, 2]
+    assert all(worker["is_alive"] for worker in listed)
+
+
+def test_no_workers_is_told_with_how_many_jobs_wait(yard: Yard, packhorse: Call):
+    yard.add()
+    yard.add()
+
+    assert "No worker is running. 2 jobs wait." in packhorse("workers").stderr
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_come_the_latest_last(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+    yard.storage.pause("resize", by="ann", why="rest")
+
+    table = packhorse("events").stdout.splitlines()
+    last_two = packhorse("events", "-n", "2").stdout.splitlines()
+
+    assert "paused" in table[-1]
+    assert "by=ann" in table[-1]
+    assert last_two == table[-2:]
+    assert any("broken" in line and job.id in line and "ValueError" in line for line in table)
+
+
+def test_events_are_filtered(yard: Yard, packhorse: Call):
+    first, second = yard.job("dead", queue="mail"), yard.add()
+
+    def kinds(*words: str) -> list[str]:
+        return [event["kind"] for event in lines(packhorse("events", "--json", *words).stdout)]
+
+    assert kinds("--job", first.id[-8:]) == ["added", "reserved", "started", "broken"]
+    assert kinds("--queue", "mail", "--kind", "added") == ["added"]
+    assert kinds("--worker", WORKER) == ["started", "reserved", "started", "broken"]
+    assert kinds("--job", second.id) == ["added"]
+
+
+def test_events_of_a_deleted_job_are_still_there(yard: Yard, packhorse: Call):
+    job = yard.add()
+    yard.storage.delete([job.id], by="ann")
+
+    result = packhorse("events", "--job", job.id)
+
+    assert result.exit_code == 0
+    assert "deleted" in result.stdout
+
+
+def test_an_unknown_kind_brings_the_nearest(yard: Yard, packhorse: Call):
+    yard.add()
+
+    result = packhorse("events", "--kind", "borken")
+
+    assert result.exit_code == 2
+    assert "did you mean 'broken'?" in result.stderr
+
+
+def test_since_takes_a_duration(yard: Yard, packhorse: Call):
+    job = yard.add()
+    assert job.created_at > HOUR
+
+    assert packhorse("jobs", "--since", "1h", "--ids").stdout == f"{job.id}\n"
+    assert packhorse("jobs", "until:1h", "--ids").stdout == ""

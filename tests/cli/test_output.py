@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from packhorse.cli.output import cut, escape, escape_lines, iso, json_text, relative, short_ids
+from packhorse.clock import MINUTE, SECOND
+from packhorse.ids import new_id
+
+NOW = 1_800_000_000 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text, café, 漢字", "plain text, café, 漢字"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("two\nlines\ttab\r", "two\\nlines\\ttab\\r"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("\x00\x07\x7f", "\\x00\\x07\\x7f"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_control_characters_are_made_visible(text: str, shown: str):
+    assert escape(text) == shown
+
+
+def test_text_of_several_lines_keeps_them():
+    assert escape_lines("a\r\n\tb\x1b[0m") == "a\n\tb\\x1b[0m"
+
+
+def test_json_has_no_character_that_a_terminal_obeys():
+    text = json_text({"a": "\x1b[2J\x9b\u202e\n"})
+
+    assert escape(text) == text
+    assert text == '{"a":"\\u001b[2J\\u009b\\u202e\\n"}'
+
+
+def test_a_short_id_is_the_end_of_it():
+    one, two = new_id(), new_id()
+
+    assert short_ids([one, two]) == {one: one[-8:], two: two[-8:]}
+
+
+def test_ids_that_end_alike_or_are_no_uuids_stay_whole():
+    ids = ["019a8f3c-5b1e-7c42-9d07-3f6a1be2c845", "019a8f3c-5b1e-7c42-9d07-00001be2c845", "order-17"]
+
+    assert short_ids(ids) == {job_id: job_id for job_id in ids}
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [(NOW - 6 * MINUTE, "6m ago"), (NOW + 4 * MINUTE, "in 4m"), (NOW, "now"), (NOW - 1_000, "now")],
+)
+def test_a_moment_is_told_from_now(at: int, text: str):
+    assert relative(at, NOW) == text
+
+
+def test_iso_times_are_in_utc_to_the_microsecond():
+    assert iso(NOW + 5) == "2027-01-15T08:00:00.000005Z"
+    assert iso(None) is None
+
+
+def test_long_text_is_cut():
+    assert cut("abcdef", 3) == "abc…"
+    assert cut("abc", 3) == "abc"

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from packhorse.clock import SECOND, from_datetime
+from packhorse.job import Job, State
+from packhorse.outcome import Completed, Failed, Outcome
+from packhorse.storage import Storage, open_storage
+from packhorse.storage.records import CheckIn, Filter, LogLine, TaskInfo
+from tests.children import ROOT, running
+from tests.cli.conftest import Call
+from tests.cli.hand import worker
+from tests.cli.yard import FAILURE, Yard
+
+APP = """
+from packhorse import Packhorse
+app = Packhorse()
+
+@app.task(retries=1)
+def resize(image_id: int, width: int = 800) -> dict: ...
+
+@app.task(queue="mail")
+def send_notice(user_id: int, phone: str = "") -> None: ...
+
+@app.task
+def send_note() -> None: ...
+"""
+
+
+@pytest.fixture
+def app(here: Path) -> Path:
+    (here / "jobs.py").write_text(APP)
+    return here
+
+
+def stored(here: Path) -> list[Job]:
+    storage = open_storage(f"sqlite:///{here}/packhorse.db")
+    jobs = storage.find(Filter()).jobs
+    storage.close()
+    return jobs
+
+
+# --- enqueue ----------------------------------------------------------------------------------------------------------
+
+
+def test_enqueue_prints_the_id_and_only_that_on_stdout(app: Path, packhorse: Call):
+    result = packhorse("enqueue", "resize", "1407", "width=900")
+
+    (job,) = stored(app)
+    assert result.exit_code == 0
+    assert result.stdout == f"{job.id}\n"
+    assert json.loads(job.args) == {"image_id": 1407, "width": 900}
+    assert "enqueued resize(image_id=1407, width=900) in queue resize" in result.stderr
+    assert "no worker is running" in result.stderr
+
+
+def test_quiet_leaves_only_the_id(app: Path, packhorse: Call):
+    assert packhorse("enqueue", "resize", "7", "-q").stderr == ""
+
+
+def test_the_options_reach_the_job(app: Path, packhorse: Call):
+    packhorse(
+        *("enqueue", "resize", "7", "--in", "10m", "--priority", "5", "--queue", "slow"),
+        *("--retries", "2", "--timeout", "90s"),
+    )
+
+    (job,) = stored(app)
+    assert (job.state, job.priority, job.queue) == (State.SCHEDULED, 5, "slow")
+    assert (job.max_attempts, job.timeout) == (3, 90 * SECOND)
+    assert job.due_at == job.created_at + 600 * SECOND
+
+
+def test_at_takes_a_moment_with_a_zone_or_in_local_time(app: Path, packhorse: Call):
+    moment = datetime(2035, 1, 31, 7, 0)  # noqa: DTZ001 - as a user writes it
+
+    packhorse("enqueue", "resize", "1", "--at", "2035-01-31T07:00:00Z")
+    packhorse("enqueue", "resize", "2", "--at", moment.isoformat())
+
+    local, utc = (job.due_at for job in stored(app))
+    assert utc == from_datetime(moment.replace(tzinfo=UTC))
+    assert local == from_datetime(moment.astimezone())
+
+
+def test_a_negative_number_is_a_value(app: Path, packhorse: Call):
+    packhorse("enqueue", "resize", "-5", "width=-6")
+
+    assert json.loads(stored(app)[0].args) == {"image_id": -5, "width": -6}
+
+
+def test_an_option_may_stand_behind_the_values(app: Path, packhorse: Call):
+    packhorse("enqueue", "--priority", "3", "resize", "7", "--in", "1h", "width=5")
+
+    (job,) = stored(app)
+    assert (job.priority, job.state) == (3, State.SCHEDULED)
+
+
+def test_arguments_come_from_stdin_or_a_file(app: Path, packhorse: Call):
+    (app / "args.json").write_text('{"image_id": 2}')
+
+    packhorse("enqueue", "resize", "--args-file", "-", stdin='{"image_id": 1}')
+    packhorse("enqueue", "resize", "--args-file", "args.json")
+    packhorse("enqueue", "resize", "--args", '{"image_id": 3}', "width=9")
+
+    assert [json.loads(job.args) for job in stored(app)] == [
+        {"image_id": 3, "width": 9},
+        {"image_id": 2},
+        {"image_id": 1},
+    ]
+
+
+def test_unique_and_key_bring_the_job_that_is_there_already(app: Path, packhorse: Call):
+    first, twin = (packhorse("enqueue", "resize", "7", "--unique") for _ in range(2))
+    keyed, keyed_twin = (packhorse("enqueue", "resize", n, "--key", "seven", "--json") for n in ("8", "9"))
+
+    assert first.stdout == twin.stdout
+    assert "already queued" in twin.stderr
+    assert json.loads(keyed.stdout)["is_new"] is True
+    assert json.loads(keyed_twin.stdout)["is_new"] is False
+    assert len(stored(app)) == 2
+
+
+def test_an_unknown_task_is_refused_with_the_nearest(app: Path, packhorse: Call):
+    result = packhorse("enqueue", "send_not", "x=1")
+
+    assert result.exit_code == 3
+    assert "did you mean 'send_note' or 'send_notice'?" in result.stderr
+    assert not (app / "packhorse.db").exists()
+
+
+def test_force_enqueues_an_unknown_task(app: Path, packhorse: Call):
+    result = packhorse("enqueue", "elsewhere", "x=1", "--force")
+
+    (job,) = stored(app)
+    assert result.exit_code == 0
+    assert (job.task, job.queue) == ("elsewhere", "elsewhere")
+
+
+def test_without_an_app_the_storage_knows_the_tasks_and_their_queues(yard: Yard, packhorse: Call):
+    yard.storage.announce([TaskInfo("send_notice", "mail")])
+
+    known = packhorse("enqueue", "send_notice", "user_id=7")
+    unknown = packhorse("enqueue", "send_notic", "user_id=7")
+    unnamed = packhorse("enqueue", "send_notice", "7")
+
+    assert known.exit_code == 0
+    assert [job.queue for job in stored(yard.directory)] == ["mail"]
+    assert unknown.exit_code == 3
+    assert "did you mean 'send_notice'?" in unknown.stderr
+    assert "no app was found here" in unknown.stderr
+    assert unnamed.exit_code == 2
+    assert "need names" in unnamed.stderr
+
+
+def test_without_app_and_storage_nothing_is_known_and_no_file_is_made(here: Path, packhorse: Call):
+    result = packhorse("enqueue", "resize", "image_id=7")
+
+    assert result.exit_code == 3
+    assert "no worker has told its tasks yet" in result.stderr
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("seven",),
+        ("7", "--args", "{"),
+        ("image_id:={",),
+        ("7", "--args-file", "/nowhere.json"),
+        ("7", "--in", "soon"),
+        ("7", "--at", "tomorrow"),
+        ("7", "--in", "1h", "--at", "2035-01-01T00:00Z"),
+        ("7", "--priority", "11"),
+        ("7", "--priority", "high"),
+        ("7", "--retries", "-1"),
+        ("7", "--queue", "no spaces"),
+        (),
+    ],
+)
+def test_what_cannot_be_enqueued_ends_with_2(app: Path, packhorse: Call, words: tuple[str, ...]):
+    result = packhorse("enqueue", "resize", *words)
+
+    assert result.exit_code == 2, result.stderr
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    assert not (app / "packhorse.db").exists()
+
+
+def test_a_storage_that_cannot_be_written_is_told(app: Path, packhorse: Call):
+    (app / "packhorse.db").mkdir()
+
+    result = packhorse("enqueue", "resize", "7")
+
+    assert result.exit_code == 4
+    assert "is a directory" in result.stderr
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def complete(storage: Storage, job: Job) -> Outcome:
+    storage.append_log(job.token, [LogLine("template ok"), LogLine("\x1b[2Jcleared?")])
+    storage.check_in([CheckIn(job.token, None, 50, "rendering")])
+    return Completed(job.token, '{"thumbs":3}')
+
+
+def fail(storage: Storage, job: Job) -> Outcome:
+    return Failed(job.token, FAILURE)
+
+
+def test_run_shows_log_and_result(app: Path, packhorse: Call):
+    with worker(f"sqlite:///{app}/packhorse.db", complete, "resize"):
+        result = packhorse("run", "resize", "7")
+
+    assert result.exit_code == 0
+    assert result.stdout == '{"thumbs":3}\n'
+    assert "template ok" in result.stderr
+    assert "\\x1b[2Jcleared?" in result.stderr
+    assert "\x1b" not in result.stderr
+    assert "completed in" in result.stderr
+
+
+def test_run_with_json_prints_the_whole_job(app: Path, packhorse: Call):
+    with worker(f"sqlite:///{app}/packhorse.db", fail, "resize"):
+        result = packhorse("run", "resize", "7", "--json")
+
+    assert result.exit_code == 1
+    job = json.loads(result.stdout)
+    assert job["state"] == "dead"
+    assert job["error"]["message"] == "cannot decode image 7"
+
+
+def test_run_of_a_job_that_dies_ends_with_1_and_tells_why(app: Path, packhorse: Call):
+    with worker(f"sqlite:///{app}/packhorse.db", fail, "resize"):
+        result = packhorse("run", "resize", "7")
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "ValueError: cannot decode image 7" in result.stderr
+    assert "jobs.py:4" in result.stderr
+    assert "--trace" in result.stderr
+
+
+def test_run_tells_of_a_failed_attempt_and_goes_on(app: Path, packhorse: Call):
+    def second_time(storage: Storage, job: Job) -> Outcome:
+        if job.failures:
+            return Completed(job.token, '"sent"')
+        return Failed(job.token, FAILURE, retry_in=SECOND // 10)
+
+    with worker(f"sqlite:///{app}/packhorse.db", second_time, "resize"):
+        result = packhorse("run", "resize", "7", "--retries", "1")
+
+    assert result.exit_code == 0
+    assert "attempt 1 of 2 failed: ValueError: cannot decode image 7 at jobs.py:4; next try in" in result.stderr
+    assert result.stdout == '"sent"\n'
+
+
+def test_run_ends_with_7_when_its_patience_does(app: Path, packhorse: Call):
+    result = packhorse("run", "resize", "7", "--wait", "30ms")
+
+    assert result.exit_code == 7
+    assert "did not end within 30ms: it is queued" in result.stderr
+    assert "no worker is running" in result.stderr
+    assert "it goes on: packhorse wait" in result.stderr
+    assert stored(app)[0].state is State.QUEUED
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_ctrl_c_ends_the_waiting_and_not_the_job(app: Path, sent: signal.Signals, code: int):
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "packhorse", "run", "resize", "7"],
+        cwd=app,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with running(waiting):
+        assert waiting.stderr is not None
+        said = [waiting.stderr.readline(), waiting.stderr.readline()]  # enqueued; it waits
+        waiting.send_signal(sent)
+        said.append(waiting.stderr.read())
+
+        assert waiting.wait(20) == code
+    assert "it waits: no worker is running" in said[1]
+    assert "Traceback" not in said[2]
+    assert ("the job goes on: packhorse wait" in said[2]) is (sent is signal.SIGINT)
+    assert stored(app)[0].state is State.QUEUED
+
+
+# --- wait -------------------------------------------------------------------------------------------------------------
+
+
+def test_wait_tells_each_end_and_ends_with_the_worst(yard: Yard, packhorse: Call):
+    done, dead = yard.job("completed"), yard.job("dead")
+
+    well = packhorse("wait", done.id)
+    badly = packhorse("wait", done.id[-8:], dead.id[-8:])
+
+    assert well.exit_code == 0
+    assert well.stdout == f'{done.id}  completed  resize  {{"thumbs":3}}\n'
+    assert badly.exit_code == 1
+    assert "dead       resize  ValueError: cannot decode image 7" in badly.stdout
+
+
+def test_wait_for_ids_on_stdin_in_json(yard: Yard, packhorse: Call):
+    jobs = [yard.job("completed", queue=f"q{number}") for number in range(3)]
+
+    result = packhorse("wait", "-", "--json", stdin="".join(f"{job.id}\n\n" for job in jobs))
+
+    assert result.exit_code == 0
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [job.id for job in jobs]
+
+
+def test_wait_ends_with_7_and_says_what_is_pending(yard: Yard, packhorse: Call):
+    done, waiting = yard.job("completed"), yard.job("scheduled")
+
+    result = packhorse("wait", done.id, waiting.id, "--timeout", "20ms")
+
+    assert result.exit_code == 7
+    assert done.id in result.stdout
+    assert "1 of 2 jobs have not ended within 20ms" in result.stderr
+    assert "it is delayed until" in result.stderr
+
+
+def test_wait_for_a_job_that_a_worker_ends(yard: Yard, packhorse: Call):
+    job = yard.add()
+
+    with worker(yard.url, complete, "resize"):
+        result = packhorse("wait", job.id, "--timeout", "20s")
+
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("stdin", ["", "\n\n"])
+def test_nothing_on_stdin_is_told(yard: Yard, packhorse: Call, stdin: str):
+    yard.add()
+
+    result = packhorse("wait", "-", stdin=stdin)
+
+    assert result.exit_code == 3
+    assert "no ids came on stdin" in result.stderr
+
+
+def test_the_time_that_a_delayed_job_is_due_is_told(app: Path, packhorse: Call):
+    at = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
+
+    result = packhorse("enqueue", "resize", "7", "--at", at.isoformat())
+
+    assert f"it is delayed until {at:%Y-%m-%d %H:%M:%S} UTC" in result.stderr

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packhorse.job import Job, NewJob, State
+from packhorse.outcome import Outcome, Stopped
+from packhorse.storage import Storage
+from packhorse.storage.records import EventFilter
+from tests.children import until
+from tests.cli.conftest import Call
+from tests.cli.hand import worker
+from tests.cli.yard import Yard
+
+
+def happened(yard: Yard, job_id: str) -> list[tuple[str, str | None]]:
+    """The kinds of the job's events, and who did it."""
+    return [(event.kind, (event.data or {}).get("by")) for event in yard.storage.events(EventFilter(job_id=job_id))]
+
+
+# --- one job ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "after", "event", "said"),
+    [
+        (["abort"], "queued", State.ABORTED, "aborted", "aborted: resize(image_id=7)"),
+        (["abort"], "running", State.RUNNING, "abort_asked", "asked to stop: resize(image_id=7)"),
+        (["start"], "scheduled", State.QUEUED, "force_started", "forced to start: resize(image_id=7)"),
+        (["priority", "9"], "queued", State.QUEUED, "priority_changed", "moved to priority 9: resize(image_id=7)"),
+        (["retry"], "dead", State.QUEUED, "retried", "queued again: resize(image_id=7)"),
+    ],
+)
+def test_one_job_is_steered_without_a_question(
+    yard: Yard, packhorse: Call, words: list[str], before: str, after: State, event: str, said: str
+):
+    job = yard.job(before)
+
+    result = packhorse(*words, job.id[-8:], "--by", "ann")
+
+    assert result.exit_code == 0
+    assert result.stdout == f"{said}\n"
+    assert yard.get(job.id).state is after
+    assert (event, "ann") in happened(yard, job.id)
+
+
+def test_delete_removes_a_job(yard: Yard, packhorse: Call):
+    job = yard.job("completed")
+
+    assert packhorse("delete", job.id).exit_code == 0
+    assert yard.storage.get(job.id) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "hint"),
+    [
+        (["abort"], "completed", "it has ended already"),
+        (["start"], "running", "a worker has it already"),
+        (["priority", "9"], "dead", "only waiting jobs"),
+        (["retry"], "queued", "waits in line already"),
+        (["delete"], "running", "abort it first"),
+    ],
+)
+def test_what_the_state_does_not_allow_is_an_error_with_advice(
+    yard: Yard, packhorse: Call, words: list[str], state: str, hint: str
+):
+    job = yard.job(state)
+
+    result = packhorse(*words, job.id)
+
+    assert result.exit_code == 1
+    assert f"it is {state}" in result.stderr
+    assert hint in result.stderr
+    assert yard.get(job.id).state == state
+
+
+def stop_when_asked(storage: Storage, job: Job) -> Outcome:
+    until(lambda: storage.stops(["by-hand"]), "the job is asked to stop")
+    return Stopped(job.token)
+
+
+def test_delete_with_force_stops_running_jobs_first(yard: Yard, packhorse: Call):
+    one, *more = [yard.add(queue="slow") for _ in range(3)]
+
+    with worker(yard.url, stop_when_asked, "slow"):
+        until(lambda: yard.get(one.id).state is State.RUNNING, "the first job runs")
+        result = packhorse("delete", "--force", one.id)
+        rest = packhorse("delete", "--force", "--where", "queue:slow", "--yes")
+
+    assert (result.exit_code, rest.exit_code) == (0, 0)
+    assert rest.stdout == "2 deleted\n"
+    assert yard.storage.get_many([one.id, *(job.id for job in more)]) == []
+
+
+def test_running_jobs_that_will_not_end_are_not_deleted(yard: Yard, packhorse: Call):
+    one, _ = yard.job("running"), yard.job("running", queue="other")
+
+    alone = packhorse("delete", "--force", one.id, "--timeout", "10ms")
+    both = packhorse("delete", "--force", "--where", "running", "--yes", "--timeout", "10ms")
+
+    assert alone.exit_code == 7
+    assert yard.get(one.id).abort_at is not None
+    assert both.exit_code == 1
+    assert both.stdout == "2 left alone: running\n"
+
+
+# --- many jobs --------------------------------------------------------------------------------------------------------
+
+
+def test_many_jobs_want_yes_where_nobody_can_be_asked(yard: Yard, packhorse: Call):
+    jobs = [yard.job("dead", queue=f"q{number}") for number in range(4)]
+
+    for words in (["--where", "dead"], [job.id for job in jobs], ["-"]):
+        result = packhorse("retry", *words, stdin="\n".join(job.id for job in jobs))
+
+        assert result.exit_code == 5
+        assert "will not retry 4 jobs without being sure" in result.stderr
+    assert {yard.get(job.id).state for job in jobs} == {State.DEAD}
+
+
+def test_dry_run_shows_the_number_and_three_of_them(yard: Yard, packhorse: Call):
+    jobs = [yard.job("dead", queue=f"q{number}") for number in range(5)]
+
+    result = packhorse("retry", "--where", "dead", "--dry-run")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("would retry 5 jobs:\n")
+    assert result.stdout.count("resize(image_id=7)") == 3
+    assert "and 2 more" in result.stdout
+    assert {yard.get(job.id).state for job in jobs} == {State.DEAD}
+
+
+def test_yes_steers_all_that_fit(yard: Yard, packhorse: Call):
+    jobs = [yard.job("dead", queue=f"q{number}") for number in range(3)]
+    other = yard.job("aborted")
+
+    result = packhorse("retry", "--where", "dead", "--yes")
+
+    assert result.exit_code == 0
+    assert result.stdout == "3 queued again\n"
+    assert {yard.get(job.id).state for job in jobs} == {State.QUEUED}
+    assert yard.get(other.id).state is State.ABORTED
+
+
+def test_a_filter_means_only_jobs_to_which_it_can_be_done(yard: Yard, packhorse: Call):
+    jobs = yard.in_every_state()
+
+    result = packhorse("delete", "--where", "task:resize", "--yes")
+
+    assert result.stdout == "6 deleted\n"
+    left = {state for state, job in jobs.items() if yard.storage.get(job.id)}
+    assert left == {State.RESERVED, State.RUNNING}
+
+
+def test_a_filter_that_asks_for_the_impossible_is_refused(yard: Yard, packhorse: Call):
+    yard.job("completed")
+
+    result = packhorse("retry", "--where", "completed", "--yes")
+
+    assert result.exit_code == 2
+    assert "cannot retry jobs that are completed" in result.stderr
+
+
+@pytest.mark.parametrize("where", ["", "  "])
+def test_an_empty_filter_does_not_mean_everything(yard: Yard, packhorse: Call, where: str):
+    yard.add()
+
+    result = packhorse("delete", "--where", where, "--yes")
+
+    assert result.exit_code == 2
+    assert "every job" in result.stderr
+
+
+def test_no_jobs_fit_is_no_error(yard: Yard, packhorse: Call):
+    yard.add()
+
+    result = packhorse("retry", "--where", "dead", "--yes")
+
+    assert (result.exit_code, result.stderr) == (0, "No jobs fit.\n")
+
+
+def test_ids_come_from_a_list_of_jobs(yard: Yard, packhorse: Call):
+    jobs = [yard.job("dead", queue=f"q{number}") for number in range(3)]
+
+    ids = packhorse("jobs", "dead", "--ids").stdout
+    result = packhorse("retry", "-", "--yes", stdin=ids)
+
+    assert result.stdout == "3 queued again\n"
+    assert {yard.get(job.id).state for job in jobs} == {State.QUEUED}
+
+
+def test_ids_on_stdin_that_are_gone_are_counted_and_the_others_done(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+
+    result = packhorse("retry", "-", "--yes", stdin=f"{job.id}\nnot-there\n")
+
+    assert result.exit_code == 1
+    assert result.stdout == "1 queued again, 1 not there\n"
+
+
+def test_only_unknown_ids_on_stdin_end_with_3(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert packhorse("retry", "-", "--yes", stdin="nothing\n\x00\n").exit_code == 3
+
+
+def test_one_wrong_id_among_several_stops_everything(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+
+    result = packhorse("retry", job.id, "deadbeef", "--yes")
+
+    assert result.exit_code == 3
+    assert yard.get(job.id).state is State.DEAD
+
+
+def test_jobs_that_changed_meanwhile_are_left_alone_and_counted(yard: Yard, packhorse: Call):
+    dead, done = yard.job("dead"), yard.job("completed")
+
+    result = packhorse("retry", dead.id, done.id, "--yes")
+
+    assert result.exit_code == 1
+    assert result.stdout == "1 queued again, 1 left alone: completed\n"
+
+
+def test_json_answers_for_each_job(yard: Yard, packhorse: Call):
+    dead, done = yard.job("dead"), yard.job("completed")
+
+    many = packhorse("retry", dead.id, done.id, "--yes", "--json")
+    one = packhorse("abort", dead.id, "--json")
+
+    assert [json.loads(line) for line in many.stdout.splitlines()] == [
+        {"id": dead.id, "changed": True, "state": "queued", "conflict": None},
+        {"id": done.id, "changed": False, "state": "completed", "conflict": None},
+    ]
+    assert json.loads(one.stdout) == {"id": dead.id, "changed": True, "state": "aborted", "conflict": None}
+
+
+def test_a_thousand_jobs_are_done_in_batches_with_progress(yard: Yard, packhorse: Call):
+    for start in (0, 1_000):
+        yard.storage.enqueue([NewJob(f"job-{start + n:04}", "resize", "resize") for n in range(600)])
+
+    result = packhorse("abort", "--where", "queued", "--yes")
+
+    assert result.stdout == "1,200 aborted\n"
+    assert "abort 1,200 jobs 41 %" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["retry"], ["retry", "a", "--where", "dead"], ["retry", "-", "abcd"], ["priority", "9"]]
+)
+def test_jobs_must_be_named_in_one_way(yard: Yard, packhorse: Call, words: list[str]):
+    yard.add()
+
+    assert packhorse(*words, stdin="").exit_code == 2
+
+
+@pytest.mark.parametrize("number", ["0", "11", "high"])
+def test_a_priority_out_of_range_is_refused(yard: Yard, packhorse: Call, number: str):
+    job = yard.add()
+
+    assert packhorse("priority", number, job.id).exit_code == 2
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_pause_and_resume(yard: Yard, packhorse: Call):
+    yard.add(queue="mail")
+
+    said = [packhorse("pause", "mail", "--why", "no server", "--by", "ann").stdout, packhorse("pause", "mail").stdout]
+    (queue,) = yard.storage.queues()
+    said += [packhorse("resume", "mail").stdout, packhorse("resume", "mail", "--json").stdout]
+
+    assert said == [
+        "mail is paused\n",
+        "mail is paused already\n",
+        "mail is resumed\n",
+        '{"queue":"mail","changed":false}\n',
+    ]
+    assert (queue.paused_by, queue.paused_why) == ("ann", "no server")
+
+
+@pytest.mark.parametrize("name", ["pause", "resume"])
+def test_a_queue_that_is_not_there_brings_the_nearest(yard: Yard, packhorse: Call, name: str):
+    yard.add(queue="mail")
+
+    result = packhorse(name, "mial")
+
+    assert result.exit_code == 3
+    assert "did you mean 'mail'?" in result.stderr

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.where import find_job, parse_words
+from packhorse.clock import HOUR, SECOND
+from packhorse.errors import BadValue, JobNotFound
+from packhorse.job import NewJob, State
+from packhorse.storage.records import Filter
+from tests.cli.yard import Yard
+
+NOW = 1_800_000_000 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ([], Filter()),
+        (["dead"], Filter(states=frozenset({State.DEAD}))),
+        (["failed"], Filter(states=frozenset({State.DEAD, State.ABORTED}))),
+        (["state:dead,retrying"], Filter(states=frozenset({State.DEAD, State.RETRYING}))),
+        (["dead,retrying"], Filter(states=frozenset({State.DEAD, State.RETRYING}))),
+        (["halted"], Filter(states=frozenset({State.QUEUED}), halted=True)),
+        (["queue:mail", "task:send"], Filter(queue="mail", task="send")),
+        (["name:send", "owner:w1"], Filter(task="send", owner="w1")),
+        (["dead queue:mail"], Filter(states=frozenset({State.DEAD}), queue="mail")),
+        (["text:'two words' dead"], Filter(states=frozenset({State.DEAD}), text="two words")),
+        (["cannot", "decode"], Filter(text="cannot decode")),
+        (["ValueError: cannot decode"], Filter(text="ValueError: cannot decode")),
+        (["error:Timeout"], Filter(text="Timeout")),
+        (["https://example.org"], Filter(text="https://example.org")),
+        (["since:2h"], Filter(created_from=NOW - 2 * HOUR)),
+        (["until:2027-01-15T08:00Z"], Filter(created_to=NOW)),
+        (["priority:5", "key:k", "schedule:nightly"], Filter(min_priority=5, unique_key="k", schedule="nightly")),
+    ],
+)
+def test_filter_words_are_understood(words: list[str], where: Filter):
+    assert parse_words(words, NOW) == where
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["daed"], "did you mean 'dead'"),
+        (["state:nowhere"], "no state 'nowhere'"),
+        (["state:"], "no state ''"),
+        (["quee:mail"], "did you mean 'queue'"),
+        (["tenant:acme"], "cannot be found by 'tenant'"),
+        (["task:img.*"], "named in full"),
+        (["queue:a", "queue:b"], "given twice"),
+        (["dead text:'open"], "cannot be understood"),
+        (["since:yesterday"], "not a time"),
+        (["priority:high"], "whole number"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(words: list[str], complaint: str):
+    with pytest.raises(BadValue, match=complaint):
+        parse_words(words, NOW)
+
+
+def test_a_job_is_found_by_its_whole_id_its_beginning_or_its_end(yard: Yard):
+    job = yard.add()
+
+    found = [find_job(yard.storage, part) for part in (job.id, job.id[:-3], job.id[-8:], job.id[-8:].upper())]
+
+    assert [each.id for each in found] == [job.id] * 4
+
+
+def test_a_part_in_the_middle_or_in_the_arguments_is_no_name(yard: Yard):
+    job = yard.add(args={"note": "abcdef"})
+
+    for part in (job.id[4:20], "abcdef"):
+        with pytest.raises(JobNotFound):
+            find_job(yard.storage, part)
+
+
+def test_a_part_that_fits_several_jobs_names_them(yard: Yard):
+    jobs = [yard.add() for _ in range(3)]
+
+    with pytest.raises(CommandError, match="may be 3 jobs") as raised:
+        find_job(yard.storage, jobs[0].id[:6])
+
+    assert raised.value.exit_code is ExitCode.USAGE
+    assert all(job.id in (raised.value.why or "") for job in jobs)
+
+
+def test_very_short_parts_are_refused(yard: Yard):
+    with pytest.raises(CommandError, match="no job 01a") as raised:
+        find_job(yard.storage, "01a")
+
+    assert "at least 4 characters" in (raised.value.hint or "")
+
+
+def test_what_became_of_a_deleted_job_is_told(yard: Yard):
+    job = yard.add()
+    yard.storage.delete([job.id], by="ann")
+
+    with pytest.raises(CommandError, match="any more") as raised:
+        find_job(yard.storage, job.id)
+
+    assert "deleted" in (raised.value.why or "")
+    assert "by ann" in (raised.value.why or "")
+
+
+def test_ids_of_ones_own_making_are_found_too(yard: Yard):
+    yard.storage.enqueue([NewJob("order-17", "bill", "bill"), NewJob("order-18", "bill", "bill")])
+
+    assert find_job(yard.storage, "order-17").id == "order-17"
+    assert find_job(yard.storage, "r-18").id == "order-18"

@@ -1,0 +1,70 @@
+"""Starts foremen with fake workers on a SQLite file of their own, and leaves nothing of them behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+from tests.children import program, until
+from tests.foreman.watching import QUICK, RunningForeman, Start, children_left
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=off&patience=0.2s"
+
+
+@pytest.fixture
+def storage(url: str) -> Iterator[Storage]:
+    storage = open_storage(url)
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where foremen put what they need for a while."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    return scratch
+
+
+@pytest.fixture
+def start(url: str, storage: Storage, scratch: Path) -> Iterator[Start]:
+    """Starts foremen, and sees to it at the end that neither they nor their workers are left."""
+    foremen: list[RunningForeman] = []
+
+    def begin(
+        online: int = 1,
+        *,
+        mode: str = "obedient",
+        chores: str = "none",
+        options: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> RunningForeman:
+        asked = {
+            "url": url,
+            "mode": mode,
+            "chores": chores,
+            "options": options or {},
+            "settings": {**QUICK, **settings},
+        }
+        foreman = RunningForeman(program("tests.foreman.run_foreman", json.dumps(asked)), storage)
+        foremen.append(foreman)
+        until(lambda: len(foreman.workers()) >= online or foreman.is_over(), f"{online} workers are online")
+        return foreman
+
+    yield begin
+    for foreman in foremen:
+        if not foreman.is_over():
+            foreman.process.kill()
+        _, told = foreman.process.communicate()
+        print(told)  # shown when a test fails
+    until(lambda: not children_left(foremen), "no worker is left behind")

@@ -1,0 +1,135 @@
+"""A worker for tests of the foreman: speaks the channel, reserves jobs, and does what its mode and its jobs tell it.
+
+A job's `do` is "hold" (runs until it is stopped or its worker quits), "finish", "die" (by `signal` or with `code`) or
+"orphan" (starts a process in a group of its own and holds).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from packhorse.board import Board
+from packhorse.channel import Channel
+from packhorse.errors import StorageUnavailable, WorkerNotFound
+from packhorse.job import Job, Reason
+from packhorse.outcome import Completed, Stopped
+from packhorse.storage import open_storage
+from packhorse.storage.records import WorkerInfo
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--mode", default="obedient")  # broken, stubborn, spent
+for name in ("--id", "--board", "--foreman", "--url"):
+    parser.add_argument(name)
+for name in ("--channel", "--parent", "--concurrency", "--max-jobs"):
+    parser.add_argument(name, type=int)
+options = parser.parse_args()
+
+QUEUES = {"work": 1}
+
+
+class FakeWorker:
+    def __init__(self) -> None:
+        self.storage = open_storage(options.url)
+        self.board = Board(Path(options.board))
+        self.channel = Channel.from_fd(options.channel)
+        self.held: dict[str, tuple[int, Job]] = {}
+        self.takes_jobs = True
+        self.drains = False
+        self.done = 0
+        self.reported: dict[str, int] = {}
+
+    def run(self) -> NoReturn:
+        self.storage.join(
+            WorkerInfo(options.id, foreman=options.foreman, host=socket.gethostname(), pid=os.getpid(), queues=["work"])
+        )
+        self.channel.send({"say": "online", "pid": os.getpid(), "tasks": ["send"], "queues": QUEUES})
+        if options.mode == "spent":
+            self.end("it has nothing to do", done=0)
+        while True:
+            if select.select([self.channel], [], [], 0.02)[0]:
+                self.listen()
+            if self.takes_jobs:
+                with suppress(StorageUnavailable, WorkerNotFound):
+                    self.take()
+            self.report()
+            if self.drains and not self.held and options.mode != "stubborn":
+                self.end("drained")
+            if options.max_jobs is not None and self.done >= options.max_jobs:
+                self.end("max_jobs")
+
+    def listen(self) -> None:
+        messages, is_open = self.channel.read()
+        for message in messages:
+            match message["do"]:
+                case "drain":
+                    self.takes_jobs, self.drains = False, True
+                case "quiet":
+                    self.takes_jobs = False
+                case "quit" if options.mode != "stubborn":
+                    self.end("quit")
+                case "stop":
+                    self.stop(message["job_id"], message["fence"], Reason(message["reason"]))
+                case "dump":
+                    sys.stderr.write("the stacks of a worker\n")
+        if not is_open:
+            os._exit(0)
+
+    def take(self) -> None:
+        free = [slot for slot in range(options.concurrency) if slot not in {slot for slot, _ in self.held.values()}]
+        if not free:
+            return
+        for job in self.storage.reserve(options.id, QUEUES, len(free)):
+            self.storage.start([job.token])
+            slot = free.pop()
+            self.board.begin(slot, job.id)
+            self.held[job.id] = (slot, job)
+            self.do(job, json.loads(job.args))
+
+    def do(self, job: Job, args: dict) -> None:
+        match args["do"]:
+            case "finish":
+                self.storage.finish([Completed(job.token)])
+                self.forget(job.id)
+            case "die" if "signal" in args:
+                os.kill(os.getpid(), args["signal"])
+                signal.pause()
+            case "die":
+                os._exit(args["code"])
+            case "orphan":
+                subprocess.Popen(["sleep", "60"], process_group=0)
+
+    def stop(self, job_id: str, fence: int, reason: Reason) -> None:
+        if job_id in self.held and self.held[job_id][1].fence == fence:
+            self.storage.finish([Stopped(self.held[job_id][1].token, reason)])
+            self.forget(job_id)
+
+    def forget(self, job_id: str) -> None:
+        self.board.clear(self.held.pop(job_id)[0])
+        self.done += 1
+
+    def report(self) -> None:
+        report = {"busy": len(self.held), "slots": options.concurrency, "done": self.done, "failed": 0}
+        if report != self.reported:
+            self.reported = report
+            self.channel.send({"say": "report", **report, "running": []})
+
+    def end(self, why: str, **facts: int) -> NoReturn:
+        self.storage.leave(options.id, why=why)
+        self.channel.send({"say": "leaving", "why": why, **facts})
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    if options.mode == "broken":
+        raise ImportError("no module named horse")
+    FakeWorker().run()

@@ -1,0 +1,50 @@
+"""`python -m tests.foreman.run_foreman JSON`: a foreman with fake workers, for tests to signal and to kill."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from packhorse.chores import all_chores
+from packhorse.foreman import Foreman
+from packhorse.settings import Settings
+from packhorse.storage import open_storage
+
+FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
+
+
+class Count:
+    """A chore that says each time that it runs, and fails every other time."""
+
+    name = "count"
+    interval = 0.05
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def run(self) -> float | None:
+        self.number += 1
+        print(f"chore {self.number}", flush=True)
+        if self.number % 2:
+            raise ValueError("odd")
+        return None
+
+
+def main(asked: dict) -> int:
+    logging.basicConfig(level="INFO", format="%(message)s")
+    settings = Settings(url=asked["url"], **asked["settings"])
+    command = [sys.executable, str(FAKE_WORKER), "--mode", asked["mode"]]
+    storage = open_storage(settings.url)
+    chores: dict[str, Any] = {
+        "none": [],
+        "failing": [Count()],
+        "all": lambda is_steady: all_chores(storage, settings, is_steady),
+    }
+    return Foreman("app:app", settings, storage, command, chores[asked["chores"]], **asked["options"]).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import SECOND, TurnedClock
+from packhorse.foreman.backlog import read_need
+from packhorse.foreman.scaling import Need
+from packhorse.job import NewJob
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def storage(clock: TurnedClock) -> Storage:
+    return open_storage("memory://", now=clock)
+
+
+def add(storage: Storage, job_id: str, queue: str = "mail", **options: int) -> None:
+    storage.enqueue([NewJob(id=job_id, task="send", queue=queue, **options)])
+
+
+def test_nothing_waits_in_an_empty_storage(storage: Storage) -> None:
+    assert read_need(storage, None) == Need()
+
+
+def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: TurnedClock) -> None:
+    add(storage, "old")
+    clock.turn(3)
+    add(storage, "new")
+    add(storage, "later", delay=60 * SECOND)
+
+    assert read_need(storage, None) == Need(backlog=2, oldest_wait=3.0)
+
+
+def test_queues_that_the_crew_does_not_serve_do_not_count(storage: Storage) -> None:
+    add(storage, "a")
+    add(storage, "b", queue="video")
+
+    assert read_need(storage, ["mail"]).backlog == 1
+    assert read_need(storage, None).backlog == 2
+
+
+def test_of_a_paused_queue_only_forced_jobs_count(storage: Storage) -> None:
+    add(storage, "a")
+    add(storage, "b")
+    storage.pause("mail")
+    assert read_need(storage, ["mail"]) == Need()
+
+    storage.force_start(["b"])
+
+    need = read_need(storage, ["mail"])
+    assert (need.backlog, need.forced) == (1, 1)
+
+
+def test_forced_jobs_of_other_queues_do_not_count(storage: Storage) -> None:
+    add(storage, "a")
+    add(storage, "b", queue="video")
+
+    storage.force_start(["b"])
+
+    need = read_need(storage, ["mail"])
+    assert (need.backlog, need.forced) == (1, 0)

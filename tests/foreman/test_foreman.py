@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.event import Kind, Subject
+from packhorse.foreman import death
+from packhorse.job import RANK_RECOVERED
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter, WorkerInfo
+from tests.children import until
+from tests.foreman.watching import Start, add, children_left, state_of
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+
+def events_of(storage: Storage, owner: str) -> list[Kind]:
+    return [event.kind for event in storage.events(EventFilter(owner=owner)) if event.subject is not Subject.JOB]
+
+
+# --- starting and replacing -------------------------------------------------------------------------------------------
+
+
+def test_a_foreman_starts_the_minimum_and_says_so_in_the_storage(start: Start) -> None:
+    foreman = start(online=2, min_workers=2, max_workers=3)
+
+    until(lambda: foreman.report().get("online") == 2, "both are reported")
+
+    record, report = foreman.record(), foreman.report()
+    assert record is not None
+    assert record.subject is Subject.FOREMAN
+    assert (record.info["min"], record.info["max"], record.info["target"]) == (2, 3, "app:app")
+    assert (report["crew"], report["wanted"], report["deaths"], report["state"]) == (2, 2, 0, "working")
+    assert all(worker.foreman == record.id and len(worker.id) == 22 for worker in foreman.workers())
+
+
+def test_the_foreman_beats_for_its_workers_and_becomes_steady(start: Start) -> None:
+    foreman = start()
+    (worker,) = foreman.workers()
+
+    until(lambda: foreman.workers()[0].beat_at > worker.beat_at + SECOND // 2, "it was beaten for")
+
+    until(lambda: foreman.report().get("steady"), "a lease without a gap")
+    assert foreman.workers()[0].report["slots"] == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"signal": signal.SIGKILL}, "was killed by SIGKILL"),
+        ({"signal": signal.SIGSEGV}, "was killed by SIGSEGV"),
+        ({"code": 3}, "exited with code 3"),
+        ({"code": 0}, "exited with code 0 although nobody had asked it to"),
+    ],
+)
+def test_a_dead_worker_is_replaced_and_its_jobs_are_rescued_with_the_reason(
+    start: Start, storage: Storage, facts: dict[str, int], told: str
+) -> None:
+    foreman = start()
+    (worker,) = foreman.workers()
+
+    died_at = time.monotonic()
+    add(storage, 1, "die", **facts)
+    until(lambda: Kind.HALTED in [event.kind for event in storage.events(EventFilter(job_id="job-1"))], "rescued")
+
+    assert time.monotonic() - died_at < 1.0
+    (halted, *_) = storage.events(EventFilter(job_id="job-1", kind=Kind.HALTED))
+    assert halted.data is not None
+    assert halted.data["why"] == f"worker {worker.pid} {told}"
+    assert events_of(storage, worker.id) == [Kind.STARTED, Kind.DIED]
+    until(lambda: len(foreman.pids() - {worker.pid}) == 1, "there is a worker again")
+
+
+def test_a_job_that_kills_its_workers_is_dead_before_they_are_replaced_for_ever(start: Start, storage: Storage) -> None:
+    foreman = start()
+
+    add(storage, 1, "die", code=3)
+    until(lambda: state_of(storage, 1) == "dead", "it has killed as many workers as it may")
+
+    until(lambda: foreman.report().get("deaths") == 3, "three deaths are told")
+    until(lambda: len(foreman.workers()) == 1, "there is a worker again")
+    until(lambda: foreman.report().get("rescued") == 3, "each time it was taken back")
+
+
+def test_what_a_dead_worker_has_started_dies_with_it(start: Start, storage: Storage) -> None:
+    foreman = start()
+    (worker,) = foreman.workers()
+    add(storage, 1, "orphan")
+    until(lambda: len(list(death._session(worker.pid))) == 2, "it has a child in a group of its own")
+    (orphan,) = set(death._session(worker.pid)) - {worker.pid}
+
+    os.kill(worker.pid, signal.SIGKILL)
+
+    until(lambda: not death.is_alive(orphan), "the child is gone")
+    until(lambda: foreman.report().get("rescued") == 1, "the job was taken back")
+
+
+def test_an_app_that_does_not_start_causes_no_storm_of_starts(start: Start) -> None:
+    foreman = start(online=0, mode="broken")
+
+    until(lambda: foreman.report().get("state") == "unhealthy", "five have died young")
+
+    report = foreman.report()
+    assert report["starts"] == 5
+    assert report["next_start_in"] > 50
+    assert "exited with code 1; 5 in a row have died young" in report["problem"]
+    assert report["stderr"][-1] == "ImportError: no module named horse"
+
+
+def test_workers_that_leave_at_once_without_having_done_anything_are_not_replaced_in_a_storm(start: Start) -> None:
+    foreman = start(online=0, mode="spent")
+
+    until(lambda: foreman.report().get("next_start_in"), "the foreman waits")
+
+    assert foreman.report()["starts"] <= 4
+
+
+# --- scaling ----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_added_while_jobs_wait_and_stopped_when_idle(start: Start, storage: Storage) -> None:
+    foreman = start(max_workers=3)
+
+    for number in range(6):
+        add(storage, number, "hold")
+    until(lambda: len(foreman.workers()) == 3, "three workers run six jobs")
+    for number in range(6):
+        until(lambda number=number: state_of(storage, number) == "running", f"job {number} runs")
+    storage.abort([f"job-{number}" for number in range(6)])
+
+    until(lambda: len(foreman.workers()) == 1, "two of them are idle and go")
+    assert foreman.report()["deaths"] == 0
+
+
+def test_with_a_minimum_of_none_a_worker_comes_with_the_first_job_and_goes_after_the_last(
+    start: Start, storage: Storage
+) -> None:
+    foreman = start(online=0, min_workers=0)
+    until(lambda: foreman.report().get("wanted") == 0, "nobody is wanted")
+
+    add(storage, 1)
+
+    until(lambda: state_of(storage, 1) == "completed", "a worker came")
+    until(lambda: not foreman.workers(), "and went")
+
+
+def test_a_forced_job_that_finds_every_slot_busy_gets_a_worker_of_its_own(start: Start, storage: Storage) -> None:
+    foreman = start(concurrency=1, max_forced=1)
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "the only slot is busy")
+    add(storage, 2)
+
+    storage.force_start(["job-2"])
+
+    until(lambda: state_of(storage, 2) == "completed", "it ran beside the other")
+    until(lambda: len(foreman.workers()) == 1, "the extra worker has gone")
+    assert state_of(storage, 1) == "running"
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+def test_on_term_the_crew_is_drained(start: Start, storage: Storage) -> None:
+    foreman = start()
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "a job runs")
+
+    foreman.signal(signal.SIGTERM)
+    until(lambda: foreman.report().get("state") == "stopping", "it stops")
+    add(storage, 2)
+    storage.abort(["job-1"])  # which ends it
+    until(foreman.is_over, "the foreman has ended")
+
+    assert foreman.process.returncode == 0
+    assert state_of(storage, 1) == "aborted"
+    assert state_of(storage, 2) == "queued"
+    assert storage.workers() == []
+
+
+def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(start: Start, storage: Storage) -> None:
+    foreman = start()
+    (worker,) = foreman.workers()
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "a job runs")
+
+    foreman.signal(signal.SIGTERM)
+    until(lambda: foreman.report().get("state") == "stopping", "it stops")
+    foreman.signal(signal.SIGTERM)
+    until(foreman.is_over, "the foreman has ended")
+
+    job = storage.get("job-1")
+    assert job is not None
+    assert (job.state, job.halts, job.losses) == ("queued", 0, 0)
+    assert foreman.process.returncode == 128 + signal.SIGTERM
+    assert events_of(storage, worker.id) == [Kind.STARTED, Kind.KILLED]
+    assert not death.is_alive(worker.pid)
+
+
+def test_a_worker_that_does_not_obey_is_killed_when_the_grace_is_over(start: Start, storage: Storage) -> None:
+    foreman = start(mode="stubborn", stop_grace=0)
+    (worker,) = foreman.workers()
+
+    foreman.signal(signal.SIGINT)
+    until(foreman.is_over, "the foreman has ended")
+
+    assert foreman.process.returncode == 0
+    assert not death.is_alive(worker.pid)
+    assert storage.workers() == []
+
+
+def test_hup_replaces_the_workers_one_by_one(start: Start) -> None:
+    foreman = start(online=2, min_workers=2, max_workers=2)
+    old = foreman.pids()
+
+    foreman.signal(signal.SIGHUP)
+    sizes = set()
+
+    def is_replaced() -> bool:
+        pids = foreman.pids()
+        sizes.add(len(pids))
+        return len(pids) == 2 and not pids & old
+
+    until(is_replaced, "two others are at work")
+    assert sizes <= {2, 3, 4}
+    assert foreman.report()["deaths"] == 0
+
+
+def test_a_quiet_crew_takes_no_more_jobs(start: Start, storage: Storage) -> None:
+    foreman = start(max_workers=3)
+
+    foreman.signal(signal.SIGUSR1)
+    until(lambda: foreman.report().get("state") == "quiet", "it is quiet")
+    add(storage, 1)
+    os.kill(foreman.workers()[0].pid, signal.SIGKILL)
+    until(lambda: foreman.report().get("deaths") == 1 and len(foreman.workers()) == 1, "the replacement is online")
+
+    until(lambda: foreman.report().get("backlog") == 1, "the job is seen to wait")
+    assert state_of(storage, 1) == "queued"
+    assert foreman.report()["wanted"] == 1
+
+
+def test_ttin_shows_what_everybody_is_doing(start: Start) -> None:
+    foreman = start()
+
+    foreman.signal(signal.SIGTTIN)
+    foreman.signal(signal.SIGTERM)
+    _, shown = foreman.process.communicate(timeout=20)
+
+    assert "the stacks of a worker" in shown
+    assert "in _turn" in shown
+
+
+# --- orders that come through the storage -----------------------------------------------------------------------------
+
+
+def test_an_abort_is_handed_on_within_a_second_or_so(start: Start, storage: Storage) -> None:
+    start(heartbeat=60 * SECOND, lease=180 * SECOND)
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "it runs")
+
+    asked_at = time.monotonic()
+    storage.abort(["job-1"])
+    until(lambda: state_of(storage, 1) == "aborted", "it was stopped")
+
+    assert time.monotonic() - asked_at < 2.0
+
+
+def test_a_worker_that_was_struck_off_is_replaced(start: Start, storage: Storage) -> None:
+    foreman = start()
+    (worker,) = foreman.workers()
+
+    storage.rescue_owner(worker.id, why="another foreman thought it dead")
+
+    until(lambda: not death.is_alive(worker.pid), "it has quit")
+    until(lambda: len(foreman.workers()) == 1, "another has come")
+    assert foreman.report()["deaths"] == 0
+
+
+def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, storage: Storage) -> None:
+    foreman = start()
+    first = foreman.record()
+    assert first is not None
+
+    storage.rescue_owner(first.id, why="another foreman thought it dead")
+    until(lambda: foreman.record() is not None, "it has joined again")
+
+    again = foreman.record()
+    assert again is not None
+    assert again.id != first.id
+    assert not again.report.get("steady")
+
+
+def test_nobody_beats_for_a_worker_that_a_signal_has_stopped(start: Start, storage: Storage) -> None:
+    foreman = start()
+    (worker,) = foreman.workers()
+
+    os.kill(worker.pid, signal.SIGSTOP)
+    until(lambda: len(foreman.workers()) == 2, "another takes its place")
+    (old,) = [each for each in foreman.workers() if each.id == worker.id]
+    assert storage.now() - old.beat_at > SECOND
+
+    storage.rescue_owner(worker.id, why="silent")
+    os.kill(worker.pid, signal.SIGCONT)
+
+    until(lambda: not death.is_alive(worker.pid), "woken up, it is told to go")
+
+
+# --- outages and deaths of the foreman --------------------------------------------------------------------------------
+
+
+def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, storage: Storage, url: str) -> None:
+    foreman = start()
+    pids = foreman.pids()
+    until(lambda: foreman.report().get("steady"), "all is well")
+    lock = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], isolation_level=None)
+
+    lock.execute("BEGIN IMMEDIATE")
+    away_at = storage.now()
+    until(lambda: storage.now() - away_at > 1.5 * SECOND, "longer than a lease has passed")
+    lock.close()
+    until(lambda: foreman.record().beat_at > away_at, "it beats again")  # type: ignore[union-attr]
+
+    assert not foreman.report()["steady"]
+    until(lambda: foreman.report().get("steady"), "a lease later it is steady again")
+    assert foreman.pids() == pids
+    add(storage, 1)
+    until(lambda: state_of(storage, 1) == "completed", "and at work")
+
+
+def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) -> None:
+    foreman = start(online=2, min_workers=2, max_workers=2)
+    until(lambda: foreman.report().get("online") == 2, "both have said that they are online")
+    pids = foreman.pids()
+
+    foreman.process.kill()
+    foreman.process.wait()
+
+    until(lambda: not any(map(death.is_alive, pids)), "its workers are gone")
+    assert children_left([foreman]) == []
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_former_processes_held_is_recovered_at_start_and_goes_first(start: Start, storage: Storage) -> None:
+    former = start()
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "a job runs")
+    (worker,) = former.workers()
+    former.process.kill()
+    former.process.wait()
+    until(lambda: not death.is_alive(worker.pid), "the worker is gone")
+    elsewhere = WorkerInfo("elsewhere", host="another-machine", pid=worker.pid)
+    storage.join(elsewhere)
+
+    start(min_workers=0, online=0)
+    until(lambda: "job-1" in [event.job_id for event in storage.events(EventFilter(kind=Kind.HALTED))], "recovered")
+
+    assert events_of(storage, worker.id) == [Kind.STARTED, Kind.DIED]
+    (readded,) = storage.events(EventFilter(job_id="job-1", kind=Kind.HALTED))
+    assert readded.data is not None
+    assert "was gone when a foreman started" in readded.data["why"]
+    job = storage.get("job-1")
+    assert job is not None
+    assert job.rank == RANK_RECOVERED
+    assert "elsewhere" in [each.id for each in storage.workers()]
+
+
+def test_another_foreman_rescues_what_a_killed_one_held(start: Start, storage: Storage) -> None:
+    lost = start(chores="all", concurrency=1)
+    job = add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "a job runs")
+    (worker,) = lost.workers()
+    heir = start(chores="all", online=2)
+    until(lambda: heir.report().get("steady"), "it has beaten for a lease")
+
+    killed_at = time.monotonic()
+    lost.process.kill()
+    until(lambda: (storage.get("job-1") or job).owner not in (worker.id, None), "another worker has it")
+
+    assert time.monotonic() - killed_at < 3.0  # a lease of one second, and a little
+    assert events_of(storage, worker.id) == [Kind.STARTED, Kind.DIED]
+
+
+def test_the_chores_go_on_though_they_fail(start: Start) -> None:
+    foreman = start(chores="failing")
+    assert foreman.process.stdout is not None
+
+    lines = [foreman.process.stdout.readline().strip() for _ in range(4)]
+
+    assert lines == ["chore 1", "chore 2", "chore 3", "chore 4"]
+    assert foreman.process.poll() is None
+
+
+def test_in_a_burst_the_foreman_ends_when_its_workers_find_nothing_more(start: Start, storage: Storage) -> None:
+    add(storage, 1)
+
+    foreman = start(online=0, options={"burst": True, "worker_arguments": ["--max-jobs", "1"]})
+    until(foreman.is_over, "it has ended")
+
+    assert foreman.process.returncode == 0
+    assert state_of(storage, 1) == "completed"
+    assert storage.workers() == []

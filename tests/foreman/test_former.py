@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from packhorse.event import Subject
+from packhorse.foreman.former import PROCESS_SPACE, process_space, surely_dead
+from packhorse.storage.records import WorkerInfo
+
+ALIVE, GONE = 1, 2
+
+
+def foreman(pid: int, space: str = "here", host: str = "stable") -> WorkerInfo:
+    return WorkerInfo("boss", subject=Subject.FOREMAN, host=host, pid=pid, info={PROCESS_SPACE: space})
+
+
+def worker(pid: int, host: str = "stable") -> WorkerInfo:
+    return WorkerInfo("ann", foreman="boss", host=host, pid=pid)
+
+
+def dead(*workers: WorkerInfo) -> list[str]:
+    found = surely_dead(workers, host="stable", space="here", is_alive=lambda pid: pid == ALIVE)
+    return [each.id for each in found]
+
+
+def test_whoever_was_here_and_is_gone_is_dead() -> None:
+    assert dead(foreman(GONE), worker(GONE)) == ["boss", "ann"]
+    assert dead(worker(GONE)) == ["ann"]
+
+
+def test_a_living_process_is_left_alone() -> None:
+    assert dead(foreman(GONE), worker(ALIVE)) == ["boss"]
+
+
+def test_a_worker_whose_foreman_lives_is_left_to_it() -> None:
+    assert dead(foreman(ALIVE), worker(GONE)) == []
+
+
+def test_another_machine_is_left_alone() -> None:
+    assert dead(foreman(GONE, host="meadow"), worker(GONE, host="meadow")) == []
+
+
+def test_a_container_of_the_same_name_is_left_alone() -> None:
+    assert dead(foreman(GONE, space="another container"), worker(GONE)) == []
+
+
+def test_a_record_without_a_process_number_is_left_alone() -> None:
+    assert dead(WorkerInfo("remote", host="stable")) == []
+
+
+def test_a_process_knows_where_it_lives() -> None:
+    assert process_space() == process_space()

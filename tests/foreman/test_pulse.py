@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from packhorse.errors import BadValue
+from packhorse.event import Kind, Subject
+from packhorse.foreman.pulse import Calls, Pulse, Record, Systemd
+from packhorse.storage import open_storage
+from packhorse.storage.records import EventFilter
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/well" else 500)
+        self.end_headers()
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def well() -> bool:
+    return True
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_without_an_address_nobody_is_called() -> None:
+    calls = Calls(None, None, well)
+
+    assert calls.step() is None
+    assert calls.status == "off"
+
+
+def test_a_url_is_called_every_minute(server: str) -> None:
+    calls = Calls(f"{server}/well", None, well)
+
+    assert calls.step() == 60
+    assert calls.status == "ok"
+
+
+def test_a_url_that_answers_with_an_error_is_told(server: str) -> None:
+    calls = Calls(f"{server}/ill", None, well)
+
+    calls.step()
+
+    assert calls.status == "failed: HTTP Error 500: Internal Server Error"
+
+
+def test_a_url_that_nobody_serves_is_told() -> None:
+    calls = Calls("http://127.0.0.1:9/", None, well)
+
+    calls.step()
+
+    assert calls.status.startswith("failed: ")
+
+
+def test_only_web_addresses_are_called() -> None:
+    with pytest.raises(BadValue, match="must begin with http"):
+        Calls("file:///etc/passwd", None, well)
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, "ok"), (3, f"failed: {sys.executable} exited with code 3")])
+def test_a_command_is_called(code: int, status: str) -> None:
+    calls = Calls(None, f"{sys.executable} -c 'raise SystemExit({code})'", well)
+
+    calls.step()
+
+    assert calls.status == status
+
+
+def test_nobody_is_called_while_the_foreman_is_not_well(server: str) -> None:
+    calls = Calls(f"{server}/well", None, lambda: False)
+
+    assert calls.step() == 1
+    assert calls.status.startswith("withheld")
+
+
+# --- systemd ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ear(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(str(tmp_path / "notify"))
+        ear.setblocking(False)
+        yield ear
+
+
+def test_systemd_is_told(ear: socket.socket) -> None:
+    systemd = Systemd({"NOTIFY_SOCKET": ear.getsockname()})
+
+    systemd.tell("READY=1", "STATUS=at work")
+
+    assert ear.recv(100) == b"READY=1\nSTATUS=at work"
+
+
+def test_the_watchdog_is_told_twice_as_often_as_it_asks(ear: socket.socket) -> None:
+    systemd = Systemd({"NOTIFY_SOCKET": ear.getsockname(), "WATCHDOG_USEC": "10000000"})
+
+    for now in (100.0, 101.0, 104.9, 105.0):
+        systemd.alive(now)
+
+    assert [ear.recv(100), ear.recv(100)] == [b"WATCHDOG=1", b"WATCHDOG=1"]
+    with pytest.raises(BlockingIOError):
+        ear.recv(100)
+
+
+def test_a_watchdog_that_is_meant_for_another_process_is_not_told(ear: socket.socket) -> None:
+    systemd = Systemd({"NOTIFY_SOCKET": ear.getsockname(), "WATCHDOG_USEC": "10000000", "WATCHDOG_PID": "1"})
+
+    systemd.alive(100.0)
+
+    with pytest.raises(BlockingIOError):
+        ear.recv(100)
+
+
+def test_without_systemd_nothing_happens() -> None:
+    Systemd({}).tell("READY=1")
+
+
+# --- record and file --------------------------------------------------------------------------------------------------
+
+
+def test_a_foreman_has_a_record_of_its_own() -> None:
+    storage = open_storage("memory://")
+    record = Record(storage, {"min": 1})
+
+    record.join()
+    (stored,) = storage.workers()
+    record.leave("stopped")
+    record.leave("stopped")
+
+    assert (stored.id, stored.subject, stored.info) == (record.id, Subject.FOREMAN, {"min": 1})
+    assert storage.workers() == []
+    kinds = [event.kind for event in storage.events(EventFilter(subject=Subject.FOREMAN))]
+    assert kinds == [Kind.STARTED, Kind.KILLED]
+
+
+def test_a_status_file_says_how_it_is_and_goes_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "status.json"
+    pulse = Pulse(lambda: {"crew": 3}, well, file=file)
+
+    pulse.tick(100.0)
+    told = json.loads(file.read_text())
+    pulse.close()
+
+    assert told["crew"] == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_status_file_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pulse = Pulse(lambda: {"crew": 3}, well, file=tmp_path / "missing" / "status.json")
+
+    pulse.tick(100.0)
+    pulse.tick(200.0)
+
+    assert len(caplog.records) == 1

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from packhorse.foreman.steady import Steady
+
+LEASE, HEARTBEAT = 15.0, 5.0
+EPOCH = 1_800_000_000.0
+
+
+@pytest.fixture
+def steady() -> Steady:
+    return Steady(LEASE, HEARTBEAT)
+
+
+def beat(steady: Steady, *times: float, step: float = 0.0, took: float = 0.01) -> None:
+    """Beats accepted at these times of our clock, by a storage whose clock was stepped by so many seconds."""
+    for at in times:
+        steady.accepted(at - took, at, EPOCH + at + step)
+
+
+def test_nobody_is_steady_at_the_start(steady: Steady) -> None:
+    assert not steady.is_steady(0.0)
+
+
+def test_a_lease_of_beats_without_a_gap_makes_steady(steady: Steady) -> None:
+    beat(steady, 0, 5, 10)
+    assert not steady.is_steady(10)
+
+    beat(steady, 15)
+
+    assert steady.is_steady(15)
+
+
+def test_it_lasts_as_long_as_the_beats_do(steady: Steady) -> None:
+    beat(steady, *range(0, 1_000, 5))
+
+    assert steady.is_steady(1_002)
+    assert not steady.is_steady(1_003)
+
+
+def test_after_a_gap_a_whole_lease_has_to_pass_again(steady: Steady) -> None:
+    beat(steady, 0, 5, 10, 15)
+
+    beat(steady, 23, 28, 33)
+    assert not steady.is_steady(33)
+    beat(steady, 38)
+
+    assert steady.is_steady(38)
+
+
+def test_beats_that_come_a_little_late_are_no_gap(steady: Steady) -> None:
+    beat(steady, 0, 7, 14, 21)
+
+    assert steady.is_steady(21)
+
+
+@pytest.mark.parametrize("step", [1.5, -1.5, 3_600.0])
+def test_a_step_of_the_storages_clock_ends_it(steady: Steady, step: float) -> None:
+    beat(steady, 0, 5, 10, 15)
+
+    beat(steady, 20, step=step)
+    assert not steady.is_steady(20)
+    beat(steady, 25, 30, 35, step=step)
+
+    assert steady.is_steady(35)
+
+
+def test_small_steps_that_add_up_within_a_lease_are_seen_too(steady: Steady) -> None:
+    for number, at in enumerate(range(0, 25, 5)):
+        beat(steady, at, step=number * 0.9)
+
+    assert not steady.is_steady(20)
+
+
+def test_slow_drift_over_days_is_harmless(steady: Steady) -> None:
+    for at in range(0, 86_400, 5):
+        beat(steady, at, step=at * 0.0005)
+
+    assert steady.is_steady(86_395)
+
+
+def test_a_slow_answer_is_not_taken_for_a_step(steady: Steady) -> None:
+    beat(steady, 0, 5, 10)
+    steady.accepted(12.0, 16.0, EPOCH + 12.1)  # the storage took four seconds to answer
+
+    assert steady.is_steady(16.0)
+
+
+def test_being_struck_off_oneself_ends_it(steady: Steady) -> None:
+    beat(steady, 0, 5, 10, 15)
+
+    steady.interrupted()
+
+    assert not steady.is_steady(15)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from packhorse.foreman.timetable import Timetable
+
+
+class Recorded:
+    """A chore that answers what it is told to, and notes when it ran."""
+
+    def __init__(self, clock: Clock, name: str, interval: float, answers: Iterator[float | Exception | None]) -> None:
+        self.name = name
+        self.interval = interval
+        self._clock = clock
+        self._answers = answers
+        self.ran_at: list[float] = []
+
+    def run(self) -> float | None:
+        self.ran_at.append(self._clock.now)
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def go_through(self, timetable: Timetable, until: float) -> None:
+        while self.now < until:
+            pause = timetable.step()
+            assert pause is not None
+            self.now += pause
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_chore_comes_round_about_every_interval(clock: Clock) -> None:
+    chore = Recorded(clock, "prune", 10.0, iter([None] * 50))
+
+    clock.go_through(Timetable([chore], clock), until=200)
+
+    gaps = [later - sooner for sooner, later in zip(chore.ran_at, chore.ran_at[1:], strict=False)]
+    assert chore.ran_at[0] <= 1.0
+    assert all(8.0 <= gap <= 12.0 for gap in gaps)
+    assert len(set(gaps)) > 1
+
+
+def test_a_chore_that_says_when_it_wants_to_run_is_run_just_then(clock: Clock) -> None:
+    chore = Recorded(clock, "promote", 1.0, iter([0.25, 0.125, 5.0]))
+
+    clock.go_through(Timetable([chore], clock), until=2)
+
+    first = chore.ran_at[0]
+    assert chore.ran_at == [first, first + 0.25, first + 0.375]
+
+
+def test_a_failing_chore_harms_no_other_and_is_told_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    bad = Recorded(clock, "bad", 1.0, iter([ValueError("odd")] * 5 + [None] * 50))
+    good = Recorded(clock, "good", 1.0, iter([None] * 50))
+
+    with caplog.at_level(logging.INFO, "packhorse"):
+        clock.go_through(Timetable([bad, good], clock), until=10)
+
+    assert len(bad.ran_at) > 7
+    assert len(good.ran_at) > 7
+    assert [record.message for record in caplog.records] == ["the chore bad failed: odd", "the chore bad works again"]
+
+
+def test_without_chores_there_is_nothing_to_wait_for(clock: Clock) -> None:
+    assert Timetable([], clock).step() is None

@@ -1,0 +1,70 @@
+"""What the worker's tests build upon: jobs, tasks and seats without a storage, and a line that remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from packhorse.job import RESERVED, Job
+from packhorse.middleware import Chain, compose
+from packhorse.task import RegisteredTask, Registry, TaskOptions
+from packhorse.worker.seat import Seat
+
+RESULT_LIMIT = 1 << 20
+
+
+def task_of(function: Callable[..., Any], name: str | None = None, **options: Any) -> RegisteredTask:
+    return Registry().add(function, name, TaskOptions.parse(**options))
+
+
+def a_job(job_id: str = "job-1", args: str = "{}", **fields: Any) -> Job:
+    """A job as its worker gets it."""
+    given = {
+        "seq": 1,
+        "task": "send",
+        "queue": "send",
+        "args": args,
+        "state": RESERVED,
+        "priority": 1,
+        "rank": 12,
+        "created_at": 0,
+        "updated_at": 0,
+        "owner": "ann",
+        "fence": 1,
+    }
+    return Job(id=job_id, **{**given, **fields})
+
+
+def chain_of(task: RegisteredTask, middleware: Sequence[Callable[..., Any]] = ()) -> Chain:
+    return compose(task, middleware, loop=None)[0]
+
+
+def a_seat(
+    job: Job | None = None,
+    task: RegisteredTask | None = None,
+    *,
+    worker_stops: list[bool] | None = None,
+    now: float = 0.0,
+) -> Seat:
+    task = task or task_of(lambda: None, "send")
+    stops = [] if worker_stops is None else worker_stops
+    chain, is_async = compose(task, (), loop=None)
+    return Seat(job or a_job(), task, chain, is_async, stops, now)
+
+
+class RememberingLine:
+    """A job's line to the outside that keeps what was said."""
+
+    def __init__(self, *, stops: bool = False) -> None:
+        self.stops = stops
+        self.lines: list[tuple[str, str]] = []
+        self.checkins: list[tuple[str | None, int | None, str | None]] = []
+
+    def log(self, message: str, kind: str = "log") -> None:
+        self.lines.append((kind, message))
+
+    def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
+        self.checkins.append((message, progress, progress_text))
+
+    def should_stop(self) -> bool:
+        return self.stops

@@ -1,0 +1,135 @@
+"""What becomes of a job that was told to end, and when it must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.failure import Failure
+from packhorse.job import Reason
+from packhorse.outcome import Failed, Released, Stopped
+from packhorse.worker.ending import of_told, overrun, time_left
+from packhorse.worker.seat import Seat
+from tests.worker.making import a_job, a_seat, task_of
+
+
+def running(job: dict[str, Any] | None = None, *, worker_stops: bool = False, **options: Any) -> Seat:
+    """A job that began at 100 seconds."""
+    seat = a_seat(a_job(**job or {}), task_of(lambda: None, "send", **options), worker_stops=[True] * worker_stops)
+    seat.begin(0)
+    seat.began_at = seat.checked_in_at = 100.0
+    return seat
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_nobody_told_anything_decides_for_itself():
+    assert of_told(running()) is None
+
+
+def test_an_aborted_job_is_aborted():
+    seat = running()
+    seat.stop(Reason.ABORTED, "it was aborted")
+
+    outcome = of_told(seat)
+
+    assert outcome == Stopped(seat.job.token, Reason.ABORTED, ran=outcome.ran if outcome else 0)
+
+
+def test_a_job_that_was_given_up_says_why():
+    seat = running()
+    seat.stop(Reason.ABORTED, "it was aborted")
+    why = Failure("Aborted", "it would not end")
+
+    outcome = of_told(seat, why)
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.failure == why
+
+
+def test_a_timeout_is_a_failed_attempt():
+    seat = running(backoff=3)
+    seat.stop(Reason.JOB_TIMEOUT, "it ran for longer than 5 s")
+
+    outcome = of_told(seat)
+
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.retry_in) == (Reason.JOB_TIMEOUT, 3 * SECOND)
+    assert outcome.failure.summary() == "Timeout: it ran for longer than 5 s"
+
+
+def test_a_timeout_of_the_last_attempt_is_not_tried_again():
+    seat = running({"failures": 3})
+    seat.stop(Reason.JOB_TIMEOUT, "it ran for longer than 5 s")
+
+    outcome = of_told(seat)
+
+    assert isinstance(outcome, Failed)
+    assert outcome.retry_in is None
+
+
+def test_a_job_whose_worker_goes_is_handed_back():
+    seat = running(worker_stops=True)
+
+    outcome = of_told(seat)
+
+    assert isinstance(outcome, Released)
+    assert outcome.why == "its worker was told to stop"
+
+
+def test_an_abort_goes_before_the_end_of_the_worker():
+    seat = running(worker_stops=True)
+    seat.stop(Reason.ABORTED, "it was aborted")
+
+    assert isinstance(of_told(seat), Stopped)
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_without_limits_may_run_for_ever():
+    assert time_left(running(), 1e9) is None
+    assert overrun(running(), 1e9) is None
+
+
+def test_a_job_that_has_not_begun_has_no_limits():
+    seat = a_seat(a_job(timeout=1))
+
+    assert time_left(seat, 1e9) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "now", "left", "why"),
+    [
+        ({"timeout": 10}, 104, 6, None),
+        ({"timeout": 10}, 110, 0, "it ran for longer than 10 s"),
+        ({"timeout": 0.5}, 110, -9.5, "it ran for longer than 0.5 s"),
+        ({"idle_timeout": 5}, 104, 1, None),
+        ({"idle_timeout": 5}, 106, -1, "it did not check in for 5 s"),
+        ({"timeout": 10, "idle_timeout": 5}, 104, 1, None),
+        ({"timeout": 10, "idle_timeout": 5}, 106, -1, "it did not check in for 5 s"),
+        ({"timeout": 10, "idle_timeout": 5}, 111, -6, "it ran for longer than 10 s"),
+    ],
+)
+def test_the_nearest_limit_counts(options: dict[str, float], now: float, left: float, why: str | None):
+    seat = running(**options)
+
+    assert time_left(seat, now) == pytest.approx(left)
+    assert overrun(seat, now) == why
+
+
+def test_a_check_in_moves_the_idle_limit_only():
+    seat = running(timeout=10, idle_timeout=5)
+    seat.checked_in_at = 104.0
+
+    assert time_left(seat, 106) == pytest.approx(3)
+    assert time_left(seat, 108.5) == pytest.approx(0.5)
+
+
+def test_a_jobs_own_limit_goes_before_its_tasks():
+    seat = running({"timeout": 2 * SECOND}, timeout=10)
+
+    assert time_left(seat, 101) == pytest.approx(1)

@@ -1,0 +1,216 @@
+"""The finisher: outcomes wait for each other for milliseconds at most, and none is lost or written twice."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.failure import Failure
+from packhorse.job import Reason
+from packhorse.outcome import Completed, Failed, Outcome, Released, Snoozed, Stopped
+from packhorse.storage.records import LogKind
+from packhorse.worker.finisher import LONG_RUN, LONGEST_WAIT, MOST_KEPT, Finisher
+from packhorse.worker.seat import Seat
+from tests.worker.making import a_job, a_seat, task_of
+
+
+class Bell:
+    """A desk that counts how often it was rung."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+
+    def ring(self) -> None:
+        self.rings += 1
+
+
+@pytest.fixture
+def bell() -> Bell:
+    return Bell()
+
+
+@pytest.fixture
+def finisher(bell: Bell) -> Finisher:
+    """One whose worker has many jobs in hand, so that a single outcome is worth no write."""
+    finisher = Finisher(bell.ring)
+    finisher.in_hand = finisher.enough = 100
+    return finisher
+
+
+def completed(seat: Seat, ran: int = 0) -> Completed:
+    return Completed(seat.job.token, "null", ran)
+
+
+def outcomes(taken: list[tuple[Seat, Outcome]]) -> list[Outcome]:
+    return [outcome for _, outcome in taken]
+
+
+# --- when it is due -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_never_due(finisher: Finisher):
+    assert finisher.due_in() is None
+    assert finisher.take(10) == []
+
+
+def test_a_short_job_waits_for_others_but_not_for_long(finisher: Finisher, bell: Bell, monkeypatch: Any):
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    seat = a_seat()
+
+    finisher.put(seat, completed(seat))
+
+    assert bell.rings == 0
+    assert finisher.due_in() == pytest.approx(LONGEST_WAIT)
+    assert finisher.take(10) == []
+    now += LONGEST_WAIT
+    assert finisher.due_in() == 0.0
+    assert outcomes(finisher.take(10)) == [completed(seat)]
+
+
+def test_a_long_job_is_written_down_at_once(finisher: Finisher, bell: Bell):
+    seat = a_seat()
+
+    finisher.put(seat, completed(seat, ran=LONG_RUN))
+
+    assert bell.rings == 1
+    assert finisher.due_in() == 0.0
+    assert len(finisher.take(10)) == 1
+
+
+def test_so_many_are_enough(finisher: Finisher, bell: Bell):
+    finisher.enough = 3
+    seats = [a_seat() for _ in range(3)]
+
+    for seat in seats[:2]:
+        finisher.put(seat, completed(seat))
+    before = bell.rings
+    finisher.put(seats[2], completed(seats[2]))
+
+    assert (before, bell.rings) == (0, 1)
+    assert finisher.due_in() == 0.0
+
+
+def test_when_nobody_else_is_about_to_end_nobody_is_waited_for(finisher: Finisher, bell: Bell):
+    finisher.in_hand = 1
+    seat = a_seat()
+
+    finisher.put(seat, completed(seat))
+
+    assert bell.rings == 1
+    assert finisher.due_in() == 0.0
+
+
+def test_the_oldest_are_taken_first_and_no_more_than_asked(finisher: Finisher):
+    finisher.enough = 1
+    seats = [a_seat(a_job(str(number))) for number in range(5)]
+    for seat in seats:
+        finisher.put(seat, completed(seat))
+
+    assert [seat.job.id for seat, _ in finisher.take(3)] == ["0", "1", "2"]
+    assert [seat.job.id for seat, _ in finisher.take_now(3)] == ["3", "4"]
+    assert len(finisher) == 0
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_written_keeps_its_place(finisher: Finisher):
+    seats = [a_seat(a_job(str(number))) for number in range(4)]
+    for seat in seats[:3]:
+        finisher.put(seat, completed(seat))
+    taken = finisher.take_now(2)
+    finisher.put(seats[3], completed(seats[3]))
+
+    finisher.give_back(taken)
+
+    assert [seat.job.id for seat, _ in finisher.take_now(10)] == ["0", "1", "2", "3"]
+
+
+def test_it_is_full_at_a_thousand(finisher: Finisher):
+    for number in range(MOST_KEPT):
+        assert not finisher.is_full
+        seat = a_seat(a_job(str(number)))
+        finisher.put(seat, completed(seat))
+
+    assert finisher.is_full
+
+
+def test_an_outcome_that_comes_late_is_dropped(finisher: Finisher):
+    seat = a_seat()
+
+    finisher.put(seat, Stopped(seat.job.token))
+    finisher.put(seat, completed(seat))
+
+    assert outcomes(finisher.take_now(10)) == [Stopped(seat.job.token)]
+
+
+def test_an_error_becomes_a_line_of_the_log(finisher: Finisher):
+    seat = a_seat()
+
+    finisher.put(seat, Failed(seat.job.token, Failure("ValueError", "no such address")))
+
+    (line,) = seat.take_lines()
+    assert (line.kind, line.message) == (LogKind.ERROR, "ValueError: no such address")
+
+
+# --- jobs that were told to stop ------------------------------------------------------------------------------------
+
+
+def stopping(reason: Reason | None = None, *, sees: bool = True, **job: Any) -> Seat:
+    """A running job that was told to stop, by an operator or, without a reason, by its worker."""
+    seat = a_seat(a_job(**job), task_of(lambda: None, "send", backoff=3), worker_stops=[] if reason else [True])
+    seat.begin(0)
+    if reason is not None:
+        seat.stop(reason, "it took too long")
+    if sees:
+        seat.should_stop()
+    return seat
+
+
+def written(finisher: Finisher, seat: Seat, outcome: Outcome) -> Outcome:
+    finisher.put(seat, outcome)
+    ((_, told),) = finisher.take_now(1)
+    return told
+
+
+def test_a_job_that_saw_the_abort_and_returned_is_aborted(finisher: Finisher):
+    seat = stopping(Reason.ABORTED)
+
+    outcome = written(finisher, seat, completed(seat))
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.reason is Reason.ABORTED
+
+
+def test_a_job_that_saw_its_timeout_and_returned_has_failed_and_is_tried_again(finisher: Finisher):
+    seat = stopping(Reason.JOB_TIMEOUT)
+
+    outcome = written(finisher, seat, completed(seat))
+
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.retry_in) == (Reason.JOB_TIMEOUT, 3 * SECOND)
+    assert outcome.failure.summary() == "Timeout: it took too long"
+    assert [line.message for line in seat.take_lines()] == ["Timeout: it took too long"]
+
+
+def test_a_job_that_saw_its_worker_stop_and_returned_is_handed_back(finisher: Finisher):
+    seat = stopping()
+
+    outcome = written(finisher, seat, completed(seat))
+
+    assert isinstance(outcome, Released)
+
+
+def test_a_job_that_completed_without_looking_has_completed(finisher: Finisher):
+    for seat in (stopping(Reason.ABORTED, sees=False), stopping(sees=False)):
+        assert written(finisher, seat, completed(seat)) == completed(seat)
+
+
+def test_what_a_stopped_job_says_for_itself_stands(finisher: Finisher):
+    seat = stopping(Reason.ABORTED)
+
+    assert written(finisher, seat, Snoozed(seat.job.token, 5)) == Snoozed(seat.job.token, 5)
