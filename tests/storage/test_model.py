@@ -1,0 +1,39 @@
+"""Every storage behaves as the memory storage does, whatever is done in whatever order.
+
+Hypothesis drives both side by side (`machine.py`) and, where they differ, tells the shortest story that shows it.
+`PACKHORSE_MODEL_EXAMPLES=5000` makes a long run of it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.storage.conftest import chosen_storages
+from tests.storage.machine import Machine
+
+EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "60"))
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=80,
+    deadline=None,
+    print_blob=True,
+    # Stories that failed are told again in the next run.
+    database=DirectoryBasedExampleDatabase(Path(tempfile.gettempdir()) / "packhorse-model-examples"),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.timeout(0)  # shortening a story that failed may take minutes, and must not be cut off
+@pytest.mark.parametrize("name", [name for name in chosen_storages() if name != "memory"])
+def test_a_storage_behaves_as_the_model_does(name: str) -> None:
+    class Driven(Machine):
+        storage_name = name
+
+    run_state_machine_as_test(Driven, settings=SETTINGS)

@@ -1,0 +1,267 @@
+"""Do the model test and its laws see the bugs that they look for? Each mutant is one deliberate bug, put into SQLite
+or into what all storages share; the machine must notice it.
+
+A mutant that changes a piece of SQL names the piece, so that it fails loudly when the statement has become another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
+
+from packhorse import changes
+from packhorse.changes import Changed
+from packhorse.clock import DAY, SECOND
+from packhorse.job import Job
+from packhorse.outcome import Failed
+from packhorse.storage.sqlite import in_and_out, keeper, steering, upkeep, working
+from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.sqlite.transaction import Transaction
+from tests.storage.builders import LEASE
+from tests.storage.conftest import chosen_storages
+from tests.storage.machine import Ending, Machine, Move, Wish, does
+
+Bend = Callable[[pytest.MonkeyPatch], None]
+
+
+class Mutant(NamedTuple):
+    """A bug, and the story that shows it; without one, Hypothesis has to find its own."""
+
+    bend: Bend
+    story: tuple[Move, ...]
+
+
+MUTANTS: dict[str, Mutant] = {}
+ADD, RESERVE = does("enqueue_plain", wishes=[Wish()]), does("reserve")
+FAIL, ABORT = does("finish", endings=[Ending(what=Failed)]), does("steer", how="abort", picks=[0])
+
+BUDGET = settings(
+    max_examples=200,
+    stateful_step_count=80,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+
+pytestmark = pytest.mark.skipif("sqlite" not in chosen_storages(), reason="the mutants are bugs in SQLite")
+
+
+def mutant(*story: Move) -> Callable[[Bend], Bend]:
+    def enlist(bend: Bend) -> Bend:
+        MUTANTS[bend.__name__.replace("_", " ")] = Mutant(bend, story)
+        return bend
+
+    return enlist
+
+
+def in_sql(monkeypatch: pytest.MonkeyPatch, statement: str, piece: str, bug: str) -> None:
+    assert piece in SQL[statement], f"the statement {statement} has changed: give this mutant another piece of it"
+    monkeypatch.setitem(SQL, statement, SQL[statement].replace(piece, bug))
+
+
+def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
+    """What one module of the SQLite storage takes from `changes.py`; the model keeps the right one."""
+    assert hasattr(changes, name)
+    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(changes), name: bug}))
+
+
+# --- handing jobs over ----------------------------------------------------------------------------------------------
+
+
+@mutant()
+def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "take_from_line", "fence = fence + 1", "fence = max(fence, 1)")
+
+
+@mutant()
+def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rescued(job: Job, *args: Any, **options: Any) -> Changed:
+        change = changes.rescued(job, *args, **options)
+        return change._replace(job=replace(change.job, fence=job.fence))
+
+    in_changes(monkeypatch, upkeep, "rescued", rescued)
+
+
+@mutant()
+def another_worker_may_finish_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working._Hand, "is_held_by", lambda hand, token: hand.owner and hand.fence == token.fence)
+
+
+@mutant()
+def a_late_result_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working._Hand, "is_held_by", lambda hand, token: hand.owner == token.owner)
+
+
+@mutant()
+def a_repeated_result_is_called_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working._Hand, "was_ended_by", lambda hand, token: False)
+
+
+@mutant(does("enqueue", wishes=[Wish(expires=SECOND)]), RESERVE)
+def a_reserved_job_can_still_expire_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "take_from_line", "ELSE first_queued_at + total_timeout", "ELSE expire_at")
+
+
+@mutant(ADD, RESERVE, does("check_in", picks=[0], progress=40), does("release", picks=[0]), RESERVE)
+def the_progress_of_an_older_attempt_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "take_from_line", "progress = NULL, ", "")
+
+
+@mutant()
+def a_paused_queue_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "paused_queues", "IS NOT NULL", "= 0")
+
+
+@mutant(ADD, RESERVE, ABORT, FAIL)
+def an_abort_is_lost_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled(job: Job, *args: Any, **options: Any) -> Changed:
+        return changes.settled(replace(job, abort_at=None, abort_reason=None), *args, **options)
+
+    in_changes(monkeypatch, working, "settled", settled)
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+@mutant()
+def a_job_is_due_a_microsecond_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "due_jobs", "due_at <= ?", "due_at < ?")
+
+
+@mutant(does("enqueue", wishes=[Wish(expires=SECOND)]), does("turn", by=SECOND), does("keep_time", how="expire"))
+def a_job_expires_a_microsecond_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "expired_jobs", "expire_at <= ?", "expire_at < ?")
+
+
+@mutant(ADD, RESERVE, does("turn", by=LEASE), does("rescue"))
+def a_lease_ends_a_microsecond_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "lost_jobs", "beat_at BETWEEN ?", "beat_at BETWEEN 1 + ?")
+
+
+# --- unique keys ----------------------------------------------------------------------------------------------------
+
+
+@mutant()
+def a_unique_key_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keeper, "_holder", lambda *_: None)
+
+
+@mutant()
+def a_finished_job_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_changes(monkeypatch, keeper, "holds", lambda *_: True)
+
+
+# --- what is counted and told -----------------------------------------------------------------------------------------
+
+
+@mutant()
+def a_tally_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    move = Transaction.move
+
+    def lame(tx: Transaction, before: Any, after: Any, number: int = 1) -> None:
+        if after is None or after[2] != "retrying":
+            move(tx, before, after, number)
+
+    monkeypatch.setattr(Transaction, "move", lame)
+
+
+@mutant()
+def an_event_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working.Working, "_note_started", lambda *_: None)
+
+
+@mutant(ADD, ADD, RESERVE, FAIL, FAIL)
+def failures_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "count_failure", "number = number + 1", "number = number + 2")
+
+
+@mutant(ADD, RESERVE, FAIL, does("steer", how="retry", picks=[0]))
+def a_retried_job_keeps_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def retried(job: Job, *args: Any, **options: Any) -> Changed:
+        change = changes.retried(job, *args, **options)
+        return change._replace(job=replace(change.job, failures=job.failures))
+
+    in_changes(monkeypatch, steering, "retried", retried)
+
+
+@mutant()
+def a_folded_minute_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "drop_folded_measures", "WHERE", "WHERE 0 AND")
+
+
+@mutant(ADD, RESERVE, does("append_log", pick=0, lines=1), FAIL, does("steer", how="delete", picks=[0]))
+def log_lines_of_a_deleted_job_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "delete_log", "WHERE", "WHERE 0 AND")
+
+
+@mutant(does("enqueue", wishes=[Wish(persistent=True)]), ABORT, does("turn", by=DAY), does("prune"))
+def persistent_jobs_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "prunable_jobs", "persistent = 0", "persistent >= 0")
+
+
+@mutant()
+def a_repeated_id_is_added_again_to_the_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue_one = in_and_out.InAndOut._enqueue_one
+
+    def counted(self: Any, tx: Transaction, new: Any) -> Any:
+        tx.measures[new.queue, new.task, "added"] = tx.measures.get((new.queue, new.task, "added"), 0)
+        answer = enqueue_one(self, tx, new)
+        if not answer.is_new:
+            tx.measures[new.queue, new.task, "added"] += 1
+        return answer
+
+    monkeypatch.setattr(in_and_out.InAndOut, "_enqueue_one", counted)
+
+
+# --- bugs that every storage would share, seen by the laws alone ------------------------------------------------------
+
+
+@mutant()
+def a_promoted_job_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    promoted = changes.promoted
+
+    def bug(job: Job, now: int) -> Changed:
+        change = promoted(job, now)
+        return change._replace(job=replace(change.job, due_at=job.due_at))
+
+    monkeypatch.setattr(changes, "promoted", bug)
+
+
+@mutant()
+def a_released_job_has_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = changes.released
+    monkeypatch.setattr(changes, "released", lambda *args, **options: released(*args, **options)._replace(events=[]))
+
+
+@mutant()
+def a_failed_job_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    settled = changes.settled
+
+    def bug(*args: Any, **options: Any) -> Changed:
+        change = settled(*args, **options)
+        return change._replace(events=change.events + change.events[-1:])
+
+    monkeypatch.setattr(changes, "settled", bug)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_bug_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bend, story = MUTANTS[name]
+    bend(monkeypatch)
+
+    with pytest.raises(AssertionError):
+        Machine().tell(*story) if story else run_state_machine_as_test(Machine, settings=BUDGET)
+
+
+@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.story])
+def test_a_story_is_about_its_bug_alone(name: str) -> None:
+    Machine().tell(*MUTANTS[name].story)
