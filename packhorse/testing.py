@@ -221,8 +221,8 @@ class Rehearsal:
                 raise error
             if raises and not isinstance(error, Retry):
                 raise error
-        if raises and not raised and isinstance(outcome, Failed):  # it could not be called, or its result not be kept
-            _ = self.app.get(job.id).result
+        if raises and not raised and isinstance(outcome, Failed) and outcome.retry_in is None:
+            _ = self.app.get(job.id).result  # it could not be called, or its result not be kept: JobFailed says why
 
     def _attempt(self, job: Job, task: RegisteredTask, raised: list[BaseException]) -> Outcome:
         """As an executor, the finisher and the desk do it, one after the other; errors are noted in `raised`."""
@@ -271,8 +271,9 @@ class Rehearsal:
             return found
         wanted = _told(self._name_of(task), args or {}, delay)
         number = "no job" if not found else f"{len(found)} jobs" if len(found) > 1 else "1 job"
-        asked = "" if count is None else f" instead of {count}"
-        raise AssertionError(f"{number}{asked} of {wanted} was enqueued; {self._all_told()}")
+        verb = "were" if len(found) > 1 else "was"
+        instead = "" if count is None else f" instead of {count}"
+        raise AssertionError(f"{number} of {wanted} {verb} enqueued{instead}; {self._all_told()}")
 
     def assert_not_enqueued(self, task: Task[..., Any] | str, args: Mapping[str, Any] | None = None) -> None:
         """Fail if a job of this task was put in that has these arguments among its own."""

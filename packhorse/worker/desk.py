@@ -15,9 +15,10 @@ from queue import Empty, SimpleQueue
 
 from packhorse.clock import SECOND
 from packhorse.errors import StorageUnavailable, TaskNotFound
-from packhorse.job import Job, Reason
+from packhorse.job import HELD, Job, Reason
 from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import Filter
 from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
@@ -58,6 +59,7 @@ class Desk:
         *,
         abort_grace: float = 2.0,
         keep_lines: int = 1_000,
+        max_jobs: int | None = None,
         may_begin: Callable[[], bool] = lambda: True,
         on_stored: Callable[[Seat, Outcome], None] | None = None,
         condemn: Callable[[str], None] = lambda why: None,
@@ -68,6 +70,7 @@ class Desk:
         self._fetcher = fetcher
         self._executor_of = executor_of
         self._seat_for = seat_for
+        self._max_jobs = max_jobs
         self._may_begin = may_begin
         self._on_stored = on_stored
         self.finisher = Finisher(self.ring)
@@ -75,6 +78,7 @@ class Desk:
         self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace)
         self.seats: dict[str, Seat] = {}
         self._unknown: list[Released] = []  # jobs whose task nobody here knows
+        self._may_hold_more = False  # the answer to a `reserve` was lost
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
@@ -139,6 +143,7 @@ class Desk:
     def _exchange(self, now: float) -> None:
         """Outcomes out, jobs in."""
         self._leave_unknown()
+        self._find_lost()
         batch = self.finisher.take(BATCH)
         wanted = self._wanted(len(self.seats) - len(batch), now)
         if not batch and wanted == 0:
@@ -157,7 +162,10 @@ class Desk:
     def _wanted(self, in_hand: int, now: float) -> int:
         if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._may_begin():
             return 0
-        return min(BATCH, self._fetcher.wanted(in_hand))
+        wanted = min(BATCH, self._fetcher.wanted(in_hand))
+        if self._max_jobs is None:
+            return wanted
+        return max(0, min(wanted, self._max_jobs - self.done - len(self.seats)))  # what is left of its allowance
 
     def _call(self, batch: list[tuple[Seat, Outcome]], wanted: int) -> tuple[list[Verdict], list[Job]]:
         outcomes = [outcome for _, outcome in batch]
@@ -170,6 +178,7 @@ class Desk:
             return self._storage.finish_and_reserve(outcomes, self._owner, self._queues, wanted)
         except StorageUnavailable:
             self.finisher.give_back(batch)
+            self._may_hold_more = self._may_hold_more or wanted > 0
             raise
 
     def _settle(self, batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
@@ -224,6 +233,22 @@ class Desk:
         if self._unknown:
             self._storage.finish(self._unknown)
             self._unknown = []
+
+    def _find_lost(self) -> None:
+        """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
+        if not self._may_hold_more:
+            return
+        page = self._storage.find(Filter(states=HELD, owner=self._owner), limit=BATCH)
+        held = page.jobs
+        while page.next is not None:
+            page = self._storage.find(Filter(states=HELD, owner=self._owner), cursor=page.next, limit=BATCH)
+            held += page.jobs
+        self._may_hold_more = False
+        self._seat([job for job in held if not self._is_seated(job)])
+
+    def _is_seated(self, job: Job) -> bool:
+        seat = self.seats.get(job.id)
+        return seat is not None and seat.job.fence == job.fence
 
     def _is_marked_first(self, seat: Seat) -> bool:
         """A job that was lost before may be the one that kills its workers: its next death must be counted."""

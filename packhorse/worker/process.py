@@ -111,6 +111,7 @@ class WorkerProcess:
             self._seat_for,
             abort_grace=self.limits.abort_grace,
             keep_lines=app.settings.keep_log_lines,
+            max_jobs=self.limits.max_jobs,
             may_begin=self._may_begin,
             on_stored=self._on_stored if app.has_result_handlers else None,
             condemn=self._condemn,
