@@ -1,7 +1,7 @@
 """The contenders of the race on SQLite: Packhorse, and Huey with its own SQLite storage.
 
 Each is driven by its own program in its own virtual environment, as a user would run it: an app file, a producer, and
-the worker's command line. All run the same job, which returns its argument, with results kept and ten threads a process.
+the worker's command line. All run the same job, which returns its argument; results are kept; ten threads a process.
 """
 
 from __future__ import annotations

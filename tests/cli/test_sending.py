@@ -278,6 +278,8 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(app: Path, sent: signal.Signals
         [sys.executable, "-m", "packhorse", "run", "resize", "7"],
         cwd=app,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -212,7 +212,8 @@ class Database:
         self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
 
     def _patiently(self, action: Callable[[], R]) -> R:
-        deadline = time.monotonic() + self.options.patience
+        began_at = time.monotonic()
+        deadline, soon = began_at + self.options.patience, began_at + 0.5
         pause = 0.000_2
         while True:
             try:
@@ -222,7 +223,8 @@ class Database:
                     raise
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.5, 1.5) * pause)
-                pause = min(pause * 1.5, 0.01)
+                # Others hold the lock for milliseconds: whoever sleeps longer leaves the file idle.
+                pause = min(pause * 1.5, 0.002 if time.monotonic() < soon else 0.02)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
