@@ -3,15 +3,15 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check bench clean venv
+.PHONY: help demo test check chaos bench clean venv
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  ARGS='…' is handed on to demo, test and bench; PYTHON=… picks the interpreter for a new .venv"
+	@echo "  ARGS='…' is handed on to demo, test, chaos and bench; PYTHON=… picks the interpreter for a new .venv"
 
-demo: venv ## enqueue some jobs in a throw-away SQLite file, look at them, steer them, finish them
-	@$(BIN)/python examples/first_steps.py $(ARGS)
+demo: venv ## see it work: sample jobs of every kind on a throw-away SQLite file
+	@$(BIN)/packhorse demo $(ARGS)
 
 test: venv ## run every test, two at a time
 	$(BIN)/python -m pytest -n 2 tests $(ARGS)
@@ -22,6 +22,9 @@ check: venv ## lint, format, types, import layers, and nothing in the tree that 
 	$(BIN)/mypy packhorse $(wildcard tests/typing)
 	$(BIN)/lint-imports --no-logo
 	@$(check-tree)
+
+chaos: venv ## kill, freeze and stop workers at random, and see that no job is lost; for minutes, or as ARGS say
+	$(BIN)/python -m tests.system.chaos $(ARGS)
 
 bench: venv ## measure Packhorse and its peers side by side
 	$(BIN)/python -m bench $(ARGS)

@@ -99,6 +99,7 @@ class Packhorse:
         self._defaults = TaskOptions(max_attempts=self.settings.max_attempts, max_halts=self.settings.max_halts)
         self._templates: dict[str, JobTemplate] = {}
         self._storage = storage
+        self._is_handed = storage is not None  # as an object, which no other process can be told of
         self._address = self.settings.shown("url") if storage is None else type(storage).__name__
         self._opening = threading.Lock()
         self._courier = Courier(BATCH)
@@ -120,6 +121,7 @@ class Packhorse:
     def use(self, storage: Storage) -> None:
         """Keep the jobs in this storage from now on; a worker is told so with `--url`."""
         self._storage = storage
+        self._is_handed = True
 
     def close(self) -> None:
         """Let go of the storage's files and connections, and close its clients. The app may be used again."""
@@ -134,6 +136,24 @@ class Packhorse:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def run(
+        self, *, min: int | None = None, max: int | None = None, concurrency: int | None = None, burst: bool = False
+    ) -> None:
+        """Run jobs until told to stop: what `packhorse work` does, for the script that ends with this call.
+
+        From `min` to `max` workers with `concurrency` slots each; with `burst`, until nothing is left to run. Ctrl-C
+        and other signals mean what they mean to `packhorse work`. Ends the program unless all went well. Workers
+        import the script too: there, and wherever it is only imported, the call does nothing.
+
+        >>> app.run(concurrency=20)
+        """
+        from packhorse import running  # which few programs need
+
+        if running.is_to_run(sys._getframe(1)):
+            running.check_address(self.settings, self._is_handed)
+            options = {"min": min, "max": max, "concurrency": concurrency, "burst": burst}
+            running.run_crew(running.target_of(self), self.settings, options)
 
     # --- tasks ----------------------------------------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ def _policy(job: Job, task: RegisteredTask) -> RetryPolicy:
         backoff=Backoff.from_json(job.backoff) if job.backoff else options.backoff,
         retry_on=options.retry_on,
         give_up_on=options.give_up_on,
+        per_error=options.per_error,
     )
 
 

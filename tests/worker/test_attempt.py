@@ -456,3 +456,11 @@ def test_no_attempt_keeps_a_frame_alive():
 
     assert sys.exc_info() == (None, None, None)
     assert freed == [True]
+
+
+def test_an_error_may_have_tries_and_a_backoff_of_its_own(ending: Callable[..., Outcome]):
+    rules = {ConnectionError: {"retries": 9, "backoff": "1m"}}
+    job = a_job(max_attempts=1)
+
+    assert failed(ending(raising(ConnectionError("gone")), job, per_error=rules)).retry_in == MINUTE
+    assert failed(ending(raising(ValueError("no")), job, per_error=rules)).retry_in is None
