@@ -38,7 +38,10 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_import(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__"
+    # Text that is merely executed, as some test runners do, has no spec.
+    names = frame.f_globals
+    is_module = frame.f_code.co_name == "<module>" and names.get("__spec__") is not None
+    return is_module and names.get("__name__") != "__main__"
 
 
 def run_crew(target: str, settings: Settings, options: Mapping[str, int | bool | None]) -> None:

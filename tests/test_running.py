@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -175,7 +176,9 @@ def test_in_a_module_that_is_imported_it_does_nothing(app: Packhorse, monkeypatc
     monkeypatch.delenv("PACKHORSE_WORKER", raising=False)
     monkeypatch.setattr(running, "run_crew", lambda *words: pytest.fail("it ran"))
 
-    exec(compile("app.run()", "shop.py", "exec"), {"__name__": "shop", "app": app})
+    exec(
+        compile("app.run()", "shop.py", "exec"), {"__name__": "shop", "__spec__": ModuleSpec("shop", None), "app": app}
+    )
 
 
 def test_a_storage_that_lives_here_alone_is_refused(monkeypatch: pytest.MonkeyPatch):
