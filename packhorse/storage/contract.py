@@ -5,7 +5,8 @@ Rules that hold for every storage:
 1. A call is one atomic step. Whoever is killed in the middle of it leaves the state before or after, never between.
 2. A change of state and its event are one write. Nobody else writes events, so history cannot disagree with state.
 3. A worker's write carries its token (job, owner, fence). If the job has changed hands, nothing is changed, and the
-   worker is told so. Repeating a call whose answer was lost is harmless: the answer is `repeated`.
+   worker is told so. Repeating a call whose answer was lost is harmless: an outcome that was taken is answered
+   `repeated`, a job that was handed back, `stale`.
 4. Time is the storage's clock. Callers send durations; tests may hand a storage its own `now`.
 5. What is common to all storages is done once, above (`app.py`) or beside (`changes.py`): encoding, checking what
    users wrote, deciding what an outcome does to a job.

@@ -6,6 +6,7 @@ guarded and kept. The Hypothesis machine drives every other storage side by side
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import threading
@@ -128,31 +129,30 @@ class Memory(Storage):
 
     @_atomic
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        self._refuse_twins(jobs)
-        for new in jobs:
-            if new.subscriber is not None and new.subscriber not in self._clients:
-                raise ClientNotFound(new.subscriber)
-        for new in jobs:
-            self._know(new.task, new.queue)
-        return [self._enqueue_one(new) for new in jobs]
+        before = self._remembered() if any(new.unique or new.subscriber for new in jobs) else {}
+        try:
+            for new in jobs:
+                self._know(new.task, new.queue)
+            return [self._enqueue_one(new) for new in jobs]
+        except (NotUnique, ClientNotFound):
+            self.__dict__.update(before)
+            raise
 
-    def _refuse_twins(self, jobs: Sequence[NewJob]) -> None:
-        """Before anything is written: a twin that must be refused refuses the whole batch."""
-        taken: dict[str, str] = {}
-        for new in jobs:
-            if new.unique is None or new.id in self._jobs:
-                continue
-            holder = self._holder(new.unique.key)
-            taken_by = holder.id if holder else taken.get(new.unique.key)
-            if taken_by is not None and taken_by != new.id and new.unique.on_conflict == "reject":
-                raise NotUnique(taken_by, new.unique.key)
-            taken.setdefault(new.unique.key, new.id)
+    def _remembered(self) -> dict[str, Any]:
+        """All that a refused batch may have touched."""
+        copied = {
+            name: copy.copy(value) for name, value in self.__dict__.items() if isinstance(value, dict | list | int)
+        }
+        copied["_subscribers"] = {job_id: list(clients) for job_id, clients in self._subscribers.items()}
+        return copied
 
     def _enqueue_one(self, new: NewJob) -> Enqueued:
         if new.id in self._jobs:
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
             holder = self._holder(new.unique.key)
+            if holder is not None and new.unique.on_conflict == "reject":
+                raise NotUnique(holder.id, new.unique.key)
             if holder is not None and new.unique.on_conflict == "replace" and holder.state in WAITING:
                 self._keep(holder, changes.replaced(holder, new, self.now()))
                 self._subscribe(new, holder.id)
@@ -171,8 +171,12 @@ class Memory(Storage):
 
     def _subscribe(self, new: NewJob, job_id: str) -> None:
         """Whoever enqueued wants the outcome, be it of this job or of the twin that stands for it."""
-        clients = self._subscribers.setdefault(job_id, []) if new.subscriber is not None else []
-        if new.subscriber is not None and new.subscriber not in clients:
+        if new.subscriber is None:
+            return
+        if new.subscriber not in self._clients:
+            raise ClientNotFound(new.subscriber)
+        clients = self._subscribers.setdefault(job_id, [])
+        if new.subscriber not in clients:
             clients.append(new.subscriber)
 
     def _holder(self, key: str) -> Job | None:
@@ -264,6 +268,14 @@ class Memory(Storage):
             if job.state is QUEUED and job.rank == rank and job.queue in queues and is_open:
                 lines.setdefault(job.queue, []).append(job)
         return lines
+
+    @_atomic
+    def finish_and_reserve(
+        self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
+    ) -> tuple[list[Verdict], list[Job]]:
+        if owner not in self._workers:
+            raise WorkerNotFound(owner)
+        return super().finish_and_reserve(outcomes, owner, queues, limit)
 
     @_atomic
     def start(self, tokens: Sequence[Token]) -> list[Verdict]:
@@ -485,21 +497,30 @@ class Memory(Storage):
 
     @_atomic
     def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+        before = self.now() - keep.events
+        newest = self._event_id  # it stays: a storage that numbers its events by the last one must not begin anew
         silent = [client for client in self._clients.values() if client.beat_at <= self.now() - keep.clients]
+        silent.sort(key=lambda client: (client.beat_at, client.id))
         for client in silent[:limit]:
             self._forget_client(client.id)
             self._record_about(Subject.CLIENT, Kind.TIMED_OUT, owner=client.id)
-        old = sorted((job for job in self._jobs.values() if self._is_prunable(job, keep)), key=lambda job: job.seq)
+        old = [job for job in self._jobs.values() if self._is_prunable(job, keep)]
+        old.sort(key=lambda job: (job.finished_at, job.seq))
         for job in old[:limit]:
             self._remove(job, "retention")
-        # The newest always stays: a storage that numbers its events by the last one must not begin anew.
-        before = self.now() - keep.events
-        past = [event.id for event in self._events[: limit + 1] if event.at <= before and event.id != self._event_id]
+        past = self._past_events(before, limit + 1, newest)
         gone = frozenset(past[:limit])
-        self._failures = {cause: group for cause, group in self._failures.items() if group.last_at > before}
         self._events = [event for event in self._events if event.id not in gone]
+        self._ticks = [one for place, one in enumerate(self._ticks) if place >= limit or one.at > before]
+        self._failures = {cause: group for cause, group in self._failures.items() if group.last_at > before}
         more = max(len(silent), len(old), len(past)) > limit
         return Pruned(len(old[:limit]), len(gone), len(silent[:limit]), more)
+
+    def _past_events(self, before: int, most: int, newest: int) -> list[int]:
+        """The ids of events that are over, among the oldest; none if the very oldest is not."""
+        if not self._events or self._events[0].at > before:
+            return []
+        return [event.id for event in self._events[:most] if event.at <= before and event.id != newest]
 
     def _is_prunable(self, job: Job, keep: Retention) -> bool:
         if job.state not in FINAL or job.persistent or self._subscribers.get(job.id):
@@ -606,7 +627,8 @@ class Memory(Storage):
     @_atomic
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
         if owner in self._workers:
-            self._record_about(self._workers[owner].subject, Kind.STAT, owner=owner, **report)
+            event = Event(Kind.STAT, self.now(), self._workers[owner].subject, owner=owner, data=dict(report))
+            self._record(event)
 
     @_atomic
     def workers(self) -> list[WorkerInfo]:

@@ -18,12 +18,13 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.storage.conftest import chosen_storages
 from tests.storage.machine import Machine
 
-EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "100"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=80,
     deadline=None,
     print_blob=True,
+    report_multiple_bugs=False,  # one at a time: each takes a while to be told shortly
     # Stories that failed are told again in the next run.
     database=DirectoryBasedExampleDatabase(Path(tempfile.gettempdir()) / "packhorse-model-examples"),
     suppress_health_check=list(HealthCheck),

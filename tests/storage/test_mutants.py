@@ -24,8 +24,9 @@ from packhorse.storage.sqlite import in_and_out, keeper, steering, upkeep, worki
 from packhorse.storage.sqlite.keeper import SQL, Keeper
 from packhorse.storage.sqlite.transaction import Transaction
 from tests.storage.builders import LEASE
+from tests.storage.choices import Ending, Wish
 from tests.storage.conftest import chosen_storages
-from tests.storage.machine import Ending, Machine, Move, Wish, does
+from tests.storage.machine import Machine, Move, does
 
 Bend = Callable[[pytest.MonkeyPatch], None]
 

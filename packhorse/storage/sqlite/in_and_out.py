@@ -33,7 +33,7 @@ class InAndOut(Keeper):
         return enqueued
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        self._know(tx, {(new.task, new.queue) for new in jobs})
+        self._know(tx, dict.fromkeys((new.task, new.queue) for new in jobs))
         if any(new.unique or new.subscriber for new in jobs):
             return [self._enqueue_one(tx, new) for new in jobs]
         if len(jobs) == 1:

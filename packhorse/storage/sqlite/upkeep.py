@@ -93,18 +93,18 @@ class Upkeep(Keeper):
         for state in sorted(FINAL):
             asked = (state.value, tx.now - keep.of(state), tx.now, limit + 1)
             old += [job_of(row) for row in tx.execute(SQL["prunable_jobs"], asked).fetchall()]
-        old.sort(key=lambda job: job.seq)
+        old.sort(key=lambda job: (job.finished_at, job.seq))
         self._remove(tx, old[:limit], "retention")
         return len(old[:limit]), len(old) > limit
 
     def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
+        tx.execute(SQL["delete_ticks"], (limit, before))
+        tx.execute(SQL["delete_failures"], (before,))
         oldest = tx.execute(SQL["oldest_event"]).fetchone()
         if oldest is None or oldest[0] > before:
             return 0, False
         past = [row[0] for row in tx.execute(SQL["old_events"], (limit + 1, before)).fetchall()]
         tx.execute(SQL["delete_events"], (to_json(past[:limit]),))
-        tx.execute(SQL["delete_ticks"], (limit, before))
-        tx.execute(SQL["delete_failures"], (before,))
         return len(past[:limit]), len(past) > limit
 
     def roll_up(self) -> None:

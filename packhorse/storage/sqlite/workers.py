@@ -7,7 +7,7 @@ from typing import Any
 
 from packhorse import changes
 from packhorse.errors import ClientNotFound
-from packhorse.event import Kind, Subject
+from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, Reason, Token
 from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
 from packhorse.storage.sqlite.keeper import SQL, Keeper
@@ -55,7 +55,7 @@ class Workers(Keeper):
         def work(tx: Transaction) -> None:
             subject = self._subject(tx, owner)
             if subject is not None:
-                self._record_about(tx, subject, Kind.STAT, owner=owner, **report)
+                tx.record([Event(Kind.STAT, tx.now, subject, owner=owner, data=dict(report))])
 
         self._db.write("record_stat", work)
 

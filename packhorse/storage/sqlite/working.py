@@ -44,9 +44,6 @@ class _Hand(NamedTuple):
     def is_held_by(self, token: Token) -> bool:
         return self.owner == token.owner and self.fence == token.fence
 
-    def ended(self) -> _Hand:
-        return self._replace(owner=None, last_owner=self.owner)
-
     def event(self, at: int, kind: str, state: str, data: str = "") -> EventRow:
         """The row of an event about this job."""
         return (at, kind, "job", self.id, self.queue, state, self.owner or "", self.fence, data)
@@ -86,9 +83,12 @@ class Working(Keeper):
         rank = tx.execute(SQL["next_rank"], (-1,)).fetchone()[0]
         while rank is not None and len(taken) < limit:
             lines = self._lines(tx, rank, every if rank == RANK_FORCED else unpaused)
-            left = limit - len(taken)
-            for queue, share in self._shares(tx, rank, lines, queues, left).items():
-                taken += self._take(tx, owner, rank, queue, share)
+            shares = self._shares(tx, rank, lines, queues, limit - len(taken))
+            batch = [job for queue, share in shares.items() for job in self._take(tx, owner, rank, queue, share)]
+            if len(lines) == 1:  # it was not asked how long it is; the turns that it has had count all the same
+                self._turns.share({lines[0]: len(batch)}, queues, len(batch))
+            batch.sort(key=lambda job: job.seq)
+            taken += batch
             if len(lines) < _LINES_AT_ONCE:  # else this rank may have more
                 rank = tx.execute(SQL["next_rank"], (rank,)).fetchone()[0]
         return taken
@@ -188,9 +188,10 @@ class Working(Keeper):
                 completed.append((hand, outcome))
             else:
                 job = jobs[token.job_id]
-                self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
+                kept = self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
+                hand = hand._replace(fence=kept.fence)
             # A second outcome of the same attempt in this batch finds it ended, as it should.
-            hands[token.job_id] = hand.ended()
+            hands[token.job_id] = hand._replace(owner=None, last_owner=token.owner)
             verdicts.append(Verdict.ACCEPTED)
         self._complete(tx, completed)
         return verdicts
