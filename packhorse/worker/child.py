@@ -124,16 +124,18 @@ def _listen(channel: Channel, line: _WorkerLine, jobs: SimpleQueue[Job | None]) 
 
 @contextmanager
 def _output_to(line: _WorkerLine) -> Iterator[None]:
-    sys.stdout = sys.stderr = output = _JobOutput(line)
+    before, output = (sys.stdout, sys.stderr), _JobOutput(line)
+    sys.stdout = sys.stderr = output
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        output.flush()
+        sys.stdout, sys.stderr = before
+        output.end()
 
 
 class _JobOutput(io.TextIOBase):
-    """What a job prints goes into its log, line by line."""
+    """What a job prints goes into its log, line by line. Of a line that is written again and again, as a progress bar
+    is, the last version counts."""
 
     encoding = "utf-8"
 
@@ -145,14 +147,16 @@ class _JobOutput(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        *lines, self._rest = (self._rest + text).split("\n")
+        *lines, rest = (self._rest + text).split("\n")
         for one in lines:
-            self._line.log(tidy(one) or "")
-        if len(self._rest) > MESSAGE_LIMIT:
-            self.flush()
+            self._log(one)
+        self._rest = rest.rpartition("\r")[2][: MESSAGE_LIMIT + 1]
         return len(text)
 
-    def flush(self) -> None:
-        rest, self._rest = self._rest, ""
-        if rest:
-            self._line.log(tidy(rest) or "")
+    def end(self) -> None:
+        """The job has ended, if need be in the middle of a line."""
+        if self._rest:
+            self._log(self._rest)
+
+    def _log(self, one: str) -> None:
+        self._line.log(tidy(one.rstrip("\r").rpartition("\r")[2]) or "")

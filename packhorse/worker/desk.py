@@ -120,16 +120,18 @@ class Desk:
     # --- one turn -------------------------------------------------------------------------------------------------
 
     def turn(self, most_sleep: float = 1.0) -> None:
-        """Look after the seats, write down, take in, sleep a little. Called again and again by the worker."""
+        """Look after the seats, write down, take in, or else sleep a little. Called again and again by the worker."""
         now = time.monotonic()
         is_visit = now >= self._next_visit
         if is_visit:
             self._visit(now)
         try:
             if now >= self._next_try:
-                self._exchange(now)
+                is_busy = self._exchange(now)
                 if is_visit:
                     self._write_down(now)
+                if is_busy:
+                    return  # without a sleep: this may have been the last that the worker waited for
             self._sleep(most_sleep)
         except StorageUnavailable as error:
             self._wait_for_storage(error)
@@ -140,14 +142,14 @@ class Desk:
         self._next_try = time.monotonic() + random.uniform(0.5, 1.0) * self._pause
         log.warning("the storage does not answer; %s outcomes wait: %s", len(self.finisher), error)
 
-    def _exchange(self, now: float) -> None:
-        """Outcomes out, jobs in."""
+    def _exchange(self, now: float) -> bool:
+        """Outcomes out, jobs in. False: there was nothing to exchange."""
         self._leave_unknown()
         self._find_lost()
         batch = self.finisher.take(BATCH)
         wanted = self._wanted(len(self.seats) - len(batch), now)
         if not batch and wanted == 0:
-            return
+            return False
         verdicts, jobs = self._call(batch, wanted)
         self._pause = 0.0
         self._settle(batch, verdicts)
@@ -158,6 +160,7 @@ class Desk:
         if jobs:
             self._seat(jobs)
         self._tell_finisher()
+        return True
 
     def _wanted(self, in_hand: int, now: float) -> int:
         if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._may_begin():
@@ -176,7 +179,7 @@ class Desk:
             if not outcomes:
                 return [], self._storage.reserve(self._owner, self._queues, wanted)
             return self._storage.finish_and_reserve(outcomes, self._owner, self._queues, wanted)
-        except StorageUnavailable:
+        except Exception:
             self.finisher.give_back(batch)
             self._may_hold_more = self._may_hold_more or wanted > 0
             raise
@@ -188,16 +191,18 @@ class Desk:
             if verdict is Verdict.STALE:
                 log.warning("job %s has changed hands; what came of it here is dropped", seat.job.id)
                 continue
-            if type(outcome) is Released:
-                continue
-            runs.append(outcome.ran)
-            self.done += 1
-            self._durations[seat.task.name] = outcome.ran / SECOND
-            if type(outcome) is Failed:
-                self.failed += 1
             if self._on_stored is not None:
                 self._on_stored(seat, outcome)
+            if type(outcome) is not Released:
+                self._count(seat, outcome)
+                runs.append(outcome.ran)
         self._fetcher.note(runs)
+
+    def _count(self, seat: Seat, outcome: Outcome) -> None:
+        self.done += 1
+        self._durations[seat.task.name] = outcome.ran / SECOND
+        if type(outcome) is Failed:
+            self.failed += 1
 
     def _forget(self, seat: Seat) -> None:
         if self.seats.get(seat.job.id) is seat:
@@ -282,7 +287,7 @@ class Desk:
         for seat in list(self.seats.values()):
             if seat.began_at is None and now - seat.seated_at > HOARD_LIMIT:
                 # Else the same jobs would be reserved again at once.
-                self._fetcher.hoarded(HOARD_LIMIT)
+                self._fetcher.hoarded()
                 self.hand_back(seat, "another job took too long before it")
 
     def _write_down(self, now: float) -> None:

@@ -30,9 +30,10 @@ class Fetcher:
         mean = sum(runs) / len(runs) / SECOND
         self._mean = mean if self._mean is None else self._mean + _SMOOTHING * (mean - self._mean)
 
-    def hoarded(self, seconds: float) -> None:
-        """Jobs have waited here for so long: the pace is slower than was thought, until jobs that end say otherwise."""
-        self._mean = max(self._mean or 0.0, seconds)
+    def hoarded(self) -> None:
+        """Jobs have waited here for too long: the pace is slower than was thought. No more buffer, until jobs that end
+        say otherwise."""
+        self._mean = max(self._mean or 0.0, 2 * self.slots * LOOK_AHEAD)
 
     @property
     def buffer(self) -> int:

@@ -44,9 +44,11 @@ class Finisher:
             seat.log(outcome.failure.summary(), "error")
         if not self._waiting:
             self._first_at = time.monotonic()
+            self._is_urgent = False  # somebody may have rung for what had been taken already
         self._waiting.append((seat, outcome))
         gathered = len(self._waiting)
-        if gathered >= self.enough or gathered >= self.in_hand or outcome.ran >= LONG_RUN:
+        is_urgent = gathered >= self.enough or gathered >= self.in_hand or outcome.ran >= LONG_RUN
+        if is_urgent and not self._is_urgent:  # rung once, the desk comes
             self._is_urgent = True
             self._ring()
 
@@ -60,7 +62,7 @@ class Finisher:
         """What has gathered, the oldest first, if it is due."""
         if self.due_in() != 0.0:
             return []
-        self._is_urgent = False
+        self._is_urgent = False  # before anything is taken: who comes too late to be taken now must ring again
         return self.take_now(most)
 
     def take_now(self, most: int) -> list[tuple[Seat, Outcome]]:

@@ -39,23 +39,23 @@ class Scribe:
         return to_end
 
     def _write_checkins(self, seats: Sequence[Seat]) -> list[Seat]:
-        said = [(seat, checkin) for seat in seats if (checkin := seat.take_checkin()) is not None]
+        said = [(seat, checkin) for seat in seats if (checkin := seat.words.take_checkin(seat.job.token)) is not None]
         if not said:
             return []
         try:
             answers = self._storage.check_in([checkin for _, checkin in said])
         except StorageUnavailable:
             for seat, checkin in said:
-                seat.put_checkin_back(checkin)
+                seat.words.put_checkin_back(checkin)
             raise
         return [seat for (seat, _), answer in zip(said, answers, strict=True) if answer is CheckInAnswer.STOP]
 
     def _write_log(self, seat: Seat) -> None:
-        lines = seat.take_lines()
+        lines = seat.words.take_lines()
         if not lines:
             return
         try:
             self._storage.append_log(seat.job.token, lines, keep=self._keep_lines)
         except StorageUnavailable:
-            seat.put_lines_back(lines)
+            seat.words.put_lines_back(lines)
             raise

@@ -6,17 +6,16 @@ says is kept here until the desk writes it down.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 
 from packhorse.clock import SECOND
 from packhorse.job import Job, Reason
 from packhorse.middleware import Chain
-from packhorse.storage.records import CheckIn, LogKind, LogLine
 from packhorse.task import RegisteredTask
+from packhorse.worker.words import Words
 
-LINES_AT_ONCE = 1_000
-"""How many log lines a job may write between two visits of the desk; of more, the newest stay."""
+_OPENING = threading.Lock()
 
 
 class Seat:
@@ -25,9 +24,7 @@ class Seat:
     __slots__ = (
         "_claims",
         "_ends",
-        "_lines",
-        "_messages",
-        "_progress",
+        "_words",
         "_worker_stops",
         "began_at",
         "chain",
@@ -60,10 +57,7 @@ class Seat:
         self.stop_why = ""
         self.stopped_at: float | None = None
         self.checked_in_at: float | None = None
-        # Appending and popping are single atomic steps: the job says something while the desk takes what it said.
-        self._messages: deque[str] = deque(maxlen=1)
-        self._progress: deque[tuple[int, str | None]] = deque(maxlen=1)
-        self._lines: deque[LogLine] = deque(maxlen=LINES_AT_ONCE)
+        self._words: Words | None = None  # most jobs say nothing
         self._worker_stops = worker_stops  # shared by all seats; non-empty once the worker wants its jobs to end
         self._claims = [True]
         self._ends = [True]
@@ -110,50 +104,28 @@ class Seat:
 
     # --- the job's line to the outside: see context.Line ----------------------------------------------------------
 
+    @property
+    def words(self) -> Words:
+        """What the job says."""
+        if self._words is None:
+            with _OPENING:  # the job may have threads of its own
+                if self._words is None:
+                    self._words = Words()
+        return self._words
+
+    @property
+    def has_words(self) -> bool:
+        """Has it said something that is not written down yet?"""
+        return bool(self._words)
+
     def log(self, message: str, kind: str = "log") -> None:
-        self._lines.append(LogLine(message, LogKind(kind)))
+        self.words.log(message, kind)
 
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
         self.checked_in_at = time.monotonic()
-        if message is not None:
-            self._messages.append(message)
-        if progress is not None:
-            self._progress.append((progress, progress_text))
+        self.words.check_in(message, progress, progress_text)
 
     def should_stop(self) -> bool:
         if self.stop_reason is not None or self._worker_stops:
             self.saw_stop = True
         return self.saw_stop
-
-    # --- what the desk fetches from it ----------------------------------------------------------------------------
-
-    @property
-    def has_words(self) -> bool:
-        """Has it said something that is not written down yet?"""
-        return bool(self._messages or self._progress or self._lines)
-
-    def take_lines(self) -> list[LogLine]:
-        lines: list[LogLine] = []
-        while self._lines:
-            lines.append(self._lines.popleft())
-        return lines
-
-    def put_lines_back(self, lines: list[LogLine]) -> None:
-        """They could not be written down; they stay the oldest, and go first when there are too many."""
-        room = LINES_AT_ONCE - len(self._lines)
-        self._lines.extendleft(reversed(lines[max(0, len(lines) - room) :]))
-
-    def take_checkin(self) -> CheckIn | None:
-        """The last that it said since the last visit: message and progress."""
-        message = self._messages.popleft() if self._messages else None
-        percent, text = self._progress.popleft() if self._progress else (None, None)
-        if message is None and percent is None:
-            return None
-        return CheckIn(self.job.token, message, percent, text)
-
-    def put_checkin_back(self, said: CheckIn) -> None:
-        """It could not be written down; what the job has said since is newer."""
-        if said.message is not None and not self._messages:
-            self._messages.append(said.message)
-        if said.progress is not None and not self._progress:
-            self._progress.append((said.progress, said.progress_text))

@@ -70,18 +70,19 @@ def test_one_slow_job_among_many_quick_ones_changes_little():
     assert fetcher.buffer > 300
 
 
-def test_jobs_that_waited_too_long_end_the_hoarding_before_any_job_has_ended():
-    fetcher = Fetcher(10)
+@pytest.mark.parametrize("slots", [1, 10, 1_000])
+def test_jobs_that_waited_too_long_end_the_hoarding_before_any_job_has_ended(slots: int):
+    fetcher = Fetcher(slots)
     fetcher.note([MS])
 
-    fetcher.hoarded(1.0)
+    fetcher.hoarded()
 
     assert fetcher.buffer == 0
 
 
 def test_quick_jobs_are_taken_in_batches_again_after_hoarding():
     fetcher = Fetcher(10)
-    fetcher.hoarded(1.0)
+    fetcher.hoarded()
 
     for _ in range(40):
         fetcher.note([10 * MS])

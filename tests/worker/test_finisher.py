@@ -94,6 +94,31 @@ def test_so_many_are_enough(finisher: Finisher, bell: Bell):
     assert finisher.due_in() == 0.0
 
 
+def test_the_desk_is_rung_once_until_it_comes(finisher: Finisher, bell: Bell):
+    finisher.enough = 1
+    seats = [a_seat() for _ in range(3)]
+
+    for seat in seats[:2]:
+        finisher.put(seat, completed(seat))
+    before = bell.rings
+    finisher.take(10)
+    finisher.put(seats[2], completed(seats[2]))
+
+    assert (before, bell.rings) == (1, 2)
+
+
+def test_a_ring_for_what_was_taken_already_costs_the_next_one_nothing(finisher: Finisher, bell: Bell):
+    finisher.enough = 1
+    one, two = a_seat(), a_seat()
+    finisher.put(one, completed(one))
+    finisher.take_now(10)
+
+    finisher.put(two, completed(two))
+
+    assert bell.rings == 2
+    assert finisher.due_in() == 0.0
+
+
 def test_when_nobody_else_is_about_to_end_nobody_is_waited_for(finisher: Finisher, bell: Bell):
     finisher.in_hand = 1
     seat = a_seat()
@@ -153,7 +178,7 @@ def test_an_error_becomes_a_line_of_the_log(finisher: Finisher):
 
     finisher.put(seat, Failed(seat.job.token, Failure("ValueError", "no such address")))
 
-    (line,) = seat.take_lines()
+    (line,) = seat.words.take_lines()
     assert (line.kind, line.message) == (LogKind.ERROR, "ValueError: no such address")
 
 
@@ -194,7 +219,7 @@ def test_a_job_that_saw_its_timeout_and_returned_has_failed_and_is_tried_again(f
     assert isinstance(outcome, Failed)
     assert (outcome.reason, outcome.retry_in) == (Reason.JOB_TIMEOUT, 3 * SECOND)
     assert outcome.failure.summary() == "Timeout: it took too long"
-    assert [line.message for line in seat.take_lines()] == ["Timeout: it took too long"]
+    assert [line.message for line in seat.words.take_lines()] == ["Timeout: it took too long"]
 
 
 def test_a_job_that_saw_its_worker_stop_and_returned_is_handed_back(finisher: Finisher):

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from packhorse.job import Reason
-from packhorse.storage.records import CheckIn
-from packhorse.worker.seat import LINES_AT_ONCE, Seat
-from tests.worker.making import a_job, a_seat
+from packhorse.worker.seat import Seat
+from tests.worker.making import a_seat
 
 THREADS = 8
 ROUNDS = 200
@@ -89,12 +88,8 @@ def test_all_jobs_of_a_worker_are_told_when_it_stops():
 # --- what a job says ------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_job_has_nothing_to_write_down():
-    seat = a_seat()
-
-    assert not seat.has_words
-    assert seat.take_checkin() is None
-    assert seat.take_lines() == []
+def test_a_silent_job_has_no_words():
+    assert not a_seat().has_words
 
 
 def test_a_check_in_without_words_is_a_sign_of_life_only():
@@ -108,75 +103,37 @@ def test_a_check_in_without_words_is_a_sign_of_life_only():
     assert not seat.has_words
 
 
-def test_the_last_message_and_the_last_progress_are_taken_together_and_once():
-    seat = a_seat(a_job())
-    seat.check_in("one", None, None)
-    seat.check_in(None, 10, "early")
-    seat.check_in("two", None, None)
-    seat.check_in(None, 20, None)
-
-    assert seat.has_words
-    assert seat.take_checkin() == CheckIn(a_job().token, "two", 20, None)
-    assert seat.take_checkin() is None
-
-
-def test_what_could_not_be_written_is_put_back_unless_there_is_something_newer():
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda seat: seat.log("a line"),
+        lambda seat: seat.check_in("working", None, None),
+        lambda seat: seat.check_in(None, 0, None),
+    ],
+)
+def test_a_job_that_said_something_has_words_until_they_are_taken(say: Callable[[Seat], None]):
     seat = a_seat()
-    seat.check_in("old", 10, "old")
-    said = seat.take_checkin()
-    assert said is not None
-    seat.check_in("new", None, None)
+    say(seat)
+    before = seat.has_words
 
-    seat.put_checkin_back(said)
+    seat.words.take_lines()
+    seat.words.take_checkin(seat.job.token)
 
-    assert seat.take_checkin() == CheckIn(a_job().token, "new", 10, "old")
-
-
-def test_lines_keep_their_order_when_they_are_put_back():
-    seat = a_seat()
-    seat.log("one")
-    seat.log("two", "error")
-    lines = seat.take_lines()
-    seat.log("three")
-
-    seat.put_lines_back(lines)
-
-    assert [line.message for line in seat.take_lines()] == ["one", "two", "three"]
+    assert before
+    assert not seat.has_words
 
 
-def test_of_too_many_lines_the_newest_stay():
-    seat = a_seat()
-    for number in range(LINES_AT_ONCE + 5):
-        seat.log(str(number))
-    lines = seat.take_lines()
-    seat.log("last")
+def test_many_threads_of_one_job_speak_into_the_same_words():
+    for _ in range(20):
+        seat = a_seat()
+        start = threading.Barrier(THREADS)
 
-    seat.put_lines_back(lines)
+        def speak(seat: Seat = seat, start: threading.Barrier = start) -> None:
+            start.wait()
+            seat.log("hello")
 
-    assert lines[0].message == "5"
-    again = seat.take_lines()
-    assert (len(again), again[0].message, again[-1].message) == (LINES_AT_ONCE, "6", "last")
+        with ThreadPoolExecutor(THREADS) as threads:
+            for one in [threads.submit(speak) for _ in range(THREADS)]:
+                one.result()
 
-
-@pytest.mark.parametrize("number", [5_000])
-def test_no_last_word_is_lost_while_the_desk_takes_what_was_said(number: int):
-    seat = a_seat()
-    taken: list[CheckIn] = []
-    is_over = threading.Event()
-
-    def take() -> None:
-        while not is_over.is_set():
-            if (said := seat.take_checkin()) is not None:
-                taken.append(said)
-
-    desk = threading.Thread(target=take)
-    desk.start()
-    for one in range(number):
-        seat.check_in(str(one), one, None)
-    is_over.set()
-    desk.join()
-    if (said := seat.take_checkin()) is not None:
-        taken.append(said)
-
-    assert [one.message for one in taken if one.message is not None][-1] == str(number - 1)
-    assert [one.progress for one in taken if one.progress is not None][-1] == number - 1
+        assert len(seat.words.take_lines()) == THREADS

@@ -1,0 +1,160 @@
+"""The aftermath of chaos: compares the storage and the ledger with the faults that were dealt out, and says what became
+of the jobs, how long it took to take them back, and whether anything happened that nothing explains."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+from typing import NamedTuple
+
+from packhorse.event import Event, Kind
+from packhorse.job import ABORTED, DEAD, FINAL
+from tests.storage.builders import find_all
+from tests.system.ledger import Line
+from tests.system.sites import Site
+from tests.system.soundness import Stories, assert_sound, final_events, stories_of
+
+TAKEN_BACK = frozenset({Kind.HALTED, Kind.READDED})
+"""How a holding ends that came to nothing; with the worker that held the job."""
+AFTERWARDS = 10.0
+"""Seconds for which a fault may have consequences, counted from its end."""
+
+
+class Fault(NamedTuple):
+    """One thing that was done on purpose."""
+
+    kind: str
+    at: float  # by `time.time`
+    until: float  # the same, or when a freeze ended
+    crew: int  # the pid of the foreman
+    owner: str | None  # the worker that was hit; None: the foreman was
+
+    def explains(self, owner: str, crew: int | None, at: float) -> bool:
+        """May it be the reason why this worker lost a job at this time?"""
+        is_near = self.at - 0.1 <= at <= self.until + AFTERWARDS
+        return is_near and (self.owner == owner or (self.owner is None and self.crew == crew))
+
+
+class Aftermath(NamedTuple):
+    """What is to be told."""
+
+    jobs: int
+    aborted: int  # on purpose
+    faults: Counter[str]
+    lost: int
+    twice: int
+    refused: int  # results that came when the job had been taken away
+    extra: int  # executions that came to nothing, so that there had to be another
+    explained: int
+    after_worker: list[float]  # seconds from the death of a worker until each of its jobs was taken back
+    after_foreman: list[float]
+    violations: list[str]
+
+    def table(self) -> Iterator[str]:
+        """A table for people."""
+        yield f"{'jobs':34}{self.jobs:>10,}"
+        yield f"{'  aborted by an operator':34}{self.aborted:>10,}"
+        yield f"{'faults':34}{self.faults.total():>10,}"
+        for kind, number in sorted(self.faults.items()):
+            yield f"  {kind:32}{number:>10,}"
+        yield f"{'lost':34}{self.lost:>10,}"
+        yield f"{'finished twice':34}{self.twice:>10,}"
+        yield f"{'late results, refused':34}{self.refused:>10,}"
+        yield f"{'extra executions':34}{self.extra:>10,}"
+        yield f"{'  explained by a fault':34}{self.explained:>10,}"
+        yield f"{'seconds until a job is taken back':34}{'p50':>10}{'p99':>8}{'max':>8}{'jobs':>8}"
+        for name, seconds in (("worker", self.after_worker), ("foreman", self.after_foreman)):
+            figures = "".join(f"{at:>8.2f}" for at in percentiles(seconds, 0.5, 0.99, 1.0))
+            yield f"{f'  after the death of a {name}':36}{figures}{len(seconds):>8,}"
+        for violation in self.violations:
+            yield f"VIOLATION: {violation}"
+        yield "unsound" if self.violations else "sound"
+
+
+def percentiles(values: Sequence[float], *shares: float) -> list[float]:
+    """The value below which this share of them lies, for each share; not a number where there are none."""
+    ordered = sorted(values)
+    places = [math.ceil(share * len(ordered)) - 1 for share in shares]
+    return [ordered[max(0, place)] if ordered else math.nan for place in places]
+
+
+def look_at(site: Site, faults: Sequence[Fault], crew_of: dict[str, int], asked: Set[str]) -> Aftermath:
+    """End the site and judge it. `crew_of` has the foreman's pid for each worker; `asked` are the jobs that an operator
+    wanted to end."""
+    violations: list[str] = []
+    try:
+        assert_sound(site)
+    except AssertionError as error:
+        violations.append(str(error))
+    jobs = {job.id: job for job in find_all(site.storage, limit=1_000)}
+    stories = stories_of(site.storage)
+    taken = _taken_back(site, stories)
+    unexplained = [
+        f"{line.job_id} was taken from {event.owner} at {event.at / 1e6:.3f}: {event.data}"
+        for line, event in taken
+        if not any(
+            fault.explains(event.owner or "", crew_of.get(event.owner or ""), event.at / 1e6) for fault in faults
+        )
+    ]
+    violations += [f"an execution too many, and no fault explains it: {text}" for text in unexplained]
+    aborted = {job.id for job in jobs.values() if job.state is ABORTED}
+    violations += [f"{job.id} is dead: {job.error}" for job in jobs.values() if job.state is DEAD]
+    violations += [f"{job_id} is aborted, and nobody had asked for it" for job_id in aborted - asked]
+    return Aftermath(
+        jobs=len(site.acknowledged),
+        aborted=len(aborted),
+        faults=Counter(fault.kind for fault in faults),
+        lost=sum(job_id not in jobs or jobs[job_id].state not in FINAL for job_id in site.acknowledged),
+        twice=sum(len(final_events(events)) > 1 for events in stories.values()),
+        refused=len(_late(site, taken)),
+        extra=len(taken),
+        explained=len(taken) - len(unexplained),
+        after_worker=_after_workers(stories, faults),
+        after_foreman=_after_foremen(stories, faults, crew_of),
+        violations=violations,
+    )
+
+
+def _taken_back(site: Site, stories: Stories) -> list[tuple[Line, Event]]:
+    """The executions after which the job was in line again, each with the event that put it there."""
+    ends = {(event.job_id, event.fence): event for event in _losses(stories)}
+    return [(line, ends[line.run]) for line in site.ledger.begun() if line.run in ends]
+
+
+def _losses(stories: Stories) -> Iterator[Event]:
+    for events in stories.values():
+        yield from (event for event in events if event.kind in TAKEN_BACK and event.owner)
+
+
+def _late(site: Site, taken: Sequence[tuple[Line, Event]]) -> list[Line]:
+    """The executions that came to their end when the job had been taken from them."""
+    taken_at = {line.run: event.at for line, event in taken}
+    return [line for line in site.ledger.ended() if line.at > taken_at.get(line.run, math.inf)]
+
+
+def _after_workers(stories: Stories, faults: Sequence[Fault]) -> list[float]:
+    """Of those workers whose foreman was there to see it."""
+    found = []
+    for death in (fault for fault in faults if fault.kind == "kill a worker"):
+        for event in _losses(stories):
+            at = event.at / 1e6
+            if event.owner == death.owner and at >= death.at and not _is_disturbed(death, at, faults):
+                found.append(at - death.at)
+    return found
+
+
+def _is_disturbed(death: Fault, at: float, faults: Sequence[Fault]) -> bool:
+    """Was something done to the foreman before it could do its duty?"""
+    of_foreman = [fault for fault in faults if fault.owner is None and fault.crew == death.crew]
+    return any(fault.at <= at and fault.until >= death.at for fault in of_foreman)
+
+
+def _after_foremen(stories: Stories, faults: Sequence[Fault], crew_of: dict[str, int]) -> list[float]:
+    deaths = {fault.crew: fault.at for fault in faults if fault.kind == "kill a foreman"}
+    found = []
+    for event in _losses(stories):
+        died_at = deaths.get(crew_of.get(event.owner or "", 0), math.inf)
+        if event.at / 1e6 >= died_at:
+            found.append(event.at / 1e6 - died_at)
+    return found

@@ -1,0 +1,231 @@
+"""Chaos: several foremen work on one SQLite file while their processes are killed, frozen and told to stop at random.
+
+    python -m tests.system.chaos --jobs 20000 --seconds 120 --seed 7
+
+A producer enqueues a mixture of jobs meanwhile, and an operator aborts some. At the end all of them must have ended,
+once and as they should, and all that `soundness.py` asks for must be true; whatever ran more often than it had to must be explained by a fault. Prints a
+table, and exits with 1 on any violation. The seed decides the jobs and the faults; their moments are the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from packhorse.event import Subject
+from packhorse.job import NewJob
+from packhorse.storage.records import WorkerInfo
+from tests.system.aftermath import Aftermath, Fault, look_at
+from tests.system.sites import LEASE, Crew, Site, new_job, parent_of
+
+DECK = {
+    "kill a worker": 4,
+    "kill a child": 3,
+    "kill a nursery": 1,
+    "kill a foreman": 2,
+    "freeze a worker": 2,
+    "freeze a foreman": 1,
+    "stop and restart": 2,
+}
+"""What happens, and how often, before the cards are shuffled again."""
+OF_FOREMEN = frozenset({"kill a foreman", "freeze a foreman", "stop and restart"})
+LONGEST_END = 60.0
+"""Seconds after the last fault within which all jobs must be final."""
+
+
+class Plan(NamedTuple):
+    jobs: int = 5_000
+    seconds: float = 60.0  # of faults
+    foremen: int = 3
+    slots: int = 4
+    pause: float = 0.35  # seconds between two faults, on average
+    seed: int = 1
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def mixture(number: int, dice: random.Random) -> Iterator[NewJob]:
+    """So many jobs, of every kind that ends well in the end, however often it is halted."""
+    kinds = {"nap": 45, "anap": 20, "inap": 15, "checked": 10, "flaky": 6, "drowsy": 4}
+    slowest = {"nap": 0.1, "anap": 0.3, "inap": 0.1, "checked": 0.3}
+    for task in dice.choices(list(kinds), list(kinds.values()), k=number):
+        seconds = round(dice.uniform(0, slowest.get(task, 0.0)), 3)
+        args = {"seconds": seconds, "again": seconds} if task in slowest else {}
+        yield new_job(task, args, max_halts=1_000, max_attempts=1_000, priority=dice.choice([1, 1, 1, 5, 10]))
+
+
+def produce(site: Site, plan: Plan) -> None:
+    """Enqueue them in small batches, spread over the time of the faults."""
+    dice = random.Random(plan.seed)
+    jobs = list(mixture(plan.jobs, dice))
+    began_at, sent = time.monotonic(), 0
+    while sent < plan.jobs:
+        batch = jobs[sent : sent + dice.randint(1, 20)]
+        site.send(batch)
+        sent += len(batch)
+        time.sleep(max(0.0, began_at + plan.seconds * sent / plan.jobs - time.monotonic()))
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+class Chaos:
+    """Deals out the faults, and undoes what can be undone after a while."""
+
+    def __init__(self, site: Site, plan: Plan) -> None:
+        self.faults: list[Fault] = []
+        self.aborted: set[str] = set()  # on purpose
+        self.crew_of: dict[str, int] = {}  # the foreman's pid, for each worker that was seen
+        self._site = site
+        self._plan = plan
+        self._dice = random.Random(plan.seed)
+        self._crews: list[Crew] = []  # those that should be at work
+        self._later: list[tuple[float, Callable[[], object]]] = []  # what is to be undone, and when
+        self._frozen: set[int] = set()
+
+    def run(self) -> None:
+        """Come back when all jobs are final."""
+        for _ in range(self._plan.foremen):
+            self._start()
+        producer = threading.Thread(target=produce, args=(self._site, self._plan))
+        producer.start()
+        try:
+            self._do_harm(time.monotonic() + self._plan.seconds)
+        finally:
+            self._undo(float("inf"))
+            producer.join()
+        with suppress(AssertionError):  # what is not final by then is counted as lost
+            self._site.until_final(seconds=LONGEST_END)
+
+    def _do_harm(self, end: float) -> None:
+        deck: list[str] = []
+        while time.monotonic() < end:
+            deck = deck or self._dice.sample(list(DECK), sum(DECK.values()), counts=list(DECK.values()))
+            awake = [crew for crew in self._crews if crew.pid not in self._frozen]
+            try:
+                self._do(deck[-1], self._dice.choice(awake))
+                deck.pop()
+            except (ProcessLookupError, IndexError):  # there was nobody to hit: another card first
+                deck.insert(0, deck.pop())
+            self._steer()
+            time.sleep(self._dice.uniform(0.2, 1.8) * self._plan.pause)
+            self._undo(time.monotonic())
+
+    def _steer(self) -> None:
+        """What operators do meanwhile, to some of the latest jobs; most of these run or are done by then."""
+        latest = self._site.acknowledged[-200:]
+        aborted, forced, raised = (self._dice.sample(latest, min(3, len(latest))) for _ in range(3))
+        self.aborted.update(answer.job_id for answer in self._site.storage.abort(aborted) if answer.changed)
+        self._site.storage.force_start(forced)
+        self._site.storage.set_priority(raised, self._dice.randint(1, 10))
+
+    def _do(self, kind: str, crew: Crew) -> None:
+        if kind in OF_FOREMEN:
+            self._do_to_foreman(kind, crew)
+        else:
+            self._do_to_worker(kind, crew, self._dice.choice(crew.workers()))
+        self._look_around()
+
+    def _do_to_foreman(self, kind: str, crew: Crew) -> None:
+        if kind == "freeze a foreman":
+            self._freeze(kind, crew, None, crew.pid)
+            return
+        self._hit(kind, crew, None, crew.pid, signal.SIGKILL if kind == "kill a foreman" else signal.SIGTERM)
+        self._crews.remove(crew)
+        wait = self._dice.uniform(0, 2 * LEASE) if kind == "kill a foreman" else 0.0
+        self._later.append((time.monotonic() + wait, self._start))
+
+    def _do_to_worker(self, kind: str, crew: Crew, worker: WorkerInfo) -> None:
+        if kind == "freeze a worker":
+            self._freeze(kind, crew, worker, worker.pid)
+            return
+        pid = worker.pid
+        if kind in ("kill a nursery", "kill a child"):
+            pid = self._dice.choice(self._site.children_of(pid))
+        if kind == "kill a child":
+            pid = self._dice.choice(self._site.children_of(pid))
+        self._hit(kind, crew, worker, pid, signal.SIGKILL)
+
+    def _freeze(self, kind: str, crew: Crew, worker: WorkerInfo | None, pid: int) -> None:
+        lasts = self._dice.uniform(0.5, 3) * LEASE
+        self._hit(kind, crew, worker, pid, signal.SIGSTOP, lasts)
+        self._frozen.add(pid)
+        self._later.append((time.monotonic() + lasts, lambda: self._thaw(pid)))
+
+    def _hit(
+        self, kind: str, crew: Crew, worker: WorkerInfo | None, pid: int, number: signal.Signals, lasts: float = 0.0
+    ) -> None:
+        at = time.time()
+        os.kill(pid, number)
+        self.faults.append(Fault(kind, at, at + lasts, crew.pid, worker.id if worker else None))
+
+    # --- afterwards ---------------------------------------------------------------------------------------------------
+
+    def _undo(self, now: float) -> None:
+        due = [action for at, action in self._later if at <= now]
+        self._later = [(at, action) for at, action in self._later if at > now]
+        for action in due:
+            action()
+        self._look_around()
+
+    def _thaw(self, pid: int) -> None:
+        self._frozen.discard(pid)
+        with suppress(ProcessLookupError):  # its foreman has killed it meanwhile
+            os.kill(pid, signal.SIGCONT)
+
+    def _start(self) -> None:
+        self._crews.append(self._site.start(slots=self._plan.slots, online=False))
+
+    def _look_around(self) -> None:
+        """Remember whose worker is whose."""
+        records = self._site.storage.workers()
+        pids = {each.id: each.pid for each in records}
+        foremen = {crew.pid for crew in self._site.crews}
+        for each in records:
+            if each.subject is Subject.WORKER and each.id not in self.crew_of:
+                # By its process, or, if that is gone, by what it said when it joined.
+                known = foremen & {parent_of(each.pid), pids.get(each.foreman or "")}
+                if known:
+                    self.crew_of[each.id] = known.pop()
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+def run(plan: Plan, directory: Path) -> Aftermath:
+    """One round of chaos in this directory, and what is to be said of it."""
+    site = Site(directory)
+    chaos = Chaos(site, plan)
+    try:
+        chaos.run()
+        return look_at(site, chaos.faults, chaos.crew_of, chaos.aborted)
+    finally:
+        site.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.system.chaos", description=__doc__)
+    for name, kind in (("jobs", int), ("seconds", float), ("foremen", int), ("slots", int), ("pause", float)):
+        parser.add_argument(f"--{name}", type=kind, default=Plan._field_defaults[name])
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    plan = Plan(**vars(parser.parse_args()))
+    with tempfile.TemporaryDirectory(prefix="packhorse-chaos-") as directory:
+        print(f"{plan.jobs:,} jobs, {plan.foremen} foremen, {plan.seconds:g} s of faults, seed {plan.seed}", flush=True)
+        aftermath = run(plan, Path(directory))
+    print("\n".join(aftermath.table()))
+    return 1 if aftermath.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

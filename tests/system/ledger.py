@@ -1,0 +1,79 @@
+"""The ledger: a file to which tasks add a line when they begin and when they have done their work, whatever happens to
+their process in between. The tests compare it with what the storage says.
+
+A line is `begin|end ID FENCE PID AT`, written in one step to a file that is only ever added to; AT is microseconds
+since 1970, so it can be compared with the times of events.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from packhorse import current_job
+
+LEDGER = "SITE_LEDGER"
+"""The environment variable that names the file."""
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """In a task: note that it begins, and, unless it raises, that it has ended."""
+    _note("begin")
+    yield
+    _note("end")
+
+
+def _note(word: str) -> None:
+    job = current_job()
+    line = f"{word} {job.id} {job.fence} {os.getpid()} {time.time_ns() // 1_000}\n"
+    file = os.open(os.environ[LEDGER], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+class Line(NamedTuple):
+    """One line."""
+
+    word: str
+    job_id: str
+    fence: int
+    pid: int
+    at: int
+
+    @property
+    def run(self) -> tuple[str, int]:
+        """Names one execution: a job, and the handing-over under which it ran."""
+        return self.job_id, self.fence
+
+
+class Ledger:
+    """Reads the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self) -> list[Line]:
+        if not self.path.exists():
+            return []
+        words = [line.split() for line in self.path.read_text().splitlines()]
+        return [Line(word, job_id, int(fence), int(pid), int(at)) for word, job_id, fence, pid, at in words]
+
+    def begun(self, job_id: str | None = None) -> list[Line]:
+        """The executions that began, in their order; of this job, or of all."""
+        return [line for line in self.lines() if line.word == "begin" and job_id in (None, line.job_id)]
+
+    def ended(self, job_id: str | None = None) -> list[Line]:
+        """The executions that came to their end."""
+        return [line for line in self.lines() if line.word == "end" and job_id in (None, line.job_id)]
+
+    def runs(self) -> Counter[str]:
+        """How often each job began."""
+        return Counter(line.job_id for line in self.begun())

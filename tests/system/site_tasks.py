@@ -1,0 +1,157 @@
+"""The app that runs at a `Site`: tasks of every kind, each of which notes in the ledger that it begins and ends.
+
+Where a task takes `seconds`, that is for its first run: taken up again after a fault, it takes `again` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import time
+
+from packhorse import Packhorse, current_job
+from packhorse.answer import Snooze
+from tests.system.ledger import noted
+
+MIB = 1 << 20
+
+app = Packhorse()
+
+
+def run_time(seconds: float, again: float = 0.0) -> float:
+    """`seconds` in the first run, else `again`."""
+    return seconds if current_job().fence == 1 else again
+
+
+# --- the three ways to run --------------------------------------------------------------------------------------------
+
+
+@app.task
+def nap(seconds: float = 0.0, again: float = 0.0) -> None:
+    with noted():
+        time.sleep(run_time(seconds, again))
+
+
+@app.task
+async def anap(seconds: float = 0.0, again: float = 0.0) -> None:
+    with noted():
+        await asyncio.sleep(run_time(seconds, again))
+
+
+@app.task(isolate=True)
+def inap(seconds: float = 0.0, again: float = 0.0) -> None:
+    with noted():
+        time.sleep(run_time(seconds, again))
+
+
+@app.task
+def checked(seconds: float, again: float = 0.0) -> str:
+    """Checks in until its time is over or it is told to stop."""
+    with noted():
+        until = time.monotonic() + run_time(seconds, again)
+        while time.monotonic() < until:
+            if current_job().checkin("at it"):
+                return "stopped"
+            time.sleep(0.02)
+        return "done"
+
+
+# --- tasks that come back ---------------------------------------------------------------------------------------------
+
+
+@app.task(retries=50, backoff=0.02)
+def flaky() -> None:
+    """Fails the first time."""
+    with noted():
+        if current_job().attempt == 1:
+            raise ValueError("not at the first try")
+
+
+@app.task
+def drowsy() -> Snooze | None:
+    """Asks once to be called later."""
+    with noted():
+        return current_job().snooze(0.05) if current_job().fence == 1 else None
+
+
+# --- tasks that do harm -----------------------------------------------------------------------------------------------
+
+
+@app.task
+def stubborn() -> None:
+    with noted():
+        while True:
+            pass
+
+
+@app.task
+def hold_the_lock(seconds: float) -> None:
+    """A call into C that keeps the interpreter's lock: no other thread of the worker does anything meanwhile."""
+    with noted():
+        ctypes.PyDLL(None).usleep(round(seconds * 1_000_000))
+
+
+@app.task
+def poison() -> None:
+    """Kills its worker, always."""
+    with noted():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(isolate=True)
+def segfault() -> None:
+    with noted():
+        ctypes.string_at(0)
+
+
+@app.task
+def segfault_once() -> None:
+    """In a thread of the worker: it takes the whole process along."""
+    with noted():
+        if current_job().fence == 1:
+            ctypes.string_at(0)
+
+
+@app.task(memory_limit=128 * MIB, retries=1, backoff=0)
+def hungry() -> None:
+    """Takes more and more memory, and would stop far above its limit."""
+    with noted():
+        hoard = []
+        for _ in range(512):
+            hoard.append(bytearray(os.urandom(1)) * MIB)
+            time.sleep(0.005)
+
+
+@app.task
+def start_a_sleeper(seconds: float) -> None:
+    """Leaves a process of its own behind when it is killed."""
+    with noted():
+        subprocess.Popen(["sleep", "600"], start_new_session=False)
+        time.sleep(run_time(seconds))
+
+
+@app.task(isolate=True)
+def start_a_sleeper_alone(seconds: float) -> None:
+    with noted():
+        subprocess.Popen(["sleep", "600"], start_new_session=False)
+        time.sleep(run_time(seconds))
+
+
+# --- a queue that several tasks share, not all of which every worker knows --------------------------------------------
+
+
+@app.task(queue="shared")
+def known() -> None:
+    with noted():
+        pass
+
+
+if os.environ.get("SITE_KNOWS_MORE"):
+
+    @app.task(queue="shared")
+    def little_known() -> None:
+        with noted():
+            pass

@@ -1,0 +1,251 @@
+"""A site: a SQLite file, foremen that `packhorse work` starts on it with short heartbeats, and a ledger of what their
+tasks did. Tests kill, stop and continue whom they like, and ask at the end whether all is sound.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from packhorse.calls import JobTemplate
+from packhorse.event import Event, Kind, Subject
+from packhorse.foreman.death import is_alive
+from packhorse.job import FINAL, Job, NewJob
+from packhorse.storage.records import EventFilter, WorkerInfo
+from packhorse.storage.sqlite import SQLite
+from tests.children import ROOT
+from tests.system.ledger import LEDGER, Ledger, Line
+from tests.system.site_tasks import app
+
+HEARTBEAT, LEASE = 0.3, 1.2
+MARK = "SITE_MARK"
+"""The environment variable by which all processes of a site are known, however they came to be."""
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Come back when the condition holds; looks seldom enough to leave the processor to those under test."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+class Crew:
+    """One foreman and its workers."""
+
+    def __init__(self, site: Site, process: subprocess.Popen[bytes]) -> None:
+        self.site = site
+        self.process = process
+        self.pid = process.pid
+
+    def record(self) -> WorkerInfo | None:
+        return next((each for each in self.site.storage.workers() if each.pid == self.pid), None)
+
+    def workers(self) -> list[WorkerInfo]:
+        """Those that have joined, by age."""
+        record = self.record()
+        found = [each for each in self.site.storage.workers() if record and each.foreman == record.id]
+        return sorted(found, key=lambda worker: worker.joined_at)
+
+    def report(self) -> dict[str, Any]:
+        record = self.record()
+        return record.report if record else {}
+
+    def is_steady(self) -> bool:
+        """May it take jobs from workers that have fallen silent?"""
+        return bool(self.report().get("steady"))
+
+    def tell(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> float:
+        """Kill the foreman, and only that; answers when, by `time.time`."""
+        return kill(self.pid, self.process)
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self, number: signal.Signals = signal.SIGTERM, seconds: float = 20.0) -> int:
+        """Tell it to stop, and wait until it has; answers its exit code."""
+        if not self.is_over():
+            self.tell(signal.SIGCONT)
+            self.tell(number)
+        return self.process.wait(seconds)
+
+
+class Site:
+    """Where it all happens; `close` leaves no process behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "jobs.db"
+        self.url = f"sqlite:///{self.path}"
+        self.ledger = Ledger(directory / "ledger")
+        self.log = directory / "log"
+        self.mark = secrets.token_hex(8)
+        self.storage = SQLite(self.path)
+        self.crews: list[Crew] = []
+        self.acknowledged: list[str] = []
+
+    # --- foremen ----------------------------------------------------------------------------------------------------
+
+    def start(
+        self, workers: int = 1, slots: int = 2, *, words: Sequence[str] = (), online: bool = True, **settings: object
+    ) -> Crew:
+        """`packhorse work` with so many workers; comes back when they are online."""
+        settings = {"heartbeat": HEARTBEAT, "lease": LEASE, **settings}
+        environment = {f"PACKHORSE_{name.upper()}": str(value) for name, value in settings.items()}
+        own = {
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.path.parent),  # for what the killed leave there
+            MARK: self.mark,
+            LEDGER: str(self.ledger.path),
+        }
+        command = [sys.executable, "-m", "packhorse", "work", "tests.system.site_tasks:app", "--url", self.url]
+        size = ["--min", str(workers), "--max", str(workers), "-c", str(slots)]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [*command, *size, "--quiet", "--log-level", "warning", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, **environment, **own},
+                start_new_session=True,
+            )
+        crew = Crew(self, process)
+        self.crews.append(crew)
+        if online:
+            until(lambda: crew.is_over() or len(crew.workers()) >= workers, f"{workers} workers are online")
+            assert not crew.is_over(), self.log.read_text()
+        return crew
+
+    def processes(self) -> list[int]:
+        """All that live, whoever started them."""
+        mark = f"{MARK}={self.mark}".encode()
+        found = []
+        for path in Path("/proc").iterdir():
+            with suppress(OSError):
+                if path.name.isdigit() and mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+        return [pid for pid in found if is_alive(pid)]
+
+    def children_of(self, pid: int) -> list[int]:
+        """The processes that this one has started: of a worker its nursery, of that the isolated jobs."""
+        return [child for child in self.processes() if parent_of(child) == pid]
+
+    def freeze(self, pid: int) -> None:
+        """Stop a process, at a moment when it does not hold the file's lock: that would stop everybody else too."""
+        while True:
+            os.kill(pid, signal.SIGSTOP)
+            connection = sqlite3.connect(self.path, timeout=0.1, isolation_level=None)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.05)  # it shall come a little further
+            finally:
+                connection.close()
+
+    def end(self) -> None:
+        """Tell all foremen to stop, and wait."""
+        for crew in self.crews:
+            if not crew.is_over():
+                crew.tell(signal.SIGCONT)
+                crew.tell(signal.SIGTERM)
+        for crew in self.crews:
+            crew.process.wait(20.0)
+
+    def close(self) -> None:
+        """Whatever happened, nobody stays."""
+        for crew in self.crews:
+            if not crew.is_over():
+                crew.process.kill()
+            crew.process.wait()
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.storage.close()
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def add(self, task: str, args: dict[str, Any] | None = None, *, number: int = 1, **fields: Any) -> list[str]:
+        """Enqueue so many jobs of this task, all at once; `fields` are those of `NewJob`. Answers their ids."""
+        return self.send([new_job(task, args, **fields) for _ in range(number)])
+
+    def send(self, jobs: Sequence[NewJob]) -> list[str]:
+        """Enqueue these. Only what is answered counts as acknowledged."""
+        ids = [answer.job_id for answer in self.storage.enqueue(jobs)]
+        self.acknowledged += ids
+        return ids
+
+    def job(self, job_id: str) -> Job:
+        job = self.storage.get(job_id)
+        assert job is not None, f"job {job_id} is gone"
+        return job
+
+    def events(self, job_id: str, kind: Kind | None = None) -> list[Event]:
+        return self.storage.events(EventFilter(job_id=job_id, kind=kind), limit=1_000)
+
+    def why(self, job_id: str, kind: Kind = Kind.HALTED) -> str:
+        """What the last event of this kind says."""
+        return str((self.events(job_id, kind)[-1].data or {})["why"])
+
+    def crew_of(self, job_id: str) -> Crew:
+        """Whose worker holds this job."""
+        owner = self.job(job_id).owner
+        return next(crew for crew in self.crews if owner in [worker.id for worker in crew.workers()])
+
+    def owners(self) -> set[str]:
+        """All workers, by their ids."""
+        return {each.id for each in self.storage.workers() if each.subject is Subject.WORKER}
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def until_begun(self, *job_ids: str, runs: int = 1, seconds: float = 20.0) -> list[Line]:
+        """Wait until each of these jobs has begun so often; answers the line of the latest begin of each."""
+        until(lambda: all(len(self.ledger.begun(each)) >= runs for each in job_ids), f"begun {runs} times", seconds)
+        return [self.ledger.begun(each)[-1] for each in job_ids]
+
+    def until_final(self, *job_ids: str, seconds: float = 20.0) -> None:
+        """Wait until these jobs, or all, are final."""
+        asked = list(job_ids or self.acknowledged)
+        until(lambda: not self.unfinished(asked), "all jobs are final", seconds)
+
+    def unfinished(self, job_ids: Sequence[str]) -> list[Job]:
+        parts = (job_ids[start : start + 500] for start in range(0, len(job_ids), 500))
+        return [job for part in parts for job in self.storage.get_many(part) if job.state not in FINAL]
+
+
+def new_job(task: str, args: dict[str, Any] | None = None, **fields: Any) -> NewJob:
+    """A new job as a client would send it, with what its task says of queue and attempts."""
+    template = JobTemplate.of_task(app.registry.get(task), app.settings.payload_limit)
+    return replace(template.fill((), args or {}), **fields)
+
+
+def kill(pid: int, process: subprocess.Popen[bytes] | None = None) -> float:
+    """Kill -9; answers when, by `time.time`."""
+    os.kill(pid, signal.SIGKILL)
+    at = time.time()
+    if process is not None:
+        process.wait()
+    return at
+
+
+def parent_of(pid: int) -> int | None:
+    """Who started this process, if it is still there."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

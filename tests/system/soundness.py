@@ -1,0 +1,103 @@
+"""Soundness: what must be true of a site when all is over, whatever was killed, stopped or locked in between."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import FINAL
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter
+from tests.storage.builders import find_all
+from tests.storage.laws import check_history, check_job, check_tallies
+from tests.system.ledger import Ledger
+from tests.system.sites import Site, until
+
+FINAL_KINDS = frozenset({Kind.COMPLETED, Kind.BROKEN, Kind.ABORTED})
+_AT_ONCE = 10_000
+
+Stories = dict[str, list[Event]]
+"""The events of each job."""
+
+
+def assert_sound(site: Site) -> None:
+    """End the site, and see that nothing was lost, nothing ended twice, and nothing is left over."""
+    site.end()
+    stories = stories_of(site.storage)
+    assert_nothing_lost(site.storage, site.acknowledged, stories)
+    assert_ledger_agrees(site.ledger, stories)
+    assert_nobody_left(site)
+    assert_intact(site.path)
+
+
+def stories_of(storage: Storage) -> Stories:
+    """All events of jobs, by job."""
+    stories: Stories = {}
+    last = 0
+    while events := storage.events(EventFilter(subject=Subject.JOB, after=last), limit=_AT_ONCE):
+        last = events[-1].id
+        for event in events:
+            stories.setdefault(event.job_id or "", []).append(event)
+    return stories
+
+
+def assert_nothing_lost(storage: Storage, acknowledged: Sequence[str], stories: Mapping[str, list[Event]]) -> None:
+    """Every acknowledged job is there and final, ended once, and all that is counted of it agrees with its events."""
+    jobs = {job.id: job for job in find_all(storage, limit=1_000)}
+    lost = set(acknowledged) - jobs.keys()
+    assert not lost, f"jobs are lost: {lost}"
+    open_ones = {job.id: job.state for job in jobs.values() if job.state not in FINAL}
+    assert not open_ones, f"jobs are not final: {open_ones}"
+    for job in jobs.values():
+        check_job(job)  # no owner on a job that nobody holds
+        check_history(job, stories[job.id])  # as often reserved as handed back or ended
+        assert len(final_events(stories[job.id])) == 1, f"{job.id} ended more than once, or never"
+    check_tallies(storage.tallies(), jobs.values())
+
+
+def final_events(events: Iterable[Event]) -> list[Event]:
+    return [event for event in events if event.kind in FINAL_KINDS]
+
+
+def assert_ledger_agrees(ledger: Ledger, stories: Stories) -> None:
+    """No handing-over ran twice, none ran that never was, and who completed a job had run it to its end."""
+    begun = Counter(line.run for line in ledger.begun())
+    twice = [run for run, number in begun.items() if number > 1]
+    assert not twice, f"begun twice under one token: {twice}"
+    reserved = {(job_id, event.fence) for job_id, events in stories.items() for event in events if _is_reserved(event)}
+    strange = begun.keys() - reserved
+    assert not strange, f"run by somebody who did not hold it: {strange}"
+    completed = {(job_id, event.fence) for job_id, events in stories.items() for event in events if _is_done(event)}
+    empty = completed - {line.run for line in ledger.ended()}
+    assert not empty, f"completed without having run to its end: {empty}"
+
+
+def _is_reserved(event: Event) -> bool:
+    return event.kind is Kind.RESERVED
+
+
+def _is_done(event: Event) -> bool:
+    return event.kind is Kind.COMPLETED
+
+
+def assert_nobody_left(site: Site) -> None:
+    """No record of a worker or a foreman, and no process, whoever started it."""
+    codes = {crew.pid: crew.process.returncode for crew in site.crews}
+    # Killed; stopped in order; stopped at once; or stopped while Python was still loading it.
+    expected = {-signal.SIGKILL, 0, 128 + signal.SIGTERM, -signal.SIGTERM}
+    assert set(codes.values()) <= expected, f"exit codes of foremen: {codes}"
+    records = site.storage.workers()
+    assert records == [], f"records of processes are left: {records}"
+    until(lambda: not site.processes(), f"no process is left over: {site.processes()}", seconds=2.0)
+
+
+def assert_intact(path: Path) -> None:
+    """SQLite's own word that the file is sound."""
+    connection = sqlite3.connect(path)
+    told = connection.execute("PRAGMA integrity_check").fetchall()
+    connection.close()
+    assert told == [("ok",)], f"the file is damaged: {told}"

@@ -1,0 +1,25 @@
+"""A short round of chaos with a fixed seed; `make chaos` plays longer ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.system import chaos
+from tests.system.conftest import Tell
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+PLAN = chaos.Plan(jobs=1_000, seconds=10.0, foremen=3, seed=11)
+
+
+def test_a_thousand_jobs_over_three_foremen_survive_chaos(tmp_path: Path, tell: Tell) -> None:
+    aftermath = chaos.run(PLAN, tmp_path)
+
+    tell(f"seed {PLAN.seed}\n{chr(10).join(aftermath.table())}\n")
+    assert aftermath.violations == []
+    assert (aftermath.jobs, aftermath.lost, aftermath.twice) == (1_000, 0, 0)
+    assert aftermath.faults.keys() == chaos.DECK.keys(), "each fault has come to pass"
+    assert aftermath.extra > 0, "and somebody was hit"

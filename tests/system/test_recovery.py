@@ -1,0 +1,302 @@
+"""Real foremen, workers and children are killed, frozen and cut off from their storage. After each of these nothing is
+lost, nothing has ended twice, and nothing is left over; see `soundness.py`. How long it took is printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from packhorse.event import Kind
+from packhorse.foreman.death import is_alive
+from packhorse.job import COMPLETED, DEAD, RUNNING, Reason
+from tests.system.conftest import Tell
+from tests.system.sites import LEASE, Site, kill, new_job, until
+from tests.system.soundness import assert_sound
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+
+def seconds_until_rerun(site: Site, job_id: str, died_at: float) -> float:
+    """From a death until a job that it hit begins again."""
+    (again,) = site.until_begun(job_id, runs=2)
+    return again.at / 1e6 - died_at
+
+
+# --- deaths -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_of_a_killed_worker_run_again_within_a_second(site: Site, tell: Tell) -> None:
+    crew = site.start(workers=2, slots=2)
+    victim, other = crew.workers()
+    site.freeze(other.pid)
+    site.add("nap", number=50)  # so that the victim knows that naps are short, and buffers many
+    site.until_final()
+    jobs = site.send([new_job("nap", {"seconds": 30 if number < 2 else 0}) for number in range(22)])
+    begun, buffered = jobs[:2], jobs[2:]
+    site.until_begun(*begun)
+    os.kill(other.pid, signal.SIGCONT)
+
+    died_at = kill(victim.pid)
+    took = [seconds_until_rerun(site, job_id, died_at) for job_id in begun]
+    site.until_final()
+
+    tell(f"run again {max(took) * 1000:.0f} ms after the death of the worker")
+    assert max(took) < 1.0
+    assert [(job.halts, job.losses) for job in site.storage.get_many(begun)] == [(1, 1)] * 2
+    assert [(job.halts, job.losses) for job in site.storage.get_many(buffered)] == [(0, 1)] * 20
+    assert site.why(begun[0]) == f"worker {victim.pid} was killed by SIGKILL"
+    assert_sound(site)
+
+
+def test_a_killed_child_takes_nobody_with_it(site: Site, tell: Tell) -> None:
+    crew = site.start(slots=4)
+    (worker,) = crew.workers()
+    hit, *others = site.add("inap", {"seconds": 1}, number=2) + site.add("nap", {"seconds": 1})
+    (line, *_) = site.until_begun(hit, *others)
+
+    died_at = kill(line.pid)
+    took = seconds_until_rerun(site, hit, died_at)
+    site.until_final()
+
+    tell(f"run again {took * 1000:.0f} ms after the death of the child")
+    assert took < 1.0
+    assert site.why(hit) == f"its process {line.pid} was killed by SIGKILL (out of memory?)"
+    assert [job.halts for job in site.storage.get_many([hit, *others])] == [1, 0, 0]
+    assert [each.id for each in crew.workers()] == [worker.id]
+    assert_sound(site)
+
+
+def test_the_workers_of_a_killed_foreman_die_and_another_recovers_their_jobs_within_the_lease(
+    site: Site, tell: Tell
+) -> None:
+    crew = site.start(workers=2)
+    jobs = site.add("nap", {"seconds": 30}, number=2) + site.add("inap", {"seconds": 30}, number=2)
+    lines = site.until_begun(*jobs)
+    pids = {line.pid for line in lines} | {worker.pid for worker in crew.workers()}
+    other = site.start(slots=4)
+    until(other.is_steady, "the other one may rescue")
+
+    died_at = crew.kill()
+    until(lambda: not any(map(is_alive, pids)), "its workers and their children are gone")
+    gone = time.time() - died_at
+    took = max(seconds_until_rerun(site, job_id, died_at) for job_id in jobs)
+    site.until_final()
+
+    tell(f"{len(pids)} processes gone after {gone * 1000:.0f} ms, run again {took:.2f} s after the foreman's death")
+    assert gone < 1.0
+    assert took < LEASE + 1.0  # the lease, the next round of the rescuer, and a little for the jobs themselves
+    assert {job.halts for job in site.storage.get_many(jobs)} == {1}
+    assert "was silent for 1200ms" in site.why(jobs[0])
+    assert_sound(site)
+
+
+def test_when_everything_is_killed_at_once_the_next_foreman_takes_all_of_it_up_at_once(site: Site, tell: Tell) -> None:
+    site.start(workers=2, lease=30)
+    jobs = [*site.add("nap", {"seconds": 30}, number=2), *site.add("inap", {"seconds": 30})]
+    jobs += [*site.add("start_a_sleeper_alone", {"seconds": 30}), *site.add("nap", number=3)]
+    until(lambda: all(site.job(job_id).state is RUNNING for job_id in jobs[:4]), "four are known to run")
+
+    for pid in site.processes():
+        kill(pid)
+    until(lambda: not site.processes(), "everybody is dead")
+    started_at = time.time()
+    site.start(slots=4, lease=30)
+    took = max(seconds_until_rerun(site, job_id, started_at) for job_id in jobs[:4])
+    site.until_final()
+
+    tell(f"run again {took:.2f} s after the start of the next foreman")
+    assert took < 5.0  # far less than the lease
+    assert {site.why(job_id, Kind.READDED) for job_id in jobs[:4]} == {"recovered"}
+    assert_sound(site)
+
+
+def test_processes_that_a_job_has_started_die_with_its_worker(site: Site) -> None:
+    crew = site.start(slots=4)
+    (worker,) = crew.workers()
+    jobs = [*site.add("start_a_sleeper", {"seconds": 30}), *site.add("start_a_sleeper_alone", {"seconds": 30})]
+    site.until_begun(*jobs)
+    until(lambda: len(site.processes()) == 6, "foreman, worker, nursery, child and two sleepers are there")
+
+    kill(worker.pid)
+    site.until_begun(*jobs, runs=2)
+    site.until_final()
+
+    assert {job.halts for job in site.storage.get_many(jobs)} == {1}
+    assert_sound(site)
+
+
+# --- jobs that do harm ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_kills_its_worker_is_dead_after_exactly_three_halts(site: Site) -> None:
+    site.start(workers=2, slots=1)
+    (poison,) = site.add("poison")
+    others = site.add("nap", {"seconds": 0.002}, number=50)
+
+    site.until_final()
+
+    job = site.job(poison)
+    assert (job.state, job.halts, job.attempts, job.reason) == (DEAD, 3, 3, Reason.RUNNER_TIMEOUT)
+    assert len(site.ledger.begun(poison)) == 3
+    assert {(job.state, job.halts) for job in site.storage.get_many(others)} == {(COMPLETED, 0)}
+    assert_sound(site)
+
+
+def test_a_segmentation_fault_costs_an_isolated_job_its_child_only(site: Site) -> None:
+    crew = site.start(slots=4)
+    (worker,) = crew.workers()
+    (fault,) = site.add("segfault")
+    (neighbour,) = site.add("nap", {"seconds": 0.5})
+
+    site.until_final()
+
+    assert (site.job(fault).state, site.job(fault).halts) == (DEAD, 3)
+    assert "was killed by SIGSEGV" in site.why(fault)
+    assert (site.job(neighbour).state, site.job(neighbour).halts) == (COMPLETED, 0)
+    assert [each.id for each in crew.workers()] == [worker.id]
+    assert_sound(site)
+
+
+def test_a_segmentation_fault_in_a_thread_costs_the_worker_and_is_told(site: Site) -> None:
+    crew = site.start()
+    (worker,) = crew.workers()
+
+    (job_id,) = site.add("segfault_once")
+    site.until_final()
+
+    assert site.why(job_id) == f"worker {worker.pid} was killed by SIGSEGV"
+    assert (site.job(job_id).state, site.job(job_id).halts) == (COMPLETED, 1)
+    assert_sound(site)
+
+
+def test_a_job_that_takes_too_much_memory_is_ended_and_has_failed(site: Site) -> None:
+    crew = site.start()
+    (worker,) = crew.workers()
+
+    (hungry,) = site.add("hungry")
+    site.until_final()
+
+    job = site.job(hungry)
+    assert (job.state, job.failures, job.halts, job.reason) == (DEAD, 2, 0, Reason.FAILED)
+    assert "MemoryLimit" in (job.error or "")
+    assert [each.id for each in crew.workers()] == [worker.id]
+    assert_sound(site)
+
+
+def test_a_call_that_holds_the_interpreter_lock_for_longer_than_the_lease_keeps_its_job(site: Site) -> None:
+    crew = site.start()
+    site.start()  # somebody who would take the job away
+    until(crew.is_steady, "it may rescue")
+    seconds = 2.5 * LEASE
+
+    (job_id,) = site.add("hold_the_lock", {"seconds": seconds})
+    (line,) = site.until_begun(job_id)
+    site.until_final()
+
+    (end,) = site.ledger.ended(job_id)
+    assert end.at - line.at >= seconds * 1e6
+    job = site.job(job_id)
+    assert (job.state, job.attempts, job.halts, job.losses) == (COMPLETED, 1, 0, 0)
+    assert_sound(site)
+
+
+# --- freezing ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_late_result_of_a_worker_that_was_frozen_for_longer_than_its_lease_is_refused(
+    site: Site, tell: Tell
+) -> None:
+    crew = site.start(workers=2, slots=1)
+    until(crew.is_steady, "it may rescue")
+    (job_id,) = site.add("nap", {"seconds": 0.5})
+    (line,) = site.until_begun(job_id)
+
+    frozen_at = time.time()
+    site.freeze(line.pid)
+    took = seconds_until_rerun(site, job_id, frozen_at)
+    site.until_final()
+    os.kill(line.pid, signal.SIGCONT)
+    until(lambda: len(site.ledger.ended(job_id)) == 2, "the zombie has come to its end, too")
+    until(lambda: not is_alive(line.pid), "and is told to go")
+
+    tell(f"run again {took:.2f} s after the worker was frozen")
+    assert took < LEASE + 1.5
+    (completed,) = site.events(job_id, Kind.COMPLETED)
+    assert completed.fence != line.fence
+    until(lambda: len(crew.workers()) == 2, "it was replaced")
+    assert_sound(site)
+
+
+def test_the_late_results_of_the_workers_of_a_frozen_foreman_are_refused(site: Site, tell: Tell) -> None:
+    crews = [site.start(slots=3), site.start(slots=3)]
+    until(lambda: all(crew.is_steady() for crew in crews), "both may rescue")
+    jobs = [job_id for task in ("nap", "anap", "inap") for job_id in site.add(task, {"seconds": 2 * LEASE})]
+    lines = site.until_begun(*jobs)
+    crew = site.crew_of(jobs[0])
+    (worker,) = crew.workers()
+    hit = [line for line in lines if site.job(line.job_id).owner == worker.id]
+
+    frozen_at = time.time()
+    site.freeze(crew.pid)
+    took = max(seconds_until_rerun(site, line.job_id, frozen_at) for line in hit)
+    until(lambda: all(len(site.ledger.ended(line.job_id)) == 2 for line in hit), "the first runs have ended, too")
+    site.until_final()
+    crew.tell(signal.SIGCONT)
+    until(lambda: not is_alive(worker.pid), "the worker that was struck off goes")
+
+    tell(f"run again {took:.2f} s after the foreman was frozen")
+    assert took < LEASE + 1.5
+    for line in hit:
+        (completed,) = site.events(line.job_id, Kind.COMPLETED)
+        assert completed.fence != line.fence
+    until(lambda: len(crew.workers()) == 1, "there is a worker again")
+    assert_sound(site)
+
+
+def test_a_short_freeze_costs_nothing(site: Site) -> None:
+    crew = site.start(slots=2)
+    other = site.start(slots=2)
+    until(lambda: crew.is_steady() and other.is_steady(), "both may rescue")
+    jobs = site.add("nap", {"seconds": LEASE}, number=4)
+    line, *_ = site.until_begun(*jobs)
+
+    site.freeze(line.pid)
+    time.sleep(LEASE / 3)
+    os.kill(line.pid, signal.SIGCONT)
+    site.until_final()
+
+    assert {(job.state, job.losses, job.attempts) for job in site.storage.get_many(jobs)} == {(COMPLETED, 0, 1)}
+    assert_sound(site)
+
+
+# --- the storage is away ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patience", ["30s", "200ms"])
+def test_nothing_is_lost_while_the_file_is_locked_for_longer_than_a_lease(site: Site, patience: str) -> None:
+    site.url += f"?patience={patience}"
+    first, second = site.start(slots=4), site.start(slots=4)
+    until(lambda: first.is_steady() and second.is_steady(), "both may rescue")
+    owners = site.owners()
+    running = site.add("nap", {"seconds": LEASE}, number=4) + site.add("inap", {"seconds": LEASE}, number=2)
+    site.add("nap", {"seconds": 0.005}, number=200)
+    site.add("anap", {"seconds": 0.005}, number=100)
+    site.until_begun(*running)
+
+    lock = sqlite3.connect(site.path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    time.sleep(3 * LEASE)
+    ended = {line.job_id for line in site.ledger.ended()}
+    lock.close()
+    site.until_final()
+
+    assert set(running) <= ended, "they have ended while the storage was away"
+    for job in site.storage.get_many(running):
+        assert (job.state, job.attempts, job.losses) == (COMPLETED, 1, 0)
+    assert set(site.ledger.runs().values()) == {1}, "nothing was rescued, and so nothing ran twice"
+    assert site.owners() == owners
+    assert_sound(site)

@@ -1,0 +1,172 @@
+"""Real foremen are told to stop in the middle of load, and running jobs of every kind are aborted from another process.
+Nothing is lost, nobody's end is taken for a halt, and nothing is left over; see `soundness.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from packhorse.event import Kind
+from packhorse.foreman.death import is_alive
+from packhorse.job import ABORTED, COMPLETED, HELD, QUEUED, Reason
+from tests.system.conftest import Tell
+from tests.system.sites import Site, until
+from tests.system.soundness import assert_sound
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+ABORTED_WITHIN = 3.5
+"""Seconds: until the order is heard, the grace of two seconds, and what is written at the end."""
+
+
+def seconds_until_aborted(site: Site, job_id: str) -> float:
+    """Abort it from here, which is another process than all of the site's."""
+    asked_at = time.monotonic()
+    (answer,) = site.storage.abort([job_id], by="a test")
+    assert answer.changed
+    site.until_final(job_id)
+    return time.monotonic() - asked_at
+
+
+# --- TERM -------------------------------------------------------------------------------------------------------------
+
+
+def test_term_in_the_middle_of_load_finishes_what_runs_and_hands_back_the_rest_uncounted(site: Site) -> None:
+    crew = site.start(workers=2, slots=4)
+    jobs = site.add("nap", {"seconds": 0.01}, number=300) + site.add("anap", {"seconds": 0.01}, number=100)
+    jobs += site.add("inap", {"seconds": 0.01}, number=50)
+    until(lambda: len(site.ledger.ended()) > 100, "they are at work")
+
+    code = crew.end()
+    left = site.unfinished(jobs)
+    begun_before = {line.job_id for line in site.ledger.begun()}
+    site.start(workers=2, slots=4)
+    site.until_final()
+
+    assert code == 0
+    assert left, "it was in the middle"
+    assert {(job.state, job.attempts, job.halts, job.losses) for job in left} == {(QUEUED, 0, 0, 0)}
+    assert begun_before.isdisjoint(job.id for job in left)
+    assert set(site.ledger.runs().values()) == {1}
+    assert_sound(site)
+
+
+def test_jobs_that_outlast_the_grace_of_a_stop_are_asked_to_end_and_handed_back(site: Site) -> None:
+    crew = site.start(slots=5, words=["--drain", "0.3s"], abort_grace=0.5)
+    tasks = ("nap", "anap", "inap", "checked", "stubborn")
+    jobs = [job_id for task in tasks for job_id in site.add(task, {} if task == "stubborn" else {"seconds": 30})]
+    site.until_begun(*jobs)
+
+    stopped_at = time.monotonic()
+    code = crew.end()
+    took = time.monotonic() - stopped_at
+    left = site.unfinished(jobs)
+    site.storage.abort(jobs[-1:])
+    site.start(slots=5)
+    site.until_final()
+
+    assert code == 0
+    assert took < 3.0
+    assert [(job.state, job.halts, job.losses) for job in left] == [(QUEUED, 0, 0)] * 5
+    assert_sound(site)
+
+
+def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(site: Site) -> None:
+    crew = site.start(slots=4)
+    running = site.add("nap", {"seconds": 30}, number=2) + site.add("inap", {"seconds": 30}, number=2)
+    waiting = site.add("nap", number=3)
+    site.until_begun(*running)
+
+    crew.tell(signal.SIGTERM)
+    until(lambda: crew.report().get("state") == "stopping", "it has heard")
+    stopped_at = time.monotonic()
+    code = crew.end()
+    took = time.monotonic() - stopped_at
+    left = site.unfinished(running + waiting)
+    site.start(slots=4)
+    site.until_final()
+
+    assert code == 128 + signal.SIGTERM
+    assert took < 3.0
+    assert {(job.state, job.halts, job.losses) for job in left} == {(QUEUED, 0, 0)}
+    assert_sound(site)
+
+
+# --- abort ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["checked", "anap", "inap"])
+def test_an_abort_from_another_process_ends_a_job(site: Site, tell: Tell, task: str) -> None:
+    crew = site.start()
+    (worker,) = crew.workers()
+    (job_id,) = site.add(task, {"seconds": 30})
+    site.until_begun(job_id)
+
+    took = seconds_until_aborted(site, job_id)
+
+    tell(f"{task} aborted after {took:.2f} s")
+    assert took < ABORTED_WITHIN
+    assert (site.job(job_id).state, site.job(job_id).reason) == (ABORTED, Reason.ABORTED)
+    assert site.events(job_id, Kind.HALTED) == []
+    assert [each.id for each in crew.workers()] == [worker.id]
+    assert_sound(site)
+
+
+def test_a_thread_that_will_not_end_costs_the_worker_but_is_aborted_and_not_halted(site: Site, tell: Tell) -> None:
+    crew = site.start(slots=4)
+    (worker,) = crew.workers()
+    neighbours = (
+        site.add("nap", {"seconds": 3.5}) + site.add("anap", {"seconds": 3.5}) + site.add("inap", {"seconds": 3.5})
+    )
+    (job_id,) = site.add("stubborn")
+    site.until_begun(job_id, *neighbours)
+
+    took = seconds_until_aborted(site, job_id)
+    later = site.add("nap", number=5)
+    until(lambda: not is_alive(worker.pid), "the worker has made room")
+    site.until_final()
+
+    tell(f"stubborn aborted after {took:.2f} s")
+    assert took < ABORTED_WITHIN
+    assert (site.job(job_id).state, site.job(job_id).halts) == (ABORTED, 0)
+    for job in site.storage.get_many(neighbours + later):
+        assert (job.state, job.attempts, job.halts, job.losses) == (COMPLETED, 1, 0, 0)
+    assert [each.id for each in crew.workers()] != [worker.id]
+    assert_sound(site)
+
+
+def test_twenty_running_jobs_aborted_in_a_row_are_all_aborted_and_none_halted(site: Site, tell: Tell) -> None:
+    site.start(workers=2, slots=10)
+    jobs = [site.add(("checked", "anap", "inap")[number % 3], {"seconds": 30})[0] for number in range(20)]
+    site.until_begun(*jobs)
+
+    asked_at = time.monotonic()
+    for job_id in jobs:
+        site.storage.abort([job_id])
+    site.until_final()
+    took = time.monotonic() - asked_at
+
+    tell(f"twenty aborted after {took:.2f} s")
+    assert took < ABORTED_WITHIN
+    assert {(job.state, job.halts, job.losses) for job in site.storage.get_many(jobs)} == {(ABORTED, 0, 0)}
+    assert_sound(site)
+
+
+def test_a_job_that_completes_while_it_is_asked_to_stop_is_completed_or_aborted_and_never_halted(site: Site) -> None:
+    site.start(workers=2, slots=5)
+    jobs = [site.add(("nap", "anap", "inap")[number % 3], {"seconds": 0.1})[0] for number in range(120)]
+
+    def abort_every_other() -> bool:
+        left = site.unfinished(jobs)
+        site.storage.abort([job.id for job in left if job.state in HELD][::2])
+        return not left
+
+    until(abort_every_other, "all are final")
+
+    states = {job.state for job in site.storage.get_many(jobs)}
+    assert states == {ABORTED, COMPLETED}
+    assert {job.halts for job in site.storage.get_many(jobs)} == {0}
+    assert_sound(site)

@@ -1,0 +1,180 @@
+"""Coroutines on the worker's loop: many at once, none beyond the slots, and nothing that they do ends the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from packhorse.job import Reason
+from packhorse.outcome import Completed, Failed, Outcome, Released, Stopped
+from packhorse.worker.executors.coroutine import CoroutineExecutor
+from packhorse.worker.finisher import Finisher
+from packhorse.worker.seat import Seat
+from packhorse.worker.slots import Slots
+from tests.children import until
+from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
+
+
+class Bench:
+    def __init__(self, slots: int) -> None:
+        self.slots = Slots(None, slots)
+        self.finisher = Finisher(lambda: None)
+        self.executor = CoroutineExecutor(self.slots, self.finisher, RESULT_LIMIT)
+        self.worker_stops: list[bool] = []
+
+    def seat(self, function: Callable[..., Any], name: str = "a") -> Seat:
+        return a_seat(a_job(name), task_of(function, "task"), worker_stops=self.worker_stops)
+
+    def outcome_of(self, seat: Seat) -> Outcome:
+        until(lambda: seat.is_settled and len(self.finisher), "it ends")
+        return dict(self.finisher.take_now(100))[seat]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench(2)
+    yield bench
+    if bench.executor._loop is not None:
+        loop = bench.executor.loop()
+        bench.executor.close()
+        until(loop.is_closed, "the loop ends")
+
+
+def test_no_more_run_at_once_than_there_are_slots(bench: Bench):
+    began: list[int] = []
+    gate = asyncio.Event()
+
+    async def task() -> None:
+        began.append(1)
+        await gate.wait()
+
+    seats = [bench.seat(task, str(number)) for number in range(5)]
+    bench.executor.start(seats)
+    until(lambda: len(began) == 2, "two begin")
+    in_line = len(bench.executor._line)
+    bench.executor.loop().call_soon_threadsafe(gate.set)
+    until(lambda: len(bench.finisher) == 5, "all end")
+
+    assert in_line == 3
+    assert [bench.slots.take(lambda slot: None) is not None for _ in range(2)] == [True, True]
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), type("Odd", (BaseException,), {})()], ids=repr)
+def test_nothing_that_a_task_raises_ends_the_loop(bench: Bench, error: BaseException):
+    async def bad() -> None:
+        raise error
+
+    async def good() -> str:
+        return "fine"
+
+    first, second = bench.seat(bad), bench.seat(good, "b")
+    bench.executor.start([first])
+    outcome = bench.outcome_of(first)
+    bench.executor.start([second])
+
+    assert isinstance(outcome, Failed)
+    assert isinstance(bench.outcome_of(second), Completed)
+
+
+def running(bench: Bench) -> Seat:
+    began = threading.Event()
+
+    async def task() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    seat = bench.seat(task)
+    bench.executor.start([seat])
+    assert began.wait(20)
+    return seat
+
+
+def test_an_aborted_task_is_cancelled(bench: Bench):
+    seat = running(bench)
+    seat.stop(Reason.ABORTED, "it was aborted")
+
+    assert bench.executor.stop(seat, hard=False) is True
+    outcome = bench.outcome_of(seat)
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.ran > 0
+
+
+def test_a_task_whose_worker_goes_is_handed_back(bench: Bench):
+    seat = running(bench)
+    bench.worker_stops.append(True)
+
+    bench.executor.stop(seat, hard=False)
+
+    assert isinstance(bench.outcome_of(seat), Released)
+
+
+def test_a_task_that_cancels_itself_has_failed(bench: Bench):
+    async def task() -> None:
+        raise asyncio.CancelledError
+
+    seat = bench.seat(task)
+    bench.executor.start([seat])
+    outcome = bench.outcome_of(seat)
+
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.summary() == "CancelledError: the task was cancelled from within"
+
+
+def test_a_task_that_is_cancelled_before_its_first_step_has_an_outcome(bench: Bench):
+    ran = []
+
+    async def task() -> None:
+        ran.append(True)
+
+    seat = bench.seat(task)
+    seat.stop(Reason.ABORTED, "it was aborted")
+
+    def both_at_once() -> None:
+        bench.executor._line_up([seat])
+        bench.executor._cancel(seat)
+
+    bench.executor.loop().call_soon_threadsafe(both_at_once)
+
+    assert isinstance(bench.outcome_of(seat), Stopped)
+    assert ran == []
+
+
+def test_a_coroutine_cannot_be_made_to_end_by_force(bench: Bench):
+    assert bench.executor.stop(running(bench), hard=True) is False
+
+
+def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
+    ran = []
+
+    async def task() -> None:
+        ran.append(True)
+
+    one, two = bench.seat(task, "a"), bench.seat(task, "b")
+    one.claim()
+    bench.executor.start([one, two])
+    until(lambda: two.is_settled, "the other ends")
+
+    assert ran == [True]
+    assert one.began_at is None
+
+
+def test_a_coroutine_waits_for_a_slot_that_a_thread_holds(bench: Bench):
+    taken = [bench.slots.take(lambda slot: None) for _ in range(2)]
+
+    async def task() -> None: ...
+
+    seats = [bench.seat(task, name) for name in "abc"]
+    bench.executor.start(seats)
+    until(lambda: bench.executor._waits, "they wait")
+    before = len(bench.finisher)
+
+    assert taken[0] is not None
+    bench.slots.give(taken[0])
+    until(lambda: len(bench.finisher) == 3, "all end, one after the other")
+
+    assert before == 0

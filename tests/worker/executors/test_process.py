@@ -1,0 +1,326 @@
+"""Isolated jobs in real children: what they say and come to is kept, and whatever happens to them stays theirs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse.event import Kind
+from packhorse.failure import Failure
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, Job, Reason
+from tests.children import until
+from tests.worker.running import OWNER, Running, descendants, file, is_alive
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+
+
+@pytest.fixture
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
+    """A worker that runs; `@pytest.mark.parametrize("worker", [[options]], indirect=True)` gives it options."""
+    running = Running(tmp_path, *getattr(request, "param", ()))
+    yield running.start()
+    running.close()
+
+
+def error_of(job: Job) -> str:
+    assert job.error is not None
+    return Failure.from_json(job.error).summary()
+
+
+# --- what comes out -------------------------------------------------------------------------------------------------
+
+
+def test_children_run_jobs_and_are_used_again(worker: Running):
+    one, two = worker.enqueue("isolated_pid"), worker.enqueue("isolated_coroutine", number=6)
+    first = worker.ended(one).result
+    number = worker.ended(two).result
+    again = [worker.ended(worker.enqueue("isolated_pid")).result for _ in range(3)]
+    here = worker.ended(worker.enqueue("pid")).result
+
+    assert number == "7"
+    assert first != here == str(worker.process.pid)
+    assert len({first, *again}) <= 2  # the two first jobs may each have got a child
+
+
+@pytest.mark.parametrize("worker", [["--max-jobs-per-child", 2]], indirect=True)
+def test_a_child_is_replaced_after_so_many_jobs(worker: Running):
+    pids = [worker.ended(worker.enqueue("isolated_pid")).result for _ in range(6)]
+
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] == pids[5]
+    assert len(set(pids)) == 3
+
+
+def test_what_a_child_says_is_in_the_jobs_log(worker: Running):
+    job = worker.enqueue("speak")
+    ended = worker.ended(job)
+
+    assert worker.log(job) == [
+        "70 % most of it",
+        "one",
+        "two",
+        "odd \\udc80 text",
+        "to stderr",
+        "info shop: logged",
+        "told",
+        "100 %",
+        "no newline",
+    ]
+    assert (ended.progress, ended.progress_text) == (70, "most of it")
+
+
+def test_what_a_child_prints_is_shortened(worker: Running):
+    job = worker.enqueue("print_much", size=3_000_000)
+    worker.ended(job)
+
+    (line,) = worker.log(job)
+    assert len(line) <= 10_001
+
+
+def test_an_error_in_a_child_comes_with_its_traceback(worker: Running):
+    job = worker.ended(worker.enqueue("raise_error"))
+
+    assert job.state is DEAD
+    assert error_of(job) == "ValueError: in the child"
+    failure = Failure.from_json(job.error or "")
+    assert failure.place is not None
+    assert "jobs.py:" in failure.place
+    assert "packhorse/worker" not in (failure.traceback or "")
+
+
+def test_leaving_politely_is_a_failure_and_the_child_stays(worker: Running):
+    job = worker.ended(worker.enqueue("exit_politely"))
+
+    assert (job.state, job.halts) == (DEAD, 0)
+    assert error_of(job) == "SystemExit: 3"
+
+
+def test_an_isolated_job_may_enqueue_others(worker: Running):
+    result = worker.ended(worker.enqueue("enqueue_another")).result
+    assert result is not None
+
+    assert worker.ended(worker.app.get(result.strip('"'))).result == "3"
+
+
+# --- deaths ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_dies_halts_its_job_alone_and_too_often_kills_it(worker: Running):
+    neighbour = worker.enqueue("wait_for", path=str(worker.directory / "go"))
+    job = worker.enqueue("segfault")
+    ended = worker.ended(job)
+    (worker.directory / "go").touch()
+
+    assert (ended.state, ended.reason, ended.halts, ended.failures) == (DEAD, Reason.RUNNER_TIMEOUT, 2, 0)
+    assert "was killed by SIGSEGV" in error_of(ended)
+    assert [kind for kind in worker.kinds(job) if kind in (Kind.STARTED, Kind.HALTED, Kind.BROKEN)] == [
+        Kind.STARTED,
+        Kind.HALTED,
+        Kind.STARTED,
+        Kind.BROKEN,
+    ]
+    assert worker.ended(neighbour).result == '"done"'
+    assert worker.process.poll() is None
+
+
+def test_the_exit_code_of_a_child_is_told(worker: Running):
+    job = worker.ended(worker.enqueue("exit_hard", code=42))
+
+    assert (job.state, job.halts) == (DEAD, 1)
+    assert error_of(job).endswith("ended with exit code 42")
+
+
+def test_a_job_that_takes_too_much_memory_is_ended(worker: Running):
+    job = worker.ended(worker.enqueue("hog", mebibytes=160))
+
+    assert (job.state, job.failures, job.halts) == (DEAD, 1, 0)
+    assert error_of(job).startswith("MemoryLimit: it held ")
+    assert error_of(job).endswith("its limit is 100,663,296")
+
+
+def test_a_plain_function_with_a_time_limit_is_isolated_and_ended(worker: Running):
+    job = worker.ended(worker.enqueue("too_slow"))
+
+    assert (job.state, job.reason) == (ABORTED, Reason.JOB_TIMEOUT)
+    assert error_of(job) == "Timeout: it ran for longer than 0.2 s"
+
+
+# --- aborts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["clean_up", "clean_up_coroutine"])
+def test_an_aborted_child_may_clean_up(worker: Running, task: str):
+    began, cleaned = worker.directory / "began", worker.directory / "cleaned"
+    job = worker.enqueue(task, began=str(began), cleaned=str(cleaned))
+    file(began)
+
+    worker.abort(job)
+    worker.abort(job)  # a foreman says it again and again; that must not disturb the cleaning up
+    ended = worker.ended(job)
+
+    assert (ended.state, ended.reason, ended.failures, ended.halts) == (ABORTED, Reason.ABORTED, 0, 0)
+    assert cleaned.exists()
+
+
+def test_a_child_that_heeds_its_check_in_is_aborted_too(worker: Running):
+    began = worker.directory / "began"
+    job = worker.enqueue("heed", began=str(began))
+    file(began)
+
+    worker.abort(job)
+    ended = worker.ended(job)
+
+    assert (ended.state, ended.result) == (ABORTED, None)
+
+
+def test_a_child_that_is_deaf_is_killed_after_the_grace(worker: Running):
+    began = worker.directory / "began"
+    job = worker.enqueue("deaf", began=str(began))
+    file(began)
+
+    worker.abort(job)
+    ended = worker.ended(job)
+
+    assert (ended.state, ended.reason, ended.halts) == (ABORTED, Reason.ABORTED, 0)
+    assert Kind.HALTED not in worker.kinds(job)
+    assert worker.process.poll() is None
+
+
+def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: Running):
+    began = worker.directory / "began"
+    job = worker.enqueue("heed", began=str(began))
+    file(began)
+    (told,) = set(descendants(worker.process.pid)) - {_nursery(worker)}
+    worker.abort(job)
+    worker.ended(job)
+
+    pids = {worker.ended(worker.enqueue("isolated_pid")).result for _ in range(3)}
+
+    assert str(told) not in pids
+    until(lambda: not is_alive(told), "the child ends")
+
+
+# --- nobody is left behind ------------------------------------------------------------------------------------------
+
+
+def _nursery(worker: Running) -> int:
+    (nursery,) = [pid for pid in descendants(worker.process.pid) if os.getpgid(pid) == worker.process.pid]
+    return nursery
+
+
+def _with_grandchild(worker: Running, then: str) -> tuple[int, int]:
+    path = worker.directory / "pids"
+    worker.enqueue("have_child", path=str(path), then=then)
+    child, grandchild = file(path).read_text().split()
+    return int(child), int(grandchild)
+
+
+def test_what_a_killed_child_had_started_is_killed_too(worker: Running):
+    _, grandchild = _with_grandchild(worker, "die")
+
+    until(lambda: not is_alive(grandchild), "the grandchild ends")
+
+
+def test_what_an_aborted_child_had_started_is_killed_too(worker: Running):
+    path = worker.directory / "pids"
+    job = worker.enqueue("have_child", path=str(path), then="wait")
+    _, grandchild = map(int, file(path).read_text().split())
+
+    worker.abort(job)
+    worker.ended(job)
+
+    until(lambda: not is_alive(grandchild), "the grandchild ends")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_that_is_killed_leaves_nobody_behind(worker: Running, number: int):
+    child, grandchild = _with_grandchild(worker, "wait")
+    everybody = {*descendants(worker.process.pid), child, grandchild}
+
+    worker.process.send_signal(number)
+    worker.process.wait(20)
+
+    until(lambda: not any(is_alive(pid) for pid in everybody), "everybody ends")
+    assert len(everybody) >= 3
+
+
+@pytest.mark.parametrize("order", ["drain", "quit", "hang up"])
+def test_a_worker_that_ends_in_order_leaves_nobody_behind(worker: Running, order: str):
+    pid = worker.ended(worker.enqueue("isolated_pid")).result
+    everybody = descendants(worker.process.pid)
+
+    if order == "hang up":
+        worker.channel.hang_up()
+    else:
+        worker.tell({"do": order})
+    code, err = worker.wait()
+
+    assert (code, err) == (0, "")
+    assert int(pid or 0) in everybody
+    assert not any(is_alive(pid) for pid in everybody)
+
+
+def test_quitting_hands_an_isolated_job_back_uncounted(worker: Running):
+    began = worker.directory / "began"
+    job = worker.enqueue("deaf", began=str(began))
+    file(began)
+
+    worker.tell({"do": "quit"})
+
+    assert worker.wait()[0] == 0
+    stored = worker.job(job)
+    assert (stored.state, stored.halts, stored.failures, stored.losses) == (QUEUED, 0, 0, 0)
+
+
+@pytest.mark.parametrize("worker", [["--stop-grace", 0.05]], indirect=True)
+def test_a_child_that_outlasts_the_grace_of_a_drain_may_clean_up_and_is_handed_back(worker: Running):
+    began, cleaned = worker.directory / "began", worker.directory / "cleaned"
+    job = worker.enqueue("clean_up", began=str(began), cleaned=str(cleaned))
+    file(began)
+
+    worker.tell({"do": "drain"})
+
+    assert worker.wait()[0] == 0
+    assert cleaned.exists()
+    stored = worker.job(job)
+    assert (stored.state, stored.halts, stored.failures, stored.losses) == (QUEUED, 0, 0, 0)
+
+
+def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Running):
+    go = worker.directory / "go"
+    neighbour = worker.enqueue("wait_for", path=str(worker.directory / "done"))
+    job = worker.enqueue("kill_the_nursery", wait_for=str(go))
+    until(lambda: worker.state(job) is not QUEUED and worker.state(neighbour) is not QUEUED, "both begin")
+    until(lambda: len(worker.board.running()) == 2, "both are on the board")
+    children = descendants(worker.process.pid)
+
+    go.touch()
+    until(lambda: any(one["say"] == "condemned" for one in worker.said), "it is condemned")
+    until(lambda: not any(is_alive(pid) for pid in children), "the children end")
+    (worker.directory / "done").touch()
+    code, err = worker.wait()
+
+    assert code == 70
+    assert "the nursery of isolated jobs has died; this worker will be replaced" in err
+    assert worker.state(neighbour) is COMPLETED
+    assert worker.job(job).halts == 1
+    assert worker.state(job) is QUEUED
+    assert OWNER not in [one.id for one in worker.storage.workers()]
+
+
+@pytest.mark.parametrize("worker", [["--concurrency", 1]], indirect=True)
+def test_an_isolated_job_that_has_not_begun_is_aborted_without_a_child(worker: Running):
+    began = worker.directory / "began"
+    first = worker.enqueue("deaf", began=str(began))
+    file(began)
+    waiting = worker.enqueue("isolated_pid")
+
+    worker.storage.abort([waiting.id])
+    ended = worker.ended(waiting)
+
+    assert (ended.state, ended.attempts) == (ABORTED, 0)
+    assert worker.state(first) is not RESERVED or worker.board.running() == [first.id]

@@ -1,0 +1,116 @@
+"""Threads: as many as are needed, never more than slots, and they stay."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from packhorse.worker.executors.thread import ThreadExecutor
+from packhorse.worker.finisher import Finisher
+from packhorse.worker.seat import Seat
+from packhorse.worker.slots import Slots
+from tests.children import until
+from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
+
+
+class Bench:
+    """An executor whose jobs wait for a gate."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = Slots(None, slots)
+        self.finisher = Finisher(lambda: None)
+        self.executor = ThreadExecutor(self.slots, self.finisher, RESULT_LIMIT)
+        self.gate = threading.Event()
+        self.began: list[str] = []
+        self.task = task_of(self.wait, "wait")
+
+    def wait(self, name: str) -> None:
+        self.began.append(name)
+        self.gate.wait(20)
+
+    def seats(self, *names: str) -> list[Seat]:
+        return [a_seat(a_job(name, f'{{"name":"{name}"}}'), self.task) for name in names]
+
+    @property
+    def threads(self) -> int:
+        return len(self.executor._threads)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench(3)
+    yield bench
+    bench.gate.set()
+    bench.executor.close()
+    for thread in bench.executor._threads:
+        thread.join(20)
+
+
+def test_no_job_no_thread(bench: Bench):
+    assert bench.threads == 0
+
+
+def test_each_job_gets_a_thread_at_once_until_there_are_no_more_slots(bench: Bench):
+    counts = []
+    for name in "abcde":
+        bench.executor.start(bench.seats(name))
+        counts.append(bench.threads)
+    until(lambda: len(bench.began) == 3, "three begin")
+
+    assert counts == [1, 2, 3, 3, 3]
+    bench.gate.set()
+    until(lambda: len(bench.finisher) == 5, "all end")
+    assert sorted(bench.began) == ["a", "b", "c", "d", "e"]
+
+
+def test_threads_stay_for_the_next_jobs(bench: Bench):
+    bench.gate.set()
+    for name in "abcdef":
+        bench.executor.start(bench.seats(name))
+        until(lambda: not bench.executor._unfinished, "it ends")
+
+    assert bench.threads == 1
+    assert len(bench.finisher) == 6
+
+
+def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
+    one, two = bench.seats("a", "b")
+    one.claim()
+
+    bench.executor.start([one, two])
+    until(lambda: bench.began, "the other begins")
+
+    assert bench.began == ["b"]
+    assert one.began_at is None
+
+
+def test_jobs_wait_for_slots_that_others_hold(bench: Bench):
+    slots = [bench.slots.take(lambda slot: None) for _ in range(3)]
+    bench.executor.start(bench.seats("a"))
+    until(lambda: bench.slots._waiting, "it waits")
+    before = list(bench.began)
+
+    assert slots[0] is not None
+    bench.slots.give(slots[0])
+    until(lambda: bench.began, "it begins")
+
+    assert before == []
+
+
+def test_a_thread_cannot_be_made_to_end(bench: Bench):
+    (seat,) = bench.seats("a")
+
+    assert bench.executor.stop(seat, hard=False) is True
+    assert bench.executor.stop(seat, hard=True) is False
+
+
+def test_threads_end_when_the_executor_closes(bench: Bench):
+    bench.gate.set()
+    bench.executor.start(bench.seats("a", "b"))
+    until(lambda: len(bench.finisher) == 2, "they end")
+
+    bench.executor.close()
+
+    until(lambda: not any(thread.is_alive() for thread in bench.executor._threads), "the threads end")

@@ -1,0 +1,142 @@
+"""A worker in a process of its own, as a foreman would have it: a channel, a board, and orders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from packhorse.app import Packhorse
+from packhorse.board import Board
+from packhorse.channel import Channel
+from packhorse.event import Kind
+from packhorse.job import FINAL, Job, State
+from packhorse.job_handle import JobHandle
+from packhorse.storage import open_storage
+from packhorse.storage.records import EventFilter
+from tests.children import ROOT, until
+
+OWNER = "ann"
+
+
+class Running:
+    """One worker of `tests.worker.jobs`, or of another target, on a SQLite file in `directory`."""
+
+    def __init__(self, directory: Path, *options: object, target: str = "tests.worker.jobs:app", **env: str) -> None:
+        self.directory = directory
+        self.url = f"sqlite:///{directory / 'jobs.db'}"
+        self.storage = open_storage(self.url)
+        self.app = Packhorse(self.storage)
+        self.board = Board.create(directory / "board", 10)
+        self.said: list[dict[str, Any]] = []
+        self._target, self._options, self._env = target, options, env
+        self.process: subprocess.Popen[str]
+        self.channel: Channel
+
+    def start(self) -> Running:
+        self.channel, theirs = Channel.pair()
+        words = ["--url", self.url, "--id", OWNER, "--channel", theirs.fileno(), "--board", self.board.path]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "packhorse.worker", self._target, *map(str, words), *map(str, self._options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[theirs.fileno()],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PACKHORSE_ABORT_GRACE": "0.5", **self._env},
+            start_new_session=True,
+        )
+        theirs.close()
+        threading.Thread(target=self._listen, daemon=True).start()
+        return self
+
+    def _listen(self) -> None:
+        self.said.extend(self.channel.receive())
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, task: str, **args: Any) -> JobHandle[Any]:
+        """With the options of the task, as a program that has it would."""
+        from tests.worker import jobs
+
+        registered = jobs.app.registry.get(task).options
+        options = {name: getattr(registered, name) for name in ("max_attempts", "max_halts", "backoff")}
+        return self.app.enqueue(task, args, **options)
+
+    def job(self, job: JobHandle[Any]) -> Job:
+        stored = self.storage.get(job.id)
+        assert stored is not None
+        return stored
+
+    def ended(self, job: JobHandle[Any]) -> Job:
+        until(lambda: self.job(job).state in FINAL, f"{job.task} ends")
+        return self.job(job)
+
+    def state(self, job: JobHandle[Any]) -> State:
+        return self.job(job).state
+
+    def kinds(self, job: JobHandle[Any]) -> list[Kind]:
+        return [event.kind for event in self.storage.events(EventFilter(job_id=job.id))]
+
+    def log(self, job: JobHandle[Any]) -> list[str]:
+        return [line.message for line in self.storage.log_lines(job.id)]
+
+    def abort(self, job: JobHandle[Any]) -> None:
+        """As an operator does, and then the foreman hands it on."""
+        self.storage.abort([job.id])
+        self.tell({"do": "stop", "job_id": job.id, "owner": OWNER, "fence": self.job(job).fence, "reason": "ABORTED"})
+
+    # --- the process ----------------------------------------------------------------------------------------------
+
+    def tell(self, message: dict[str, Any]) -> None:
+        assert self.channel.send(message)
+
+    def wait(self) -> tuple[int, str]:
+        """Its exit code, and what it wrote to stderr."""
+        _, err = self.process.communicate(timeout=20)
+        return self.process.returncode, err
+
+    def close(self) -> None:
+        self.app.close()
+        if hasattr(self, "process"):
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGKILL)
+            self.process.communicate(timeout=20)
+            self.channel.socket.shutdown(2)
+            self.channel.close()
+        self.board.close()
+
+
+def file(path: Path) -> Path:
+    """The file, once it is there."""
+    until(path.exists, f"{path.name} is there")
+    return path
+
+
+def is_alive(pid: int) -> bool:
+    """Is there such a process, and not only its remains?"""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def descendants(pid: int) -> list[int]:
+    """Everybody below this process."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and parent_of(int(path.name)) == pid:
+            found += [int(path.name), *descendants(int(path.name))]
+    return found
+
+
+def parent_of(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None

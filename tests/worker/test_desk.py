@@ -1,0 +1,959 @@
+"""The desk with real executors: everything that is reserved is run, ended, or handed back, and written down once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from packhorse.answer import Retry
+from packhorse.board import Board
+from packhorse.clock import SECOND
+from packhorse.context import current_job
+from packhorse.event import Kind
+from packhorse.failure import Failure
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason
+from packhorse.job_handle import JobHandle
+from packhorse.storage.records import LogKind, WorkerInfo
+from packhorse.worker import desk as desk_module
+from tests.worker.conftest import Works
+
+DEADLINE = 20
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+def test_threads_and_coroutines_run_side_by_side(works: Works):
+    @works.app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @works.app.task
+    async def multiply(a: int, b: int) -> int:
+        await asyncio.sleep(0)
+        return a * b
+
+    @works.app.task(retries=0)
+    def fail() -> None:
+        raise ValueError("no")
+
+    works.open()
+    sums = works.app.enqueue_many([add.call(number, 1) for number in range(30)])
+    products = works.app.enqueue_many([multiply.call(number, 2) for number in range(30)])
+    failed = works.app.enqueue_many([fail.call() for _ in range(10)])
+
+    works.finish(*sums, *products, *failed)
+
+    assert [works.job(job).result for job in sums] == [str(number + 1) for number in range(30)]
+    assert [works.job(job).result for job in products] == [str(number * 2) for number in range(30)]
+    assert {works.state(job) for job in failed} == {DEAD}
+    assert (works.worker.desk.done, works.worker.desk.failed) == (70, 10)
+    assert works.worker.desk.seats == {}
+
+
+def test_a_failed_job_is_tried_again_until_it_works(works: Works):
+    tries: list[int] = []
+
+    @works.app.task(retries=3, backoff=0)
+    def flaky() -> str:
+        tries.append(current_job().attempt)
+        if len(tries) < 3:
+            raise ConnectionError("not yet")
+        return "at last"
+
+    works.open()
+    (job,) = works.finish(flaky.enqueue())
+
+    assert (job.state, job.result, job.failures) == (COMPLETED, '"at last"', 2)
+    assert tries == [1, 2, 3]
+
+
+def test_whatever_is_mixed_no_more_jobs_run_at_once_than_there_are_slots(works: Works):
+    running, most, lock = 0, 0, threading.Lock()
+
+    def come_and_go(by: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += by
+            most = max(most, running)
+
+    @works.app.task
+    def plain() -> None:
+        come_and_go(1)
+        time.sleep(0.001)
+        come_and_go(-1)
+
+    @works.app.task
+    async def coroutine() -> None:
+        come_and_go(1)
+        await asyncio.sleep(0.001)
+        come_and_go(-1)
+
+    works.open(concurrency=3)
+    works.fill_buffer()
+    calls = [task.call() for _ in range(40) for task in (plain, coroutine)]
+
+    works.finish(*works.app.enqueue_many(calls))
+
+    assert most == 3
+
+
+def test_a_thousand_slow_coroutines_run_at_once(works: Works):
+    number, running, everybody = 1_000, 0, asyncio.Event()
+
+    @works.app.task
+    async def slow() -> None:
+        nonlocal running
+        running += 1
+        if running == number:
+            everybody.set()
+        await everybody.wait()
+
+    works.open(concurrency=number)
+    jobs = works.app.enqueue_many([slow.call() for _ in range(number)])
+
+    works.until(lambda: works.app.count(state="completed") == number)
+
+    assert running == number
+    assert len(jobs) == number
+
+
+def test_a_job_whose_task_is_unknown_here_waits_for_others(works: Works, caplog: pytest.LogCaptureFixture):
+    @works.app.task(queue="mail")
+    def known() -> None: ...
+
+    works.open()
+    stranger = works.app.enqueue("stranger", known=False, queue="mail")
+    friend = known.enqueue()
+
+    works.finish(friend)
+    works.until(lambda: works.state(stranger) is SCHEDULED)
+
+    job = works.job(stranger)
+    assert (job.attempts, job.failures, job.snoozes) == (0, 0, 0)
+    assert "there is no task 'stranger'" in caplog.text
+
+
+# --- when it asks, and how it sleeps --------------------------------------------------------------------------------
+
+
+def test_a_new_job_wakes_an_idle_worker(works: Works):
+    @works.app.task
+    def task() -> None: ...
+
+    works.run()
+    works.until(lambda: any(one["say"] == "report" for one in works.said))
+    works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
+
+    enqueued_at = time.monotonic()
+    job = task.enqueue()
+    works.until(lambda: works.state(job) is COMPLETED)
+
+    assert time.monotonic() - enqueued_at < 0.9  # polling alone would take up to a second
+
+
+def test_a_job_that_falls_due_is_not_slept_over(works: Works):
+    @works.app.task
+    def task() -> None: ...
+
+    job = task.enqueue_in(0.4)
+    works.run()
+    works.until(lambda: works.state(job) is COMPLETED)
+
+    stored = works.job(job)
+    assert stored.first_queued_at is not None
+    assert stored.first_queued_at - stored.created_at < 0.9 * SECOND  # the next poll would have come after a second
+
+
+def test_an_idle_worker_asks_seldom(works: Works):
+    @works.app.task
+    def task() -> None: ...
+
+    works.run()
+    works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
+    works.shaky.calls.clear()
+    time.sleep(1.0)
+
+    assert len(works.shaky.calls) <= 5
+
+
+def test_nothing_is_taken_while_the_foremans_heartbeats_do_not_get_through(
+    works: Works, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+):
+    @works.app.task
+    def task() -> None: ...
+
+    board = Board.create(tmp_path / "board", 4)
+    works.open(board=board, limits={"lease": 15.0})
+    age = 12.5
+    monkeypatch.setattr(board, "beat_age", lambda: age)
+    job = task.enqueue()
+
+    for _ in range(5):
+        works.worker.desk.turn(0.01)
+    meanwhile = works.state(job)
+    age = 0.0
+    works.finish(job)
+
+    assert meanwhile is QUEUED
+    assert board.running() == []
+
+
+def test_a_short_lease_lets_jobs_begin_too(works: Works, tmp_path: Any):
+    @works.app.task
+    def task() -> None: ...
+
+    works.open(board=Board.create(tmp_path / "board", 4), limits={"lease": 5.0})
+
+    (job,) = works.finish(task.enqueue())
+
+    assert job.state is COMPLETED
+
+
+def test_what_has_not_begun_is_handed_back_when_the_heartbeats_stop(
+    works: Works, gate: threading.Event, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, hurried: None
+):
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    board = Board.create(tmp_path / "board", 1)
+    works.open(1, board=board)
+    works.fill_buffer()
+    running, waiting = task.enqueue(), task.enqueue()
+    works.until(lambda: works.state(waiting) is RESERVED and board.running() == [running.id])
+
+    monkeypatch.setattr(board, "beat_age", lambda: 60.0)
+    works.until(lambda: works.state(waiting) is QUEUED)
+
+    assert works.state(running) is not QUEUED
+
+
+# --- looking after the seats ----------------------------------------------------------------------------------------
+
+
+def test_a_short_job_costs_no_write_of_its_start(works: Works):
+    @works.app.task
+    def short() -> None: ...
+
+    works.open()
+    job = short.enqueue()
+    works.finish(job)
+
+    assert "start" not in works.shaky.calls
+    assert works.kinds(job) == [Kind.ADDED, Kind.RESERVED, Kind.STARTED, Kind.COMPLETED]
+
+
+def test_a_long_job_is_marked_as_running(works: Works, gate: threading.Event, hurried: None):
+    @works.app.task
+    def long() -> None:
+        gate.wait(DEADLINE)
+
+    works.open()
+    job = long.enqueue()
+
+    works.until(lambda: works.state(job) is RUNNING)
+    gate.set()
+    works.finish(job)
+
+    assert works.job(job).attempts == 1
+    assert works.kinds(job).count(Kind.STARTED) == 1
+
+
+def test_a_task_that_takes_long_is_marked_before_it_runs(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "LONG_TASK", 0.0)
+    seen = []
+
+    @works.app.task
+    def task() -> None:
+        seen.append(works.storage.get(current_job().id).state)  # type: ignore[union-attr]
+        time.sleep(0.001)
+
+    works.open(1)
+    works.finish(task.enqueue())
+    works.finish(task.enqueue())
+
+    assert seen == [RESERVED, RUNNING]
+
+
+def test_a_job_that_was_lost_before_is_marked_before_it_runs(works: Works):
+    seen = []
+
+    @works.app.task
+    def task() -> None:
+        job = works.storage.get(current_job().id)
+        assert job is not None
+        seen.append((job.state, job.losses))
+
+    job = task.enqueue()
+    works.storage.join(WorkerInfo("bob"))
+    works.storage.reserve("bob", {"task": 1}, 1)
+    works.storage.rescue_owner("bob", why="it died")
+    works.open()
+
+    works.finish(job)
+
+    assert seen == [(RUNNING, 1)]
+
+
+def test_what_a_job_says_is_written_while_it_runs(works: Works, gate: threading.Event, hurried: None):
+    @works.app.task
+    def task() -> None:
+        job = current_job()
+        job.checkin("sending")
+        job.progress(40, "rendering")
+        job.log("template ok")
+        gate.wait(DEADLINE)
+
+    works.open()
+    job = task.enqueue()
+
+    works.until(lambda: "template ok" in works.log(job))
+    stored = works.job(job)
+    gate.set()
+    works.finish(job)
+
+    assert (stored.checkin, stored.progress, stored.progress_text) == ("sending", 40, "rendering")
+    assert sorted(works.log(job)) == ["40 % rendering", "sending", "template ok"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_the_last_words_before_the_end_are_written_too(works: Works, kind: str):
+    def say() -> None:
+        job = current_job()
+        job.log("almost")
+        job.progress(100, "all of it")
+        job.checkin("done")
+
+    async def asay() -> None:
+        say()
+
+    task = works.app.task(say if kind == "thread" else asay, name="task")
+    works.open()
+    job = task.enqueue()
+    works.finish(job)
+
+    stored = works.job(job)
+    assert (stored.checkin, stored.progress, stored.progress_text) == ("done", 100, "all of it")
+    assert sorted(works.log(job)) == ["100 % all of it", "almost", "done"]
+
+
+def test_an_error_is_the_last_line_of_the_log(works: Works):
+    @works.app.task(retries=0)
+    def task() -> None:
+        current_job().log("so far so good")
+        raise ValueError("no such address")
+
+    works.open()
+    job = task.enqueue()
+    works.finish(job)
+
+    lines = works.storage.log_lines(job.id)
+    assert [(line.kind, line.message) for line in lines] == [
+        (LogKind.LOG, "so far so good"),
+        (LogKind.ERROR, "ValueError: no such address"),
+    ]
+
+
+def test_a_log_grows_no_longer_than_the_setting_says(storage: Any):
+    from packhorse.app import Packhorse
+
+    with Packhorse(storage, keep_log_lines=3) as app:
+        works = Works(app, storage)
+
+        @app.task
+        def task() -> None:
+            for number in range(10):
+                current_job().log(str(number))
+
+        works.open()
+        job = task.enqueue()
+        works.finish(job)
+        works.close()
+
+        assert works.log(job)[-2:] == ["8", "9"]
+        assert len(works.log(job)) <= 4
+
+
+def test_jobs_that_wait_here_behind_a_slow_one_are_handed_back(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch, hurried: None
+):
+    monkeypatch.setattr(desk_module, "HOARD_LIMIT", 0.05)
+
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    works.open(1)
+    works.fill_buffer()
+    jobs = [task.enqueue() for _ in range(5)]
+    works.until(lambda: works.app.count(state="reserved") + works.app.count(state="running") == 5)
+
+    works.until(lambda: works.app.count(state="queued") == 4)
+    for _ in range(10):
+        works.worker.desk.turn(0.01)
+    left = works.app.count(state="queued")
+    works.storage.join(WorkerInfo("bob"))
+    taken = works.storage.reserve("bob", {"task": 1}, 10)
+
+    assert left == 4  # and not reserved again at once
+    assert {job.id for job in taken} == {job.id for job in jobs[1:]}
+    assert all((job.attempts, job.losses) == (0, 0) for job in taken)
+
+
+# --- ending jobs ----------------------------------------------------------------------------------------------------
+
+
+def abort(works: Works, job: JobHandle[Any], reason: Reason = Reason.ABORTED) -> None:
+    """As an operator does, and then the foreman hands it on."""
+    works.storage.abort([job.id])
+    stored = works.job(job)
+    works.worker.desk.stop_job(job.id, stored.fence, reason)
+
+
+def test_an_aborted_job_that_has_not_begun_never_begins(works: Works, gate: threading.Event):
+    began = []
+
+    @works.app.task
+    def task(number: int) -> None:
+        began.append(number)
+        gate.wait(DEADLINE)
+
+    works.open(1)
+    works.fill_buffer()
+    running, waiting = task.enqueue(1), task.enqueue(2)
+    works.until(lambda: works.state(waiting) is RESERVED and began)
+
+    abort(works, waiting)
+    (ended,) = works.finish(waiting)
+    gate.set()
+    works.finish(running)
+
+    assert (ended.state, ended.reason, ended.attempts) == (ABORTED, Reason.ABORTED, 0)
+    assert began == [1]
+
+
+def test_an_aborted_thread_is_asked_by_its_check_in(works: Works):
+    began = threading.Event()
+
+    @works.app.task
+    def task() -> str:
+        began.set()
+        while not current_job().checkin():
+            time.sleep(0.001)
+        return "as you wish"
+
+    works.open()
+    job = task.enqueue()
+    works.until(began.is_set)
+
+    abort(works, job)
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.reason, ended.result) == (ABORTED, Reason.ABORTED, None)
+    assert works.worker._condemned is None
+
+
+def test_an_abort_is_learnt_from_a_check_in_alone(works: Works, hurried: None):
+    @works.app.task
+    def task() -> None:
+        count = 0
+        while not current_job().checkin(f"step {count}"):
+            count += 1
+            time.sleep(0.001)
+
+    works.open()
+    job = task.enqueue()
+    works.until(lambda: works.job(job).checkin is not None)
+
+    works.storage.abort([job.id])
+
+    assert works.finish(job)[0].state is ABORTED
+
+
+def test_an_aborted_coroutine_is_cancelled_and_cleans_up(works: Works):
+    began, cleaned = threading.Event(), threading.Event()
+
+    @works.app.task
+    async def task() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+
+    works.open()
+    job = task.enqueue()
+    works.until(began.is_set)
+
+    abort(works, job)
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.reason, ended.failures) == (ABORTED, Reason.ABORTED, 0)
+    assert cleaned.is_set()
+
+
+def test_a_coroutine_that_is_told_again_and_again_cleans_up_in_peace(works: Works):
+    began = threading.Event()
+    cleaned = []
+
+    @works.app.task
+    async def task() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.03)
+            cleaned.append(True)
+
+    works.open(limits={"abort_grace": 10.0})
+    job = task.enqueue()
+    works.until(began.is_set)
+
+    abort(works, job)
+    for _ in range(3):
+        works.worker.desk.turn(0.005)
+        works.worker.desk.stop_job(job.id, works.job(job).fence, Reason.ABORTED)
+    works.finish(job)
+
+    assert cleaned == [True]
+
+
+def test_a_coroutine_that_is_stopped_before_its_first_step_ends_too(works: Works):
+    blocked, go_on = threading.Event(), threading.Event()
+
+    @works.app.task
+    async def blocker() -> None:
+        blocked.set()
+        go_on.wait(DEADLINE)  # holds the loop, so that what comes now comes at once
+
+    @works.app.task
+    async def task() -> None: ...
+
+    works.open(limits={"abort_grace": 10.0})
+    first = blocker.enqueue()
+    works.until(blocked.is_set)
+    job = task.enqueue()
+    works.until(lambda: works.state(job) is RESERVED)
+    seat = works.worker.desk.seats[job.id]
+    works.worker._coroutines.stop(seat, hard=False)
+    seat.stop(Reason.ABORTED, "it was aborted")
+
+    go_on.set()
+    ended, _ = works.finish(job, first)
+
+    assert ended.state is ABORTED
+    assert works.worker._condemned is None
+
+
+def test_a_stop_for_another_reservation_of_the_job_is_ignored(works: Works, gate: threading.Event):
+    @works.app.task
+    def task() -> str:
+        gate.wait(DEADLINE)
+        return str(current_job().should_stop)
+
+    works.open()
+    job = task.enqueue()
+    works.until(lambda: works.state(job) is not QUEUED and works.worker.desk.seats[job.id].began_at)
+
+    works.worker.desk.stop_job(job.id, works.job(job).fence + 1, Reason.ABORTED)
+    works.worker.desk.stop_job("nobody", 1, Reason.ABORTED)
+    works.worker.desk.turn(0.01)
+    gate.set()
+
+    assert works.finish(job)[0].result == '"False"'
+
+
+def test_a_coroutine_that_runs_too_long_is_cancelled_and_tried_again(works: Works):
+    tries = []
+
+    @works.app.task(timeout=0.05, retries=1, backoff=0)
+    async def task() -> str:
+        tries.append(current_job().attempt)
+        if len(tries) == 1:
+            await asyncio.sleep(60)
+        return "quick"
+
+    works.open()
+    (job,) = works.finish(task.enqueue())
+
+    assert (job.state, job.failures, tries) == (COMPLETED, 1, [1, 2])
+
+
+def test_the_last_attempt_that_runs_too_long_ends_the_job(works: Works):
+    @works.app.task(timeout=0.05, retries=0)
+    async def task() -> None:
+        await asyncio.sleep(60)
+
+    works.open()
+    job = task.enqueue()
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.reason) == (ABORTED, Reason.JOB_TIMEOUT)
+    assert works.log(job) == ["Timeout: it ran for longer than 0.05 s"]
+
+
+def test_a_job_that_does_not_check_in_is_ended(works: Works):
+    @works.app.task(idle_timeout=0.1, retries=0)
+    async def task() -> None:
+        job = current_job()
+        for _ in range(5):
+            await asyncio.sleep(0.04)
+            job.checkin()
+        await asyncio.sleep(60)
+
+    works.open()
+    job = task.enqueue()
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.reason) == (ABORTED, Reason.JOB_TIMEOUT)
+    assert works.log(job) == ["Timeout: it did not check in for 0.1 s"]
+
+
+def test_a_thread_that_heeds_its_timeout_is_tried_again(works: Works):
+    tries = []
+
+    @works.app.task(timeout=0.05, isolate=False, retries=1, backoff=60)
+    def task() -> str:
+        tries.append(True)
+        while not current_job().checkin():
+            time.sleep(0.001)
+        return "stopped"
+
+    works.open()
+    job = task.enqueue()
+    works.until(lambda: works.state(job) is RETRYING)
+
+    stored = works.job(job)
+    assert (stored.reason, stored.failures) == (Reason.JOB_TIMEOUT, 1)
+    assert works.worker._condemned is None
+
+
+def test_a_job_that_has_lived_too_long_is_ended_for_good(works: Works):
+    began = threading.Event()
+
+    @works.app.task(retries=3, total_timeout=60)
+    async def task() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    works.open()
+    job = task.enqueue()
+    works.until(began.is_set)
+
+    abort(works, job, Reason.JOB_TIMEOUT)
+    (ended,) = works.finish(job)
+
+    assert ended.state is ABORTED
+    assert ended.error is not None
+    assert Failure.from_json(ended.error).message == "it was not done within 60 s"
+
+
+def test_an_abort_that_was_asked_beats_a_failure(works: Works, gate: threading.Event):
+    began = threading.Event()
+
+    @works.app.task(retries=5, backoff=0)
+    def task() -> None:
+        began.set()
+        gate.wait(DEADLINE)
+        raise ValueError("and again")
+
+    works.open()
+    job = task.enqueue()
+    works.until(began.is_set)
+    works.storage.abort([job.id])
+    gate.set()
+
+    assert works.finish(job)[0].state is ABORTED
+
+
+def test_a_task_may_ask_for_another_attempt(works: Works):
+    @works.app.task(retries=1)
+    def task() -> Any:
+        return Retry("later", after=0) if current_job().attempt == 1 else "now"
+
+    works.open()
+
+    (job,) = works.finish(task.enqueue())
+
+    assert (job.state, job.result, job.failures) == (COMPLETED, '"now"', 1)
+
+
+# --- stubborn jobs --------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_will_not_end_is_given_up_and_its_worker_condemned(works: Works, gate: threading.Event):
+    began = threading.Event()
+
+    @works.app.task
+    def stubborn() -> None:
+        began.set()
+        gate.wait(DEADLINE)
+
+    works.open()
+    job = stubborn.enqueue()
+    works.until(began.is_set)
+
+    abort(works, job)
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.reason) == (ABORTED, Reason.ABORTED)
+    assert not gate.is_set()
+    assert works.worker.desk.takes_jobs is False
+    why = f"job {job.id} (stubborn) did not end within 0.1 s of being asked to"
+    assert works.said == [{"say": "condemned", "why": why}]
+
+
+def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threading.Event):
+    began, over = threading.Event(), threading.Event()
+
+    @works.app.task
+    def stubborn() -> str:
+        began.set()
+        gate.wait(DEADLINE)
+        over.set()
+        return "late"
+
+    works.open()
+    job = stubborn.enqueue()
+    works.until(began.is_set)
+    abort(works, job)
+    works.finish(job)
+
+    gate.set()
+    works.until(
+        lambda: over.is_set() and works.worker._threads._unfinished == works.worker._threads._unfinished.__class__()
+    )
+
+    assert len(works.worker.desk.finisher) == 0
+    assert works.job(job).result is None
+
+
+# --- the storage is away --------------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_kept_while_the_storage_is_away(
+    works: Works, gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.05)
+
+    @works.app.task
+    def task(number: int) -> int:
+        gate.wait(DEADLINE)
+        current_job().log(f"line {number}")
+        current_job().progress(number)
+        return number
+
+    works.open(3)
+    jobs = [task.enqueue(number) for number in range(3)]
+    works.until(lambda: len(works.worker.desk.seats) == 3)
+
+    works.shaky.is_away = True
+    gate.set()
+    works.until(lambda: len(works.worker.desk.finisher) == 3)
+    for _ in range(20):
+        works.worker.desk.turn(0.01)
+    held = len(works.worker.desk.finisher)
+    works.shaky.is_away = False
+    works.finish(*jobs)
+
+    assert held == 3
+    assert [works.job(job).result for job in jobs] == ["0", "1", "2"]
+    assert [works.job(job).progress for job in jobs] == [0, 1, 2]
+    assert all(f"line {number}" in works.log(job) for number, job in enumerate(jobs))
+    assert "the storage does not answer; 3 outcomes wait: the storage is away" in caplog.text
+
+
+def test_limits_hold_while_the_storage_is_away(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.05)
+    ended = threading.Event()
+
+    @works.app.task(timeout=0.2, retries=0)
+    async def task() -> None:
+        try:
+            while True:
+                current_job().log("on and on")
+                await asyncio.sleep(0.01)
+        finally:
+            ended.set()
+
+    works.open()
+    job = task.enqueue()
+    works.until(lambda: works.worker.desk.seats)
+    works.shaky.is_away = True
+
+    works.until(ended.is_set)
+    works.shaky.is_away = False
+
+    assert works.finish(job)[0].reason is Reason.JOB_TIMEOUT
+
+
+def test_an_idle_worker_survives_an_outage(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+
+    @works.app.task
+    def task() -> None: ...
+
+    works.open()
+    works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
+
+    works.shaky.is_away = True
+    for name in ("reserve", "next_due", "wait"):
+        works.shaky.is_away, works.shaky.fails = False, {name}
+        seen = len(works.shaky.calls)
+        works.until(lambda seen=seen, name=name: name in works.shaky.calls[seen:])
+    works.shaky.fails = set()
+
+    assert works.finish(task.enqueue())[0].state is COMPLETED
+
+
+def test_a_job_whose_start_cannot_be_written_is_handed_back(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "LONG_TASK", -1.0)
+    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+    ran = []
+
+    @works.app.task
+    def task() -> None:
+        ran.append(works.state(job))
+
+    works.open()
+    works.shaky.fails = {"start"}
+    job = task.enqueue()
+    works.until(lambda: works.kinds(job).count(Kind.READDED) >= 1)
+    meanwhile = list(ran)
+    works.shaky.fails = set()
+    works.finish(job)
+
+    assert meanwhile == []
+    assert ran == [RUNNING]
+
+
+def test_an_outcome_whose_answer_was_lost_counts_once(works: Works, gate: threading.Event):
+    @works.app.task
+    def task() -> str:
+        gate.wait(DEADLINE)
+        return "once"
+
+    works.open(1)
+    job = task.enqueue()
+    works.until(lambda: works.worker.desk.seats)
+    works.shaky.loses_answers = {"finish", "finish_and_reserve"}
+    gate.set()
+    works.finish(job)
+    works.until(lambda: not works.worker.desk.seats)
+
+    assert works.kinds(job).count(Kind.COMPLETED) == 1
+    assert works.worker.desk.done == 1
+
+
+def test_jobs_that_were_reserved_and_never_heard_of_are_found(works: Works):
+    @works.app.task
+    def task() -> None: ...
+
+    works.open()
+    jobs = [task.enqueue() for _ in range(3)]
+    works.shaky.loses_answers = {"reserve"}
+
+    ended = works.finish(*jobs)
+
+    assert [job.state for job in ended] == [COMPLETED] * 3
+    assert all(works.kinds(job).count(Kind.RESERVED) == 1 for job in jobs)
+
+
+def test_a_worker_with_a_thousand_kept_outcomes_takes_no_more(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("packhorse.worker.finisher.MOST_KEPT", 2)
+
+    @works.app.task
+    def task() -> None: ...
+
+    works.open(2)
+    task.enqueue()
+    task.enqueue()
+    works.until(lambda: works.worker.desk.seats)
+    works.shaky.fails = {"finish", "finish_and_reserve"}
+    later = task.enqueue()
+    works.until(lambda: works.worker.desk.finisher.is_full)
+    for _ in range(20):
+        works.worker.desk.turn(0.005)
+
+    assert works.state(later) is QUEUED
+
+
+# --- late outcomes --------------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_of_a_job_that_has_changed_hands_is_dropped_and_said(
+    works: Works, gate: threading.Event, caplog: pytest.LogCaptureFixture
+):
+    @works.app.task
+    def task() -> str:
+        gate.wait(DEADLINE)
+        return "late"
+
+    works.open()
+    job = task.enqueue()
+    works.until(lambda: works.worker.desk.seats)
+    works.storage.rescue_owner("ann", why="it seemed dead")
+    works.storage.join(WorkerInfo("ann"))
+    works.worker.desk.takes_jobs = False
+
+    gate.set()
+    works.until(lambda: not works.worker.desk.seats)
+
+    assert works.state(job) is QUEUED
+    assert f"job {job.id} has changed hands; what came of it here is dropped" in caplog.text
+    assert works.worker.desk.done == 0
+
+
+def test_a_job_that_changes_hands_before_it_begins_does_not_begin(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "LONG_TASK", -1.0)
+    ran = []
+
+    @works.app.task
+    def task() -> None:
+        ran.append(current_job().fence)
+
+    works.open()
+    start = works.storage.start
+
+    def rescued_meanwhile(tokens: Any) -> Any:
+        works.storage.rescue_owner("ann", why="it seemed dead")
+        works.storage.join(WorkerInfo("ann"))
+        monkeypatch.setattr(works.storage, "start", start)
+        return start(tokens)
+
+    monkeypatch.setattr(works.storage, "start", rescued_meanwhile)
+    (job,) = works.finish(task.enqueue())
+
+    assert ran == [job.fence]
+
+
+def test_everything_that_a_worker_says_of_a_job_carries_the_jobs_token(works: Works):
+    @works.app.task
+    def task() -> str:
+        job = current_job()
+        return f"{job.owner} {job.fence}"
+
+    works.open()
+    (job,) = works.finish(task.enqueue())
+
+    assert job.result == f'"ann {job.fence}"'
+
+
+def test_warnings_of_the_desk_go_to_the_programs_log_only(works: Works, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+
+    @works.app.task
+    def task() -> None:
+        logging.getLogger("packhorse.worker").warning("ours")
+
+    works.open()
+    job = task.enqueue()
+    works.finish(job)
+
+    assert works.log(job) == []

@@ -1,0 +1,130 @@
+"""The nursery's words about ends, and that a child never returns into it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from packhorse.worker.nursery import Exit, Nursery
+from tests.children import until
+from tests.worker.running import is_alive
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (0, "ended with exit code 0"),
+        (3 << 8, "ended with exit code 3"),
+        (signal.SIGSEGV, "was killed by SIGSEGV"),
+        (signal.SIGKILL, "was killed by SIGKILL (out of memory?)"),
+        (63, "was killed by 63"),
+    ],
+)
+def test_an_end_is_told_in_words(status: int, why: str):
+    assert Exit(1, status).why == why
+
+
+def echo(end: socket.socket) -> None:
+    """Says its number, then whatever it is told, and ends when it is told no more."""
+    end.sendall(str(os.getpid()).encode())
+    while data := end.recv(100):
+        if data == b"raise":
+            raise ValueError("as you wish")
+        end.sendall(data)
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the test runner may have threads; a worker has none yet
+        nursery = Nursery.start(echo)
+    yield nursery
+    nursery.close()
+
+
+def spawn(nursery: Nursery) -> tuple[socket.socket, int]:
+    ours, its = socket.socketpair()
+    ours.settimeout(20)
+    nursery.spawn(its)
+    its.close()
+    born = nursery.receive()
+    assert born is not None
+    assert int(ours.recv(100)) == born["born"]
+    return ours, born["born"]
+
+
+def test_a_child_is_forked_and_its_end_is_told(nursery: Nursery):
+    end, pid = spawn(nursery)
+    end.sendall(b"hello")
+    heard = end.recv(100)
+    end.close()
+
+    assert heard == b"hello"
+    assert nursery.receive() == {"exit": pid, "status": 0}
+
+
+def test_an_error_ends_the_child_alone(nursery: Nursery):
+    end, pid = spawn(nursery)
+    end.sendall(b"raise")
+    told = nursery.receive()
+    end.close()
+    other, _ = spawn(nursery)
+    other.close()
+
+    assert told == {"exit": pid, "status": 1 << 8}
+
+
+def test_a_child_leads_a_group_in_the_session_of_its_worker(nursery: Nursery):
+    end, pid = spawn(nursery)
+
+    assert os.getpgid(pid) == pid
+    assert os.getsid(pid) == os.getsid(0)
+    end.close()
+
+
+def test_a_signal_goes_through_the_nursery_and_only_to_its_own(nursery: Nursery):
+    end, pid = spawn(nursery)
+    nursery.kill(os.getpid(), signal.SIGKILL)
+    nursery.kill(pid, signal.SIGKILL)
+
+    assert nursery.receive() == {"exit": pid, "status": signal.SIGKILL}
+    end.close()
+
+
+def test_children_end_with_the_nursery(nursery: Nursery):
+    (one, first), (two, second) = spawn(nursery), spawn(nursery)
+
+    nursery.close()
+
+    until(lambda: not (is_alive(first) or is_alive(second)), "they end")
+    one.close()
+    two.close()
+
+
+def test_a_nursery_that_was_killed_is_gone_and_takes_no_orders(nursery: Nursery):
+    end, pid = spawn(nursery)
+    os.kill(nursery.pid, signal.SIGKILL)
+
+    assert nursery.receive() is None
+    nursery.kill(pid, signal.SIGTERM)
+    nursery.spawn(end)
+    until(lambda: not is_alive(pid), "its child ends too")
+    end.close()
+
+
+def test_nobody_but_its_worker_ends_a_nursery_with_a_polite_signal(nursery: Nursery):
+    first, _ = spawn(nursery)  # it is ready from here on
+    os.kill(nursery.pid, signal.SIGTERM)
+    os.kill(nursery.pid, signal.SIGINT)
+
+    second, _ = spawn(nursery)
+    first.close()
+    second.close()

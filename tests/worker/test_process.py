@@ -1,0 +1,465 @@
+"""A whole worker in a thread: how it begins, what it tells its foreman, and every way in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.context import current_job
+from packhorse.event import Kind, Subject
+from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RUNNING, Reason
+from packhorse.storage.records import EventFilter
+from packhorse.worker.process import CONDEMNED, is_isolated
+from tests.worker.conftest import Works
+from tests.worker.making import a_job, task_of
+
+DEADLINE = 20
+
+
+def said(works: Works, what: str) -> list[dict[str, Any]]:
+    return [one for one in works.said if one["say"] == what]
+
+
+def worker_kinds(works: Works) -> list[Kind]:
+    return [event.kind for event in works.storage.events(EventFilter(subject=Subject.WORKER))]
+
+
+# --- beginning ------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_joins_and_announces_its_tasks(works: Works):
+    @works.app.task(weight=3)
+    def mail() -> None: ...
+
+    @works.app.task(queue="mail")
+    def post() -> None: ...
+
+    works.run(7)
+    works.until(lambda: said(works, "online"))
+
+    (worker,) = works.storage.workers()
+    assert (worker.id, worker.queues, worker.concurrency) == ("ann", ["mail"], 7)
+    assert [task.name for task in works.storage.tasks() if task.announced_at] == ["mail", "post"]
+    (online,) = said(works, "online")
+    assert (online["tasks"], online["queues"]) == (["mail", "post"], {"mail": 3})
+
+
+def test_a_worker_serves_only_the_queues_that_it_was_given(works: Works):
+    @works.app.task
+    def wanted() -> None: ...
+
+    @works.app.task
+    def unwanted() -> None: ...
+
+    other, job = unwanted.enqueue(), wanted.enqueue()
+    works.run(queues=["wanted"])
+    works.until(lambda: works.state(job) is COMPLETED)
+
+    assert works.state(other) is QUEUED
+    assert works.storage.workers()[0].queues == ["wanted"]
+
+
+def test_a_worker_reports_what_it_does(works: Works, gate: threading.Event):
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    job = task.enqueue()
+    works.run(2)
+    works.until(lambda: any(report["busy"] for report in said(works, "report")))
+
+    report = said(works, "report")[-1]
+    (running,) = report["running"]
+    assert (report["busy"], report["slots"], report["done"], report["failed"]) == (1, 2, 0, 0)
+    assert report["rss"] > 1_000_000
+    assert (running["job_id"], running["task"]) == (job.id, "task")
+
+
+# --- ordered ends ---------------------------------------------------------------------------------------------------
+
+
+def test_in_a_burst_it_drains_everything_and_ends(works: Works):
+    @works.app.task(retries=2, backoff=0)
+    def task(number: int) -> None:
+        if current_job().attempt == 1 and number % 5 == 0:
+            raise ValueError("try again")
+
+    jobs = works.app.enqueue_many([task.call(number) for number in range(50)])
+    works.run(burst=True)
+
+    assert works.ended() == 0
+    assert all(works.state(job) is COMPLETED for job in jobs)
+    assert works.storage.workers() == []
+
+
+def test_an_empty_storage_ends_a_burst_at_once(works: Works):
+    works.app.task(lambda: None, name="task")
+    works.run(burst=True)
+
+    assert works.ended() == 0
+
+
+def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, gate: threading.Event):
+    @works.app.task
+    def task() -> str:
+        gate.wait(DEADLINE)
+        return "done"
+
+    works.run(1)
+    works.fill_buffer()
+    running, waiting = task.enqueue(), task.enqueue()
+    works.until(lambda: works.state(waiting) is RESERVED)
+
+    works.worker.handle({"do": "drain"})
+    works.until(lambda: works.state(waiting) is QUEUED)
+    gate.set()
+
+    assert works.ended() == 0
+    assert works.job(running).result == '"done"'
+    assert (works.job(waiting).attempts, works.job(waiting).losses) == (0, 0)
+    assert works.kinds(waiting)[-1] is Kind.READDED
+    assert said(works, "leaving")[-1] == {"say": "leaving", "why": "drained", "done": 1}
+    assert worker_kinds(works)[-2:] == [Kind.STAT, Kind.KILLED]
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_who_does_not_finish_within_the_grace_is_handed_back_uncounted(works: Works, kind: str):
+    began, cleaned = threading.Event(), threading.Event()
+
+    def plain() -> None:
+        began.set()
+        while not current_job().checkin():
+            time.sleep(0.001)
+        cleaned.set()
+
+    async def coroutine() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+
+    task = works.app.task(plain if kind == "thread" else coroutine, name="task")
+    job = task.enqueue()
+    works.run(limits={"stop_grace": 0.05, "abort_grace": 5.0})
+    works.until(began.is_set)
+
+    works.worker.drain_soon()
+
+    assert works.ended() == 0
+    assert cleaned.is_set()
+    stored = works.job(job)
+    assert (stored.state, stored.failures, stored.halts, stored.losses) == (QUEUED, 0, 0, 0)
+
+
+def test_a_thread_that_outlasts_the_grace_is_handed_back_uncounted(works: Works, gate: threading.Event):
+    began = threading.Event()
+
+    @works.app.task
+    def stubborn() -> None:
+        began.set()
+        gate.wait(DEADLINE)
+
+    job = stubborn.enqueue()
+    works.run(limits={"stop_grace": 0.05, "abort_grace": 0.05})
+    works.until(began.is_set)
+
+    works.worker.drain_soon()
+
+    assert works.ended() == 0
+    assert works.state(job) is QUEUED
+    assert works.job(job).halts == 0
+
+
+def test_quitting_hands_everything_back_at_once(works: Works, gate: threading.Event):
+    began = []
+
+    @works.app.task
+    def task() -> None:
+        began.append(current_job().id)
+        gate.wait(DEADLINE)
+
+    works.run(1)
+    works.fill_buffer()
+    jobs = [task.enqueue() for _ in range(3)]
+    works.until(lambda: began and works.app.count(state="held") == 3)
+
+    works.worker.handle({"do": "quit"})
+
+    assert works.ended() == 0
+    assert [works.state(job) for job in jobs] == [QUEUED] * 3
+    assert began == [jobs[0].id]
+
+
+def test_a_quiet_worker_takes_nothing_and_stays(works: Works):
+    @works.app.task
+    def task() -> None: ...
+
+    works.run()
+    works.until(lambda: said(works, "online"))
+    works.worker.handle({"do": "quiet"})
+    works.until(lambda: works.worker.desk._asleep == "here")  # and not in the middle of asking
+    job = task.enqueue()
+    works.worker.desk.ring()
+    works.until(lambda: len(said(works, "report")) >= 2)
+
+    assert works.state(job) is QUEUED
+    assert works.threads[-1].is_alive()
+
+
+def test_after_so_many_jobs_it_makes_room(works: Works):
+    @works.app.task
+    def task() -> None: ...
+
+    jobs = works.app.enqueue_many([task.call() for _ in range(50)])
+    works.run(1, limits={"max_jobs": 5})
+
+    assert works.ended() == 0
+    done = [job for job in jobs if works.state(job) is COMPLETED]
+    assert 5 <= len(done) < 50
+    assert said(works, "leaving")[0]["why"].startswith("it has run ")
+    assert works.app.count(state="queued") == 50 - len(done)
+
+
+def test_a_worker_that_has_grown_too_large_makes_room(works: Works):
+    works.app.task(lambda: None, name="task")
+    works.run(limits={"max_rss": 1_000})
+
+    assert works.ended() == 0
+    assert said(works, "leaving")[0]["why"].startswith("it has grown to ")
+
+
+def test_a_worker_that_was_struck_off_says_so_and_ends(works: Works, caplog: pytest.LogCaptureFixture):
+    @works.app.task
+    def task() -> None: ...
+
+    works.run()
+    works.until(lambda: said(works, "online"))
+
+    works.storage.rescue_owner("ann", why="it seemed dead")
+    task.enqueue()
+
+    assert works.ended() == 1
+    assert "worker ann was struck off: it had fallen silent" in caplog.text
+
+
+def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
+    works: Works, gate: threading.Event, caplog: pytest.LogCaptureFixture
+):
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    job = task.enqueue()
+    works.run(1)
+    works.until(lambda: works.state(job) is not QUEUED and works.worker.desk.seats)
+    works.storage.rescue_owner("ann", why="it seemed dead")
+
+    gate.set()
+
+    assert works.ended() == 1
+    assert f"job {job.id} has changed hands; what came of it here is dropped" in caplog.text
+    assert works.state(job) is QUEUED
+
+
+def test_a_drain_while_the_storage_is_away_waits_for_it(works: Works, gate: threading.Event):
+    @works.app.task
+    def task() -> str:
+        gate.wait(DEADLINE)
+        return "kept"
+
+    works.run(1)
+    works.fill_buffer()
+    running, waiting = task.enqueue(), task.enqueue()
+    works.until(lambda: works.state(waiting) is RESERVED)
+
+    works.shaky.is_away = True
+    works.worker.drain_soon()
+    works.until(lambda: len(works.worker.desk.finisher) == 1)
+    gate.set()
+    works.until(lambda: len(works.worker.desk.finisher) == 2)
+    works.shaky.is_away = False
+
+    assert works.ended() == 0
+    assert works.job(running).result == '"kept"'
+    assert works.state(waiting) is QUEUED
+
+
+# --- condemned ------------------------------------------------------------------------------------------------------
+
+
+def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, gate: threading.Event):
+    began, neighbour_may_end = threading.Event(), threading.Event()
+
+    @works.app.task
+    def stubborn() -> None:
+        began.set()
+        gate.wait(DEADLINE)
+
+    @works.app.task
+    def neighbour() -> str:
+        neighbour_may_end.wait(DEADLINE)
+        return "finished"
+
+    @works.app.task
+    def waiting() -> None: ...
+
+    works.run(2)
+    works.fill_buffer()
+    bad, good, rest = stubborn.enqueue(), neighbour.enqueue(), waiting.enqueue()
+    works.until(lambda: began.is_set() and works.state(rest) is RESERVED)
+
+    works.storage.abort([bad.id])
+    stop = {"do": "stop", "job_id": bad.id, "owner": "ann", "fence": works.job(bad).fence, "reason": "ABORTED"}
+    works.worker.handle(stop)
+    works.until(lambda: said(works, "condemned"))
+    works.until(lambda: works.state(bad) is ABORTED)
+    still_running = works.threads[-1].is_alive()
+    works.until(lambda: works.state(rest) is QUEUED)
+    neighbour_may_end.set()
+
+    assert works.ended() == CONDEMNED
+    assert still_running
+    assert works.job(bad).reason is Reason.ABORTED
+    assert works.job(good).result == '"finished"'
+    assert (works.job(rest).attempts, works.job(rest).halts, works.job(rest).losses) == (0, 0, 0)
+    assert Kind.HALTED not in works.kinds(bad)
+
+
+def test_neighbours_that_take_too_long_are_handed_back_uncounted(works: Works, gate: threading.Event):
+    began = threading.Barrier(3)
+
+    @works.app.task
+    def stubborn() -> None:
+        began.wait(DEADLINE)
+        gate.wait(DEADLINE)
+
+    works.run(2, limits={"neighbours": 0.05, "abort_grace": 0.05})
+    bad, good = stubborn.enqueue(), stubborn.enqueue()
+    began.wait(DEADLINE)
+
+    works.storage.abort([bad.id])
+    works.worker.desk.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
+
+    assert works.ended() == CONDEMNED
+    assert works.state(bad) is ABORTED
+    stored = works.job(good)
+    assert (stored.state, stored.failures, stored.halts, stored.losses) == (QUEUED, 0, 0, 0)
+
+
+def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(works: Works):
+    may_end = asyncio.Event()
+    began = threading.Event()
+
+    @works.app.task
+    async def stubborn() -> None:
+        began.set()
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    works.run(limits={"neighbours": 0.0, "abort_grace": 0.05})
+    job = stubborn.enqueue()
+    works.until(began.is_set)
+    works.storage.abort([job.id])
+    works.worker.desk.stop_job(job.id, works.job(job).fence, Reason.ABORTED)
+
+    assert works.ended() == CONDEMNED
+    assert works.state(job) is ABORTED
+
+
+# --- which executor -------------------------------------------------------------------------------------------------
+
+
+def plain() -> None: ...
+
+
+async def coroutine() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "own_limits", "isolated"),
+    [
+        (plain, {}, {}, False),
+        (plain, {"isolate": True}, {}, True),
+        (plain, {"timeout": 5}, {}, True),
+        (plain, {"idle_timeout": 5}, {}, True),
+        (plain, {}, {"timeout": 5 * SECOND}, True),
+        (plain, {}, {"idle_timeout": 5 * SECOND}, True),
+        (plain, {"timeout": 5, "isolate": False}, {}, False),
+        (plain, {"memory_limit": "64MiB"}, {}, True),
+        (coroutine, {}, {}, False),
+        (coroutine, {"timeout": 5}, {"timeout": 5 * SECOND}, False),
+        (coroutine, {"isolate": True}, {}, True),
+        (coroutine, {"memory_limit": "64MiB"}, {}, True),
+    ],
+)
+def test_a_task_is_isolated_when_nothing_else_could_end_it(
+    function: Any, options: dict[str, Any], own_limits: dict[str, Any], isolated: bool
+):
+    task = task_of(function, "task", **options)
+
+    assert is_isolated(task, a_job(**own_limits)) is isolated
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_order_is_ignored(works: Works):
+    works.app.task(lambda: None, name="task")
+    worker = works.open()
+
+    worker.handle({"do": "dance"})
+    worker.handle({})
+
+    assert worker.desk.takes_jobs
+
+
+def test_the_stacks_of_all_threads_can_be_seen(works: Works, capsys: pytest.CaptureFixture[str]):
+    works.app.task(lambda: None, name="task")
+
+    works.open().handle({"do": "dump"})
+
+    err = capsys.readouterr().err
+    assert "--- MainThread" in err
+    assert "test_the_stacks_of_all_threads_can_be_seen" in err
+
+
+def test_result_handlers_are_told_after_the_outcome_is_stored(works: Works):
+    told: list[tuple[str, str]] = []
+
+    @works.app.on_success
+    def on_success(job: Any) -> None:
+        told.append((job.id, str(job.refresh().state)))
+
+    @works.app.task
+    def task() -> None: ...
+
+    job = task.enqueue()
+    works.run(burst=True)
+    works.ended()
+
+    assert told == [(job.id, "completed")]
+
+
+def test_a_running_job_is_never_halted_by_an_ordered_end(works: Works, gate: threading.Event, hurried: None):
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    job = task.enqueue()
+    works.run()
+    works.until(lambda: works.state(job) is RUNNING)
+
+    works.worker.quit()
+    works.ended()
+
+    assert works.state(job) is QUEUED
+    assert Kind.HALTED not in works.kinds(job)

@@ -1,0 +1,184 @@
+"""The warden: asks once, waits for the grace, and then makes sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.job import Reason
+from packhorse.outcome import Failed, Outcome, Stopped
+from packhorse.worker.seat import Seat
+from packhorse.worker.warden import Warden
+from tests.worker.making import a_job, a_seat, task_of
+
+GRACE = 2.0
+
+
+class Hand:
+    """An executor, and everybody else whom the warden calls; remembers what it was told."""
+
+    def __init__(self, *, can_kill: bool = True) -> None:
+        self.can_kill = can_kill
+        self.stops: list[bool] = []
+        self.handed_back: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self.condemned: list[str] = []
+
+    def start(self, seats: Sequence[Seat]) -> None: ...
+
+    def stop(self, seat: Seat, *, hard: bool) -> bool:
+        self.stops.append(hard)
+        return self.can_kill or not hard
+
+    def close(self) -> None: ...
+
+    def hand_back(self, seat: Seat, why: str) -> bool:
+        if seat.claim():
+            self.handed_back.append(why)
+            return True
+        return False
+
+    def put(self, seat: Seat, outcome: Outcome) -> None:
+        if seat.settle():
+            self.outcomes.append(outcome)
+
+    def warden(self) -> Warden:
+        return Warden(lambda seat: self, self.hand_back, self.put, self.condemned.append, GRACE)
+
+
+def running(began_at: float = 100.0, **options: float) -> Seat:
+    seat = a_seat(a_job(), task_of(lambda: None, "send", **options))
+    seat.claim()
+    seat.begin(0)
+    seat.began_at = seat.checked_in_at = began_at
+    return seat
+
+
+def look(warden: Warden, seat: Seat, now: float) -> float | None:
+    return warden.look_around({seat.job.id: seat}, now)
+
+
+def asked(hand: Hand, seat: Seat, at: float, reason: Reason = Reason.ABORTED) -> Warden:
+    """A warden that has asked this seat to end."""
+    warden = hand.warden()
+    warden.stop_job(seat.job.id, seat.job.fence, reason)
+    look(warden, seat, at)
+    seat.stopped_at = at
+    return warden
+
+
+def test_nobody_is_bothered_without_a_reason():
+    hand = Hand()
+
+    assert look(hand.warden(), running(), 1e9) is None
+    assert hand.stops == []
+
+
+def test_a_job_is_asked_once_however_often_it_is_said():
+    hand, seat = Hand(), running()
+    warden = asked(hand, seat, 100)
+
+    for _ in range(3):
+        warden.stop_job(seat.job.id, seat.job.fence, Reason.ABORTED)
+        look(warden, seat, 100.5)
+
+    assert hand.stops == [False]
+    assert seat.stop_reason is Reason.ABORTED
+
+
+def test_a_job_that_has_not_begun_is_handed_back():
+    hand, seat = Hand(), a_seat()
+
+    asked(hand, seat, 100)
+
+    assert hand.handed_back == ["it was aborted"]
+    assert hand.stops == []
+
+
+@pytest.mark.parametrize(("job_id", "fence"), [("job-1", 2), ("another", 1)])
+def test_a_stop_for_somebody_else_is_ignored(job_id: str, fence: int):
+    hand, seat = Hand(), running()
+    warden = hand.warden()
+
+    warden.stop_job(job_id, fence, Reason.ABORTED)
+    look(warden, seat, 100)
+
+    assert seat.stop_reason is None
+
+
+def test_a_child_that_does_not_end_is_killed_after_the_grace():
+    hand, seat = Hand(can_kill=True), running()
+    warden = asked(hand, seat, 100)
+
+    early = look(warden, seat, 101.5)
+    late = look(warden, seat, 102)
+
+    assert early == pytest.approx(0.5)
+    assert late is None
+    assert hand.stops == [False, True]
+    assert (hand.outcomes, hand.condemned) == ([], [])
+
+
+def test_a_thread_that_does_not_end_is_given_up_and_condemns_its_worker():
+    hand, seat = Hand(can_kill=False), running()
+    warden = asked(hand, seat, 100)
+
+    look(warden, seat, 102)
+    look(warden, seat, 103)
+
+    (outcome,) = hand.outcomes
+    assert isinstance(outcome, Stopped)
+    assert outcome.failure is not None
+    assert outcome.failure.summary() == "Aborted: it did not end when asked, and was given up"
+    assert hand.condemned == ["job job-1 (send) did not end within 2 s of being asked to"]
+
+
+def test_a_job_whose_time_is_over_is_asked_and_then_given_up():
+    hand, seat = Hand(can_kill=False), running(timeout=5, backoff=3)
+    warden = hand.warden()
+
+    left = look(warden, seat, 104)
+    over = look(warden, seat, 105)
+    seat.stopped_at = 105
+    look(warden, seat, 107)
+
+    assert left == pytest.approx(1)
+    assert over == GRACE
+    (outcome,) = hand.outcomes
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.retry_in) == (Reason.JOB_TIMEOUT, 3 * SECOND)
+    assert outcome.failure.summary() == "Timeout: it ran for longer than 5 s"
+
+
+def test_a_job_that_has_ended_is_left_alone():
+    hand, seat = Hand(), running(timeout=5)
+    seat.settle()
+
+    assert look(hand.warden(), seat, 1_000) is None
+    assert hand.stops == []
+
+
+def test_the_nearest_limit_of_all_is_told():
+    one, two = running(timeout=50), running(timeout=5)
+
+    assert Hand().warden().look_around({"a": one, "b": two}, 101) == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("total", "reason", "why"),
+    [
+        (None, Reason.ABORTED, "it was aborted"),
+        (60 * SECOND, Reason.JOB_TIMEOUT, "it was not done within 60 s"),
+        (60 * SECOND, Reason.ABORTED, "it was aborted"),
+    ],
+)
+def test_why_a_job_was_stopped_is_told(total: int | None, reason: Reason, why: str):
+    hand, seat = Hand(), a_seat(a_job(total_timeout=total))
+    seat.claim()
+    seat.begin(0)
+
+    asked(hand, seat, 100, reason)
+
+    assert seat.stop_why == why
