@@ -23,7 +23,8 @@ from packhorse.storage import open_storage
 from packhorse.task import RegisteredTask
 from packhorse.worker import child
 from packhorse.worker.nursery import Nursery, die_with_parent
-from packhorse.worker.process import Limits, WorkerProcess, dump_stacks, is_isolated
+from packhorse.worker.process import Limits, WorkerProcess, is_isolated
+from packhorse.worker.report import dump_stacks
 
 log = logging.getLogger("packhorse.worker")
 

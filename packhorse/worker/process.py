@@ -12,12 +12,9 @@ import os
 import random
 import socket
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,6 +37,7 @@ from packhorse.worker.executors.process import ProcessExecutor
 from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.nursery import Nursery
+from packhorse.worker.report import Report, dump_stacks
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
@@ -47,8 +45,6 @@ log = logging.getLogger("packhorse.worker")
 
 CONDEMNED = 70
 """Exit code of a worker that must be replaced because a job of its would not end."""
-
-
 LEASE_IN_DANGER = 0.8
 """The part of a lease without a heartbeat after which a worker begins nothing more."""
 
@@ -116,6 +112,7 @@ class WorkerProcess:
             on_stored=self._on_stored if app.has_result_handlers else None,
             condemn=self._condemn,
         )
+        self._report = Report(self.desk, concurrency, say)
         limit = app.settings.result_limit
         self._threads = ThreadExecutor(slots, self.desk.finisher, limit)
         self._coroutines = CoroutineExecutor(slots, self.desk.finisher, limit)
@@ -134,7 +131,7 @@ class WorkerProcess:
             with capture_logging():
                 while not self._is_over():
                     self.desk.turn()
-                    self._report()
+                    self._report.tell()
                     self._look_at_limits()
         except WorkerNotFound:
             log.error("worker %s was struck off: it had fallen silent; what it holds belongs to others now", self.owner)
@@ -211,7 +208,7 @@ class WorkerProcess:
         with suppress(StorageError):
             self.desk.write_down_the_rest()
             self._handlers.close(timeout=self.limits.abort_grace)
-            self._storage.record_stat(self.owner, self._figures())
+            self._storage.record_stat(self.owner, self._report.figures())
             self._storage.leave(self.owner, why=self._condemned or "stopped")
         self._say({"say": "leaving", "why": self._condemned or "drained", "done": self.desk.done})
 
@@ -298,43 +295,13 @@ class WorkerProcess:
             return
         if self.limits.max_jobs is not None and self.desk.done >= self.limits.max_jobs:
             self._make_room(f"it has run {self.desk.done} jobs")
-        elif self.limits.max_rss is not None and self._rss > self.limits.max_rss:
-            self._make_room(f"it has grown to {self._rss:,} bytes")
+        elif self.limits.max_rss is not None and self._report.rss > self.limits.max_rss:
+            self._make_room(f"it has grown to {self._report.rss:,} bytes")
 
     def _make_room(self, why: str) -> None:
         log.info("this worker makes room for a fresh one: %s", why)
         self._say({"say": "leaving", "why": why, "done": self.desk.done})
         self.drain()
-
-    # --- reports --------------------------------------------------------------------------------------------------
-
-    _reported_at = 0.0
-    _rss = 0
-
-    def _report(self) -> None:
-        now = time.monotonic()
-        if now - self._reported_at >= 1.0:
-            self._reported_at = now
-            self._rss = resident_bytes()
-            self._say({"say": "report", **self._figures(), "running": self._running(now)})
-
-    def _figures(self) -> dict[str, Any]:
-        busy = sum(seat.began_at is not None for seat in list(self.desk.seats.values()))
-        return {
-            "busy": busy,
-            "slots": self.concurrency,
-            "done": self.desk.done,
-            "failed": self.desk.failed,
-            "rss": self._rss,
-        }
-
-    def _running(self, now: float) -> list[dict[str, Any]]:
-        seats = [seat for seat in list(self.desk.seats.values()) if seat.began_at is not None][:100]
-        return [
-            {"slot": seat.slot, "job_id": seat.job.id, "task": seat.task.name, "since_s": round(now - seat.began_at, 1)}
-            for seat in seats
-            if seat.began_at is not None
-        ]
 
 
 def is_isolated(task: RegisteredTask, job: Job | None = None) -> bool:
@@ -360,19 +327,3 @@ def _weights(tasks: Any) -> dict[str, int]:
     for task in tasks:
         weights[task.queue] = max(weights.get(task.queue, 1), task.options.weight)
     return weights
-
-
-def resident_bytes() -> int:
-    """How much memory this process holds."""
-    try:
-        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
-
-
-def dump_stacks() -> None:
-    """What every thread is doing, to stderr."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():
-        sys.stderr.write(f"--- {names.get(ident, ident)}\n")
-        traceback.print_stack(frame, file=sys.stderr)

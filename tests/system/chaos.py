@@ -2,9 +2,10 @@
 
     python -m tests.system.chaos --jobs 20000 --seconds 120 --seed 7
 
-A producer enqueues a mixture of jobs meanwhile, and an operator aborts some. At the end all of them must have ended,
-once and as they should, and all that `soundness.py` asks for must be true; whatever ran more often than it had to must be explained by a fault. Prints a
-table, and exits with 1 on any violation. The seed decides the jobs and the faults; their moments are the machine's.
+A producer enqueues a mixture of jobs meanwhile, and an operator steers some of them. At the end each must have ended
+once and as it should, and all that `soundness.py` asks for must be true; whatever ran more often than it had to must be
+explained by a fault. Prints a table, and exits with 1 on any violation. The seed decides the jobs and the faults; their
+moments are the machine's.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def mixture(number: int, dice: random.Random) -> Iterator[NewJob]:
         yield new_job(task, args, max_halts=1_000, max_attempts=1_000, priority=dice.choice([1, 1, 1, 5, 10]))
 
 
-def produce(site: Site, plan: Plan) -> None:
-    """Enqueue them in small batches, spread over the time of the faults."""
+def produce(site: Site, plan: Plan, aborted: set[str]) -> None:
+    """Enqueue them in small batches, spread over the time of the faults, and steer some of them."""
     dice = random.Random(plan.seed)
     jobs = list(mixture(plan.jobs, dice))
     began_at, sent = time.monotonic(), 0
@@ -74,7 +75,17 @@ def produce(site: Site, plan: Plan) -> None:
         batch = jobs[sent : sent + dice.randint(1, 20)]
         site.send(batch)
         sent += len(batch)
+        aborted |= steer(site, dice)
         time.sleep(max(0.0, began_at + plan.seconds * sent / plan.jobs - time.monotonic()))
+
+
+def steer(site: Site, dice: random.Random) -> set[str]:
+    """What an operator does to some of the latest jobs, which wait, run, or are done. Answers which one it aborted."""
+    forced, raised, aborted = dice.choices(site.acknowledged[-100:], k=3)
+    site.storage.force_start([forced])
+    site.storage.set_priority([raised], dice.randint(1, 10))
+    answers = site.storage.abort([aborted], by="chaos") if dice.random() < 0.3 else []
+    return {answer.job_id for answer in answers if answer.changed}
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -98,7 +109,7 @@ class Chaos:
         """Come back when all jobs are final."""
         for _ in range(self._plan.foremen):
             self._start()
-        producer = threading.Thread(target=produce, args=(self._site, self._plan))
+        producer = threading.Thread(target=produce, args=(self._site, self._plan, self.aborted))
         producer.start()
         try:
             self._do_harm(time.monotonic() + self._plan.seconds)
@@ -118,17 +129,8 @@ class Chaos:
                 deck.pop()
             except (ProcessLookupError, IndexError):  # there was nobody to hit: another card first
                 deck.insert(0, deck.pop())
-            self._steer()
             time.sleep(self._dice.uniform(0.2, 1.8) * self._plan.pause)
             self._undo(time.monotonic())
-
-    def _steer(self) -> None:
-        """What operators do meanwhile, to some of the latest jobs; most of these run or are done by then."""
-        latest = self._site.acknowledged[-200:]
-        aborted, forced, raised = (self._dice.sample(latest, min(3, len(latest))) for _ in range(3))
-        self.aborted.update(answer.job_id for answer in self._site.storage.abort(aborted) if answer.changed)
-        self._site.storage.force_start(forced)
-        self._site.storage.set_priority(raised, self._dice.randint(1, 10))
 
     def _do(self, kind: str, crew: Crew) -> None:
         if kind in OF_FOREMEN:

@@ -6,7 +6,6 @@ thread does everything here: it hands seats to children, reads what they say, an
 
 from __future__ import annotations
 
-import os
 import selectors
 import signal
 import socket
@@ -15,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import msgspec
@@ -28,6 +26,7 @@ from packhorse.worker.child import decode_outcome, is_stop
 from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.nursery import Exit, Nursery, signal_group
+from packhorse.worker.report import resident_bytes
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
@@ -263,7 +262,7 @@ class ProcessExecutor:
             limit = child.seat.task.options.memory_limit if child.seat is not None else None
             if limit is None or child.seat is None or child.killed_for is not None:
                 continue
-            held = _resident_bytes(child.pid)
+            held = resident_bytes(child.pid)
             if held > limit:
                 child.killed_for = _of_too_large(child.seat, held, limit)
                 child.is_spent = True
@@ -285,10 +284,3 @@ def _of_dead(seat: Seat, exit: Exit) -> Outcome:
 def _of_too_large(seat: Seat, held: int, limit: int) -> Outcome:
     failure = Failure("MemoryLimit", f"it held {held:,} bytes of memory; its limit is {limit:,}")
     return Failed(seat.job.token, failure, attempt.retry_in(seat.job, seat.task, None), ran=seat.ran)
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0

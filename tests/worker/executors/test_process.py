@@ -14,6 +14,7 @@ from packhorse.event import Kind
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, Job, Reason
 from tests.children import until
+from tests.worker import jobs
 from tests.worker.running import OWNER, Running, descendants, file, is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
@@ -315,12 +316,13 @@ def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Ru
 @pytest.mark.parametrize("worker", [["--concurrency", 1]], indirect=True)
 def test_an_isolated_job_that_has_not_begun_is_aborted_without_a_child(worker: Running):
     began = worker.directory / "began"
-    first = worker.enqueue("deaf", began=str(began))
-    file(began)
-    waiting = worker.enqueue("isolated_pid")
+    quick = worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # so that it takes several at once
+    until(lambda: all(worker.state(job) is COMPLETED for job in quick), "the quick ones end")
+    first, waiting = worker.enqueue("deaf", began=str(began)), worker.enqueue("isolated_pid")
+    until(lambda: worker.board.running() == [first.id] and worker.state(waiting) is RESERVED, "one begins, one waits")
 
-    worker.storage.abort([waiting.id])
+    worker.abort(waiting)
     ended = worker.ended(waiting)
 
-    assert (ended.state, ended.attempts) == (ABORTED, 0)
-    assert worker.state(first) is not RESERVED or worker.board.running() == [first.id]
+    assert (ended.state, ended.reason, ended.attempts) == (ABORTED, Reason.ABORTED, 0)
+    assert worker.board.running() == [first.id]

@@ -1,0 +1,69 @@
+"""What a worker tells of itself: to its foreman once a second, to the storage when it ends, to stderr when asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from packhorse.worker.desk import Desk
+
+_EVERY = 1.0
+_MOST_TOLD = 100
+
+
+class Report:
+    """The figures of one worker. `rss` is how much memory it held when it last told."""
+
+    def __init__(self, desk: Desk, slots: int, say: Callable[[dict[str, Any]], object]) -> None:
+        self._desk = desk
+        self._slots = slots
+        self._say = say
+        self._told_at = 0.0
+        self.rss = 0
+
+    def tell(self) -> None:
+        """Tell the foreman, if a second has passed."""
+        now = time.monotonic()
+        if now - self._told_at >= _EVERY:
+            self._told_at = now
+            self.rss = resident_bytes()
+            self._say({"say": "report", **self.figures(), "running": self._running(now)})
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "busy": sum(seat.began_at is not None for seat in list(self._desk.seats.values())),
+            "slots": self._slots,
+            "done": self._desk.done,
+            "failed": self._desk.failed,
+            "rss": self.rss,
+        }
+
+    def _running(self, now: float) -> list[dict[str, Any]]:
+        """The jobs that run, as many as anybody would read."""
+        return [
+            {"slot": seat.slot, "job_id": seat.job.id, "task": seat.task.name, "since_s": round(now - seat.began_at, 1)}
+            for seat in list(self._desk.seats.values())
+            if seat.began_at is not None
+        ][:_MOST_TOLD]
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """How much memory a process holds; 0 where that cannot be known."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def dump_stacks() -> None:
+    """What every thread is doing, to stderr."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        sys.stderr.write(f"--- {names.get(ident, ident)}\n")
+        traceback.print_stack(frame, file=sys.stderr)
