@@ -8,9 +8,11 @@ is explained with the user's own line, not with a traceback.
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import sys
 import traceback
 from pathlib import Path
+from urllib.parse import quote
 
 from packhorse.app import Packhorse
 from packhorse.cli.failing import CommandError, ExitCode
@@ -45,7 +47,32 @@ def open_existing(settings: Settings) -> Storage:
             hint="go to the directory of your app, or name the storage: --url sqlite:////var/lib/jobs.db\n"
             "the first job makes it: packhorse enqueue NAME",
         )
+    if is_foreign(storage):
+        raise CommandError(
+            f"{settings.shown('url')} has no Packhorse jobs in it",
+            ExitCode.STORAGE,
+            why="it is a database, but of something else, and looking does not make tables in it",
+            source=url_source(settings),
+            hint="name another storage, or put the first job in: packhorse enqueue NAME",
+        )
     return storage
+
+
+def is_foreign(storage: Storage) -> bool:
+    """Is this a SQLite file without our tables? Read without the storage, which would make them."""
+    path = getattr(storage, "path", None)
+    if path is None or not Path(path).is_file():
+        return False
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    except sqlite3.Error:
+        return False  # the storage will say what is wrong
+    try:
+        return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packhorse_meta'").fetchone() is None
+    except sqlite3.Error:
+        return False
+    finally:
+        connection.close()
 
 
 def open_for_writing(settings: Settings) -> Storage:

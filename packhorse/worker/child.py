@@ -35,6 +35,9 @@ Finder = Callable[[str], tuple[RegisteredTask, Chain, bool]]
 """The task of this name, its chain, and whether that must be awaited."""
 
 
+_TOLD = "the job was told to end"
+
+
 class StopNow(BaseException):
     """Raised in the job's own thread by SIGTERM: its time is over, `finally` blocks may still clean up."""
 
@@ -58,7 +61,7 @@ class _WorkerLine:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.runs = False  # a job runs: SIGTERM may interrupt it
+        self.runs = False  # a plain job runs: SIGTERM may interrupt it
         self.stops = False
 
     def log(self, message: str, kind: str = "log") -> None:
@@ -76,7 +79,7 @@ class _WorkerLine:
         """SIGTERM has come."""
         self.stops = True
         if self.runs:
-            raise StopNow("the job was told to end")
+            raise StopNow(_TOLD)
 
 
 def serve(end: socket.socket, find: Finder, result_limit: int) -> None:
@@ -93,21 +96,46 @@ def serve(end: socket.socket, find: Finder, result_limit: int) -> None:
 
 
 def _run(job: Job, task: RegisteredTask, chain: Chain, is_async: bool, line: _WorkerLine, result_limit: int) -> Outcome:
-    """One attempt. SIGTERM raises in it wherever it is, but never before or after it."""
+    with _output_to(line):
+        if is_async:
+            return asyncio.run(_run_async(job, task, chain, line, result_limit))
+        return _run_plain(job, task, chain, line, result_limit)
+
+
+def _run_plain(job: Job, task: RegisteredTask, chain: Chain, line: _WorkerLine, result_limit: int) -> Outcome:
+    """SIGTERM raises in it wherever it is, but never before or after it."""
     try:
         try:
             line.runs = True
-            if line.stops:
-                raise StopNow("the job was told to end before it began")
-            with _output_to(line):
-                if is_async:
-                    return asyncio.run(attempt.arun(job, task, chain, line, result_limit))
-                return attempt.run(job, task, chain, line, result_limit)
+            if line.stops:  # it was told to end before it began
+                raise StopNow(_TOLD)
+            return attempt.run(job, task, chain, line, result_limit)
         finally:
             line.runs = False
     except StopNow as error:
         line.runs = False  # it may have come just before the line above
         return attempt.failed_with(job, task, error)
+
+
+async def _run_async(job: Job, task: RegisteredTask, chain: Chain, line: _WorkerLine, result_limit: int) -> Outcome:
+    """SIGTERM cancels it: raised in the middle of the event loop's own code, an error might go unseen."""
+    loop, me = asyncio.get_running_loop(), asyncio.current_task()
+    assert me is not None
+    loop.add_signal_handler(signal.SIGTERM, _stop, line, me)
+    try:
+        if line.stops:
+            raise asyncio.CancelledError
+        return await attempt.arun(job, task, chain, line, result_limit)
+    except asyncio.CancelledError as error:
+        return attempt.failed_with(job, task, StopNow(_TOLD) if line.stops else error)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, line.terminate)
+
+
+def _stop(line: _WorkerLine, task: asyncio.Task[Outcome]) -> None:
+    line.stops = True
+    task.cancel()
 
 
 def _listen(channel: Channel, line: _WorkerLine, jobs: SimpleQueue[Job | None]) -> None:

@@ -203,6 +203,8 @@ class Desk:
         self._durations[seat.task.name] = outcome.ran / SECOND
         if type(outcome) is Failed:
             self.failed += 1
+            next_try = "no more tries" if outcome.retry_in is None else f"again in {outcome.retry_in / SECOND:g} s"
+            log.warning("job %s (%s) failed: %s; %s", seat.job.id, seat.task.name, outcome.failure.summary(), next_try)
 
     def _forget(self, seat: Seat) -> None:
         if self.seats.get(seat.job.id) is seat:

@@ -166,6 +166,7 @@ class WorkerProcess:
             )
         )
         self._storage.announce([task for task in self.app.announcements() if task.name in self._tasks])
+        self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
         self._say({"say": "online", "pid": os.getpid(), "tasks": sorted(self._tasks), "queues": self.queues})
 
     def _is_over(self) -> bool:
@@ -306,10 +307,13 @@ class WorkerProcess:
 
 def is_isolated(task: RegisteredTask, job: Job | None = None) -> bool:
     """Does this task run in a child process? A plain function with a time limit does, unless it says otherwise: nothing
-    else can end it for sure. So does whatever has a limit of memory."""
+    else can end it for sure. So does whatever has a limit of memory, and a job whose worker died under it: should it be
+    the one that kills, it takes nobody else along again."""
     options = task.options
     if options.isolate is not None:
         return options.isolate
+    if job is not None and job.halts > 0:
+        return True
     if options.memory_limit is not None:
         return True
     if not _has_time_limit(options) and (job is None or not _has_time_limit(job)):

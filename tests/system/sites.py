@@ -67,7 +67,7 @@ class Crew:
         return bool(self.report().get("steady"))
 
     def tell(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        self.process.send_signal(number)
 
     def kill(self) -> float:
         """Kill the foreman, and only that; answers when, by `time.time`."""

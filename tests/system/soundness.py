@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packhorse.event import Event, Kind, Subject
@@ -64,24 +65,25 @@ def final_events(events: Iterable[Event]) -> list[Event]:
 
 
 def assert_ledger_agrees(ledger: Ledger, stories: Stories) -> None:
-    """No handing-over ran twice, none ran that never was, and who completed a job had run it to its end."""
+    """No handing-over ran twice, none ran that never was, and whoever completed a job had run it to its end by then:
+    a late result of another run was never taken for its own."""
+    events = {kind: list(_of_kind(kind, stories)) for kind in (Kind.RESERVED, Kind.COMPLETED)}
     begun = Counter(line.run for line in ledger.begun())
     twice = [run for run, number in begun.items() if number > 1]
     assert not twice, f"begun twice under one token: {twice}"
-    reserved = {(job_id, event.fence) for job_id, events in stories.items() for event in events if _is_reserved(event)}
-    strange = begun.keys() - reserved
+    strange = begun.keys() - {_run_of(event) for event in events[Kind.RESERVED]}
     assert not strange, f"run by somebody who did not hold it: {strange}"
-    completed = {(job_id, event.fence) for job_id, events in stories.items() for event in events if _is_done(event)}
-    empty = completed - {line.run for line in ledger.ended()}
-    assert not empty, f"completed without having run to its end: {empty}"
+    ended = {line.run: line.at for line in ledger.ended()}
+    early = [event for event in events[Kind.COMPLETED] if ended.get(_run_of(event), math.inf) > event.at]
+    assert not early, f"completed without having run to its end: {early}"
 
 
-def _is_reserved(event: Event) -> bool:
-    return event.kind is Kind.RESERVED
+def _of_kind(kind: Kind, stories: Stories) -> Iterator[Event]:
+    return (event for events in stories.values() for event in events if event.kind is kind)
 
 
-def _is_done(event: Event) -> bool:
-    return event.kind is Kind.COMPLETED
+def _run_of(event: Event) -> tuple[str, int]:
+    return event.job_id or "", event.fence or 0
 
 
 def assert_nobody_left(site: Site) -> None:

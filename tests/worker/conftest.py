@@ -73,7 +73,7 @@ class Works:
     def open(self, concurrency: int = 4, *, join: bool = True, **options: Any) -> WorkerProcess:
         """A worker that is turned by hand."""
         owner = options.pop("owner", "ann")
-        limits = Limits(**{"abort_grace": 0.1, "neighbours": 5.0, **options.pop("limits", {})})
+        limits = Limits(**{"abort_grace": 10.0, **options.pop("limits", {})})
         say = self.said.append
         self.worker = WorkerProcess(
             self.app,

@@ -124,6 +124,11 @@ async def clean_up_coroutine(began: str, cleaned: str) -> None:
         Path(cleaned).touch()  # noqa: ASYNC240
 
 
+@app.task(isolate=True, retries=0)
+async def cancel_itself() -> None:
+    raise asyncio.CancelledError
+
+
 @app.task(isolate=True)
 def heed(began: str) -> str:
     """Ends when a check-in says so; a signal does not interrupt it."""

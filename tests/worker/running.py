@@ -33,7 +33,7 @@ class Running:
         self.app = Packhorse(self.storage)
         self.board = Board.create(directory / "board", 10)
         self.said: list[dict[str, Any]] = []
-        self._target, self._options, self._env = target, options, env
+        self._target, self._options, self.env = target, options, env
         self.process: subprocess.Popen[str]
         self.channel: Channel
 
@@ -47,7 +47,7 @@ class Running:
             text=True,
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PACKHORSE_ABORT_GRACE": "0.5", **self._env},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PACKHORSE_ABORT_GRACE": "10", **self.env},
             start_new_session=True,
         )
         theirs.close()

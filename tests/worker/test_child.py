@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from packhorse.channel import Channel, Message
 from packhorse.context import current_job
 from packhorse.failure import Failure
 from packhorse.job import Reason
+from packhorse.middleware import compose
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker import child
 from packhorse.worker.child import decode_outcome, encode_outcome, is_stop
@@ -55,7 +57,8 @@ class Child:
         for message in messages:
             self.channel.send(message)
         self.channel.hang_up()
-        child.serve(self._its, lambda name: (self.task, chain_of(self.task), False), RESULT_LIMIT)
+        chain, is_async = compose(self.task, (), loop=None)
+        child.serve(self._its, lambda name: (self.task, chain, is_async), RESULT_LIMIT)
         self._its.shutdown(socket.SHUT_WR)
         return list(self.channel.receive())
 
@@ -102,6 +105,23 @@ def test_sigterm_interrupts_the_job(serving: Callable[..., Child]):
             os.kill(os.getpid(), signal.SIGTERM)
             threading.Event().wait(20)
         finally:
+            cleaned.append(True)
+
+    (outcome,) = outcomes(serving(task).serve(order(1)))
+
+    assert is_stop(outcome)
+    assert cleaned == [True]
+
+
+def test_sigterm_cancels_a_coroutine(serving: Callable[..., Child]):
+    cleaned = []
+
+    async def task() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(20)
+        finally:
+            await asyncio.sleep(0)
             cleaned.append(True)
 
     (outcome,) = outcomes(serving(task).serve(order(1)))

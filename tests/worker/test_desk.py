@@ -511,7 +511,7 @@ def test_a_coroutine_that_is_told_again_and_again_cleans_up_in_peace(works: Work
             await asyncio.sleep(0.03)
             cleaned.append(True)
 
-    works.open(limits={"abort_grace": 10.0})
+    works.open()
     job = task.enqueue()
     works.until(began.is_set)
 
@@ -535,7 +535,7 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_ends_too(works: Works
     @works.app.task
     async def task() -> None: ...
 
-    works.open(limits={"abort_grace": 10.0})
+    works.open()
     first = blocker.enqueue()
     works.until(blocked.is_set)
     job = task.enqueue()
@@ -572,7 +572,7 @@ def test_a_stop_for_another_reservation_of_the_job_is_ignored(works: Works, gate
 def test_a_coroutine_that_runs_too_long_is_cancelled_and_tried_again(works: Works):
     tries = []
 
-    @works.app.task(timeout=0.05, retries=1, backoff=0)
+    @works.app.task(timeout=0.3, retries=1, backoff=0)
     async def task() -> str:
         tries.append(current_job().attempt)
         if len(tries) == 1:
@@ -695,7 +695,7 @@ def test_a_thread_that_will_not_end_is_given_up_and_its_worker_condemned(works: 
         began.set()
         gate.wait(DEADLINE)
 
-    works.open()
+    works.open(limits={"abort_grace": 0.1})
     job = stubborn.enqueue()
     works.until(began.is_set)
 
@@ -719,7 +719,7 @@ def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threa
         over.set()
         return "late"
 
-    works.open()
+    works.open(limits={"abort_grace": 0.1})
     job = stubborn.enqueue()
     works.until(began.is_set)
     abort(works, job)

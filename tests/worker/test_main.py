@@ -115,7 +115,8 @@ def test_a_second_signal_hands_everything_back_at_once(worker: Running):
     assert worker.storage.workers() == []
 
 
-def test_a_stubborn_job_is_aborted_and_its_worker_exits_with_70(worker: Running):
+def test_a_stubborn_job_is_aborted_and_its_worker_exits_with_70(worker: Running, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(worker.env, "PACKHORSE_ABORT_GRACE", "0.5")
     worker.start()
     job = worker.enqueue("stubborn", path=str(worker.directory / "never"))
     until(lambda: worker.board.running() == [job.id], "it begins")

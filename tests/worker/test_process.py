@@ -146,7 +146,7 @@ def test_who_does_not_finish_within_the_grace_is_handed_back_uncounted(works: Wo
 
     task = works.app.task(plain if kind == "thread" else coroutine, name="task")
     job = task.enqueue()
-    works.run(limits={"stop_grace": 0.05, "abort_grace": 5.0})
+    works.run(limits={"stop_grace": 0.05})
     works.until(began.is_set)
 
     works.worker.drain_soon()
@@ -309,7 +309,7 @@ def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, ga
     @works.app.task
     def waiting() -> None: ...
 
-    works.run(2)
+    works.run(2, limits={"abort_grace": 0.1})
     works.fill_buffer()
     bad, good, rest = stubborn.enqueue(), neighbour.enqueue(), waiting.enqueue()
     works.until(lambda: began.is_set() and works.state(rest) is RESERVED)

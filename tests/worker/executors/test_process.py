@@ -28,6 +28,14 @@ def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
     running.close()
 
 
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Running]:
+    """A worker with little patience."""
+    running = Running(tmp_path, PACKHORSE_ABORT_GRACE="0.3")
+    yield running.start()
+    running.close()
+
+
 def error_of(job: Job) -> str:
     assert job.error is not None
     return Failure.from_json(job.error).summary()
@@ -98,6 +106,13 @@ def test_leaving_politely_is_a_failure_and_the_child_stays(worker: Running):
 
     assert (job.state, job.halts) == (DEAD, 0)
     assert error_of(job) == "SystemExit: 3"
+
+
+def test_a_coroutine_that_cancels_itself_has_failed(worker: Running):
+    job = worker.ended(worker.enqueue("cancel_itself"))
+
+    assert (job.state, job.failures, job.halts) == (DEAD, 1, 0)
+    assert error_of(job) == "CancelledError"
 
 
 def test_an_isolated_job_may_enqueue_others(worker: Running):
@@ -178,17 +193,17 @@ def test_a_child_that_heeds_its_check_in_is_aborted_too(worker: Running):
     assert (ended.state, ended.result) == (ABORTED, None)
 
 
-def test_a_child_that_is_deaf_is_killed_after_the_grace(worker: Running):
-    began = worker.directory / "began"
-    job = worker.enqueue("deaf", began=str(began))
+def test_a_child_that_is_deaf_is_killed_after_the_grace(hasty: Running):
+    began = hasty.directory / "began"
+    job = hasty.enqueue("deaf", began=str(began))
     file(began)
 
-    worker.abort(job)
-    ended = worker.ended(job)
+    hasty.abort(job)
+    ended = hasty.ended(job)
 
     assert (ended.state, ended.reason, ended.halts) == (ABORTED, Reason.ABORTED, 0)
-    assert Kind.HALTED not in worker.kinds(job)
-    assert worker.process.poll() is None
+    assert Kind.HALTED not in hasty.kinds(job)
+    assert hasty.process.poll() is None
 
 
 def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: Running):
