@@ -1,0 +1,135 @@
+"""The application: one ASGI app with the API, the pages, the stream and the probes, behind the gate.
+
+`packhorse web` serves it; it may also be mounted into another ASGI app, under any prefix:
+
+>>> Mount("/jobs", make_application(app, access))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from packhorse.app import Packhorse
+from packhorse.web.api import ENDPOINTS
+from packhorse.web.api.endpoint import in_time
+from packhorse.web.api.health import healthz, readyz
+from packhorse.web.api.metrics import CONTENT_TYPE, metrics_text
+from packhorse.web.api.openapi import document
+from packhorse.web.api.problem import problem_of, problem_response
+from packhorse.web.api.stream import stream
+from packhorse.web.sampler import Sampler
+from packhorse.web.security.access import Access
+from packhorse.web.security.gate import Gate
+from packhorse.web.security.redaction import Redaction
+from packhorse.web.site import Site
+
+_ROOM = 64 << 10  # in a request, besides the arguments of a job
+API = "/api/v1"
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Application:
+    """The whole web as one ASGI app. `close` ends all streams, so that a server can end too."""
+
+    def __init__(self, site: Site, sampler: Sampler) -> None:
+        self.site = site
+        self.sampler = sampler
+        body_limit = max(1 << 20, site.app.settings.payload_limit) + _ROOM
+        inner = Starlette(
+            routes=_routes(site, sampler),
+            exception_handlers={HTTPException: _refused},
+            lifespan=self._lifespan,
+        )
+        self._gate = Gate(inner, site.access, refuse, body_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._gate(scope, receive, send)
+
+    def close(self) -> None:
+        self.sampler.close()
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> Any:
+        yield
+        self.close()
+
+
+def make_application(app: Packhorse, access: Access, *, redaction: Redaction | None = None) -> Application:
+    """The web for the jobs of this app. `access` says who may come in: see `decide_access`."""
+    site = Site(app, access, redaction=redaction)
+    return Application(site, Sampler(site.call))
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+
+
+def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
+    api: list[BaseRoute] = [
+        Route(endpoint.path, _guarded(_responder(endpoint, site)), methods=[endpoint.method]) for endpoint in ENDPOINTS
+    ]
+
+    async def watch(request: Request) -> Response:
+        return await stream(request, sampler)
+
+    async def openapi(request: Request) -> Response:
+        body = msgspec.json.encode(document(ENDPOINTS, f"{request.scope.get('root_path', '')}"))
+        return Response(body, media_type="application/json")
+
+    async def metrics(request: Request) -> Response:
+        return Response(await in_time(metrics_text, site.call(request.state.operator)), media_type=CONTENT_TYPE)
+
+    async def health(request: Request) -> Response:
+        answer: Response = await in_time(healthz, site, request.state.operator)
+        return answer
+
+    async def ready(request: Request) -> Response:
+        answer: Response = await in_time(readyz, site, request.state.operator)
+        return answer
+
+    api += [Route("/stream", _guarded(watch)), Route("/openapi.json", _guarded(openapi))]
+    return [
+        Mount(API, routes=api),
+        Route("/metrics", _guarded(metrics)),
+        Route("/healthz", _guarded(health)),
+        Route("/readyz", _guarded(ready)),
+    ]
+
+
+def _responder(endpoint: Any, site: Site) -> Answer:
+    async def respond(request: Request) -> Response:
+        answer: Response = await endpoint.respond(request, site)
+        return answer
+
+    return respond
+
+
+def _guarded(answer: Answer) -> Answer:
+    """The answer, or the problem that stood in its way."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, `refuse` has words for it
+            return refuse(request, error)
+
+    return guarded
+
+
+def refuse(request: Request, error: Exception) -> Response:
+    """The answer to a request that cannot be served."""
+    return problem_response(problem_of(error))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return refuse(request, error)
