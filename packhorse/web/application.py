@@ -27,6 +27,7 @@ from packhorse.web.api.metrics import CONTENT_TYPE, metrics_text
 from packhorse.web.api.openapi import document
 from packhorse.web.api.problem import problem_of, problem_response
 from packhorse.web.api.stream import stream
+from packhorse.web.pages.serving import page_routes, refuse_page, wants_page
 from packhorse.web.sampler import Sampler
 from packhorse.web.security.access import Access
 from packhorse.web.security.gate import Gate
@@ -47,17 +48,18 @@ class Application:
         self.sampler = sampler
         body_limit = max(1 << 20, site.app.settings.payload_limit) + _ROOM
         inner = Starlette(
-            routes=_routes(site, sampler),
-            exception_handlers={HTTPException: _refused},
-            lifespan=self._lifespan,
+            routes=_routes(site, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
         )
-        self._gate = Gate(inner, site.access, refuse, body_limit)
+        self._gate = Gate(inner, site.access, lambda request, error: refuse(site, request, error), body_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._gate(scope, receive, send)
 
     def close(self) -> None:
         self.sampler.close()
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        return refuse(self.site, request, error)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> Any:
@@ -75,15 +77,18 @@ def make_application(app: Packhorse, access: Access, *, redaction: Redaction | N
 
 
 def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
+    def guard(answer: Answer) -> Answer:
+        return _guarded(answer, site)
+
     api: list[BaseRoute] = [
-        Route(endpoint.path, _guarded(_responder(endpoint, site)), methods=[endpoint.method]) for endpoint in ENDPOINTS
+        Route(endpoint.path, guard(_responder(endpoint, site)), methods=[endpoint.method]) for endpoint in ENDPOINTS
     ]
 
     async def watch(request: Request) -> Response:
         return await stream(request, sampler)
 
     async def openapi(request: Request) -> Response:
-        body = msgspec.json.encode(document(ENDPOINTS, f"{request.scope.get('root_path', '')}"))
+        body = msgspec.json.encode(document(ENDPOINTS, request.scope.get("root_path", "")))
         return Response(body, media_type="application/json")
 
     async def metrics(request: Request) -> Response:
@@ -97,12 +102,12 @@ def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
         answer: Response = await in_time(readyz, site, request.state.operator)
         return answer
 
-    api += [Route("/stream", _guarded(watch)), Route("/openapi.json", _guarded(openapi))]
+    api += [Route("/stream", guard(watch)), Route("/openapi.json", guard(openapi))]
+    probes = {"/metrics": metrics, "/healthz": health, "/readyz": ready}
     return [
         Mount(API, routes=api),
-        Route("/metrics", _guarded(metrics)),
-        Route("/healthz", _guarded(health)),
-        Route("/readyz", _guarded(ready)),
+        *(Route(path, guard(answer)) for path, answer in probes.items()),
+        *page_routes(site, guard),
     ]
 
 
@@ -114,22 +119,19 @@ def _responder(endpoint: Any, site: Site) -> Answer:
     return respond
 
 
-def _guarded(answer: Answer) -> Answer:
+def _guarded(answer: Answer, site: Site) -> Answer:
     """The answer, or the problem that stood in its way."""
 
     async def guarded(request: Request) -> Response:
         try:
             return await answer(request)
         except Exception as error:  # noqa: BLE001 - whatever it is, `refuse` has words for it
-            return refuse(request, error)
+            return refuse(site, request, error)
 
     return guarded
 
 
-def refuse(request: Request, error: Exception) -> Response:
-    """The answer to a request that cannot be served."""
-    return problem_response(problem_of(error))
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    return refuse(request, error)
+def refuse(site: Site, request: Request, error: Exception) -> Response:
+    """The answer to a request that cannot be served: a page for a person, a problem for a program."""
+    problem = problem_of(error)
+    return refuse_page(site, request, problem) if wants_page(request) else problem_response(problem)
