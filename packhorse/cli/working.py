@@ -59,8 +59,8 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
     the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
     target = target or invocation.settings.app or find_target()
-    app, settings = _app_and_settings(invocation, target, options)
-    foreman = _foreman(app, settings, target, options)
+    app, settings = app_and_settings(invocation, target, options)
+    foreman = make_foreman(app, settings, target, options)
     if not invocation.quiet:
         for line in banner(app, settings, target):
             say(line, err=True)
@@ -73,8 +73,8 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
 def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs while you write them: as `work`, with workers that are replaced whenever a Python file here is saved."""
     target = target or invocation.settings.app or find_target()
-    app, settings = _app_and_settings(invocation, target, options)
-    foreman = _foreman(app, settings, target, options)
+    app, settings = app_and_settings(invocation, target, options)
+    foreman = make_foreman(app, settings, target, options)
     for line in banner(app, settings, target):
         say(line, err=True)
     say("Workers are replaced when a Python file here is saved.", err=True)
@@ -87,7 +87,8 @@ def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
         over.set()
 
 
-def _app_and_settings(invocation: Invocation, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
+def app_and_settings(invocation: Invocation, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
+    """The user's app, and its settings as the options change them."""
     logging.basicConfig(
         level=_level(options["log_level"]), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
     )
@@ -115,7 +116,8 @@ def _level(word: str) -> int:
     return number
 
 
-def _foreman(app: Packhorse, settings: Settings, target: str, options: dict[str, Any]) -> Foreman:
+def make_foreman(app: Packhorse, settings: Settings, target: str, options: dict[str, Any]) -> Foreman:
+    """A foreman for this app, as the options want it."""
     app.put_schedules()
     names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level")
     arguments = [

@@ -26,6 +26,7 @@ from packhorse.storage.records import (
 
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
+_FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _MOST_FAILURES = 500
 
 
@@ -64,20 +65,20 @@ class Glance:
         return self._shared("health", self._storage.health)
 
     def series(self, span: Span) -> list[Point]:
-        return self._shared(f"series {span}", lambda: self._storage.series(span))
+        return self._shared(f"series {span}", lambda: self._storage.series(span), _FRESH_SERIES[span])
 
     def forget(self) -> None:
         """Somebody has changed something and wants to see it."""
         with self._lock:
-            self._known.clear()
+            self._known = {name: known for name, known in self._known.items() if name.startswith("series")}
 
-    def _shared(self, name: str, read: Callable[[], T]) -> T:
+    def _shared(self, name: str, read: Callable[[], T], fresh: float = _FRESH) -> T:
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:  # those who ask meanwhile wait for the one who reads
             with self._lock:
                 at, value = self._known.get(name, (float("-inf"), None))
-            if self._now() - at < _FRESH:
+            if self._now() - at < fresh:
                 return value  # type: ignore[no-any-return]
             read_at, value = self._now(), read()
             with self._lock:

@@ -217,7 +217,9 @@ class Intervals:
         level: Level = chosen.span.level
         self.width, self.now = level.width, now
         last = level.start_of(now)
-        first = level.start_of(now - chosen.length) + level.width
+        if now - last < level.width // 3:  # it has hardly begun, and would only look like a fall
+            last -= level.width
+        first = last - chosen.length + level.width
         self.times = list(range(first, last + 1, level.width))
         self.points = [point for point in points if point.at >= first]
         self._sorted: dict[int, list[Point]] = {at: [] for at in self.times}
@@ -269,7 +271,7 @@ def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> 
     rest = largest[most:]
     if rest:
         others = [float(sum(history[name][place] for name in rest)) for place in range(len(intervals.times))]
-        lines.append(Line(f"{len(rest)} others", "other", others))
+        lines.append(Line("1 other" if len(rest) == 1 else f"{len(rest)} others", "other", others))
     return Chart("Unfinished jobs", "by queue", intervals.times, list(lines), "stack", _count, intervals.width)
 
 

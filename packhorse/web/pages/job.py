@@ -47,7 +47,7 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
             "state": state_text(record),
             "call": safe(short_call(record)),
             "tries": try_text(record),
-            "why": safe(call.reader.why(id)),
+            "why": safe(_why(call, record, failure)),
             "failure": failure,
             "pieces": pieces_of(failure.traceback) if failure and failure.traceback else [],
             "same": _same(call, record),
@@ -74,6 +74,12 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
         },
         topics=(f"job:{id}",),
     )
+
+
+def _why(call: Call, record: Job, failure: Failure | None) -> str:
+    """Why it is where it is; the error itself stands before it already."""
+    why = call.reader.why(record.id)
+    return why.partition(f" with {failure.type}")[0] if failure is not None and record.state is DEAD else why
 
 
 def _gone(call: Call, id: str) -> Shown:

@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
 
     number: int
     start: int
-    end: int | None
+    ran: int | None  # None: it runs
     outcome: str
     worker: str | None
     why: str
@@ -113,4 +113,6 @@ def _attempt(number: int, began: Event, ended: Event | None) -> Attempt:
         return Attempt(number, began.at, None, "running", began.owner, "")
     data = ended.data or {}
     why = plain(data.get("error") or data.get("why") or data.get("reason") or "")
-    return Attempt(number, began.at, ended.at, _ENDS.get(ended.kind, "handed back"), began.owner, why)
+    ran = data.get("ran")
+    length = ran if isinstance(ran, int) else max(0, ended.at - began.at)
+    return Attempt(number, began.at, length, _ENDS.get(ended.kind, "handed back"), began.owner, why)

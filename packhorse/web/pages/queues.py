@@ -22,7 +22,7 @@ _NEXT = 20
 
 
 class Flow(NamedTuple):
-    """A queue as a line of the list; rates are a second."""
+    """A queue as a line of the list; rates are a minute."""
 
     queue: QueueInfo
     held: int
@@ -45,10 +45,10 @@ def queues(call: Call, asked: Asked) -> Shown:
 
 
 def _flow(queue: QueueInfo, recent: Measured, history: list[float]) -> Flow:
-    length = _FLOW / 1e6
+    length = _FLOW / MINUTE
     came, went = recent.added / length, (recent.completed + recent.dead + recent.aborted) / length
     waiting = queue.counts.get(State.QUEUED, 0)
-    empty_in = waiting / (went - came) if waiting and went > came else None
+    empty_in = 60 * waiting / (went - came) if waiting and went > came else None
     return Flow(queue, sum(queue.counts.get(state, 0) for state in HELD), came, went, empty_in, history)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from packhorse.clock import DAY
+from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.api.schedules import words_and_slots
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
@@ -14,7 +15,7 @@ from packhorse.web.site import Call
 
 _TICKS = 20
 _COMING = 3
-_MOST_MARKS = 300
+_MOST_MARKS = 240
 
 
 class Planned(NamedTuple):
@@ -38,12 +39,20 @@ def schedules(call: Call, asked: Asked) -> Shown:
 
 
 def _planned(call: Call, info: ScheduleInfo, now: int) -> Planned:
-    says, slots = words_and_slots(info, now, _MOST_MARKS)
+    says, slots = words_and_slots(info, now, _COMING)
     skipped = info.options.get("skip")
-    marks = [round(1000 * (slot - now) / DAY) for slot in slots if slot < now + DAY]
     ticks = call.site.storage.ticks(info.name, limit=_TICKS)[::-1]
     is_coming = isinstance(skipped, int) and skipped > now
-    return Planned(info, safe(says), slots[:_COMING], skipped if is_coming else None, ticks, sorted(set(marks)))
+    return Planned(info, safe(says), slots, skipped if is_coming else None, ticks, _marks(info, now) if slots else [])
+
+
+def _marks(info: ScheduleInfo, now: int) -> list[int]:
+    """Where its slots of the coming day lie; those that would touch each other are told as one."""
+    cron, at, marks = cron_of(info), now, []
+    while (at := cron.next_after(at)) < now + DAY:
+        marks.append(round(1000 * (at - now) / DAY))
+        at += DAY // _MOST_MARKS
+    return marks
 
 
 @deed("/schedules/{name}/run")

@@ -19,6 +19,7 @@ _UNSAFE = re.compile(
 )
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _LONG_JSON = 64_000
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 STATE_ICONS = {
     State.SCHEDULED: "clock",
@@ -123,6 +124,27 @@ def _time(at: int, text: str, kind: str = "ago") -> Markup:
     )
 
 
+def moment(at: int | None) -> Markup:
+    """A moment in full, to the second, in UTC."""
+    return (
+        Markup('<span class="quiet">–</span>')
+        if at is None
+        else _time(at, f"{to_datetime(at):%Y-%m-%d %H:%M:%S}", "moment")
+    )
+
+
+def short(name: str | None) -> str:
+    """The short form of a job's or a worker's id: the end of a UUID, which begins with the time; else the beginning."""
+    if not name:
+        return "–"
+    return name[-8:] if _UUID.fullmatch(name) else name[:8]
+
+
+def place(where: str | None) -> str:
+    """Where a failure happened: the file's last two parts are enough."""
+    return safe("/".join(re.split(r"[/\\]", where)[-2:])) if where else "–"
+
+
 def pretty(text: str | None) -> tuple[str, bool]:
     """Stored JSON for reading, and whether it was cut."""
     if text is None:
@@ -172,5 +194,8 @@ FILTERS = {
     "span": span,
     "seconds": seconds,
     "clock": clock,
+    "moment": moment,
+    "short": short,
+    "place": place,
     "plain": plain,
 }

@@ -5,6 +5,7 @@ const two = (number, width = 2) => String(number).padStart(width, "0");
 function shown(moment, kind, local) {
   const get = (name) => local ? moment[`get${name}`]() : moment[`getUTC${name}`]();
   const hours = `${two(get("Hours"))}:${two(get("Minutes"))}:${two(get("Seconds"))}.${two(get("Milliseconds"), 3)}`;
+  if (kind === "moment") return `${get("FullYear")}-${two(get("Month") + 1)}-${two(get("Date"))} ${hours.slice(0, 8)}`;
   return kind === "hours" ? hours : `${get("FullYear")}-${two(get("Month") + 1)}-${two(get("Date"))} ${hours}`;
 }
 
@@ -18,7 +19,7 @@ export function startZone() {
     button.title = "Show times in UTC or in local time";
   }
   if (local || isListening) {
-    for (const time of document.querySelectorAll("time[data-kind=clock], time[data-kind=hours]")) time.textContent = shown(new Date(time.dateTime), time.dataset.kind, local);
+    for (const time of document.querySelectorAll("time[data-kind=clock], time[data-kind=hours], time[data-kind=moment]")) time.textContent = shown(new Date(time.dateTime), time.dataset.kind, local);
   }
   if (button && !isListening) {
     isListening = true;
