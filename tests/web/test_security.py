@@ -326,5 +326,5 @@ def test_every_answer_has_the_headers_that_protect(web: TestClient, path: str):
     assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert headers["cache-control"] == "no-store"
