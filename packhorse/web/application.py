@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from packhorse.app import Packhorse
 from packhorse.web.api import ENDPOINTS
-from packhorse.web.api.endpoint import in_time
+from packhorse.web.api.endpoint import Endpoint, in_time
 from packhorse.web.api.health import healthz, readyz
 from packhorse.web.api.metrics import CONTENT_TYPE, metrics_text
 from packhorse.web.api.openapi import document
@@ -80,9 +80,10 @@ def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
     def guard(answer: Answer) -> Answer:
         return _guarded(answer, site)
 
-    api: list[BaseRoute] = [
-        Route(endpoint.path, guard(_responder(endpoint, site)), methods=[endpoint.method]) for endpoint in ENDPOINTS
-    ]
+    api: list[BaseRoute] = []
+    for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
+        methods = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
+        api.append(Route(path, guard(_responder(methods, site)), methods=list(methods)))
 
     async def watch(request: Request) -> Response:
         return await stream(request, sampler)
@@ -111,10 +112,10 @@ def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
     ]
 
 
-def _responder(endpoint: Any, site: Site) -> Answer:
+def _responder(methods: dict[str, Endpoint], site: Site) -> Answer:
     async def respond(request: Request) -> Response:
-        answer: Response = await endpoint.respond(request, site)
-        return answer
+        method = "GET" if request.method == "HEAD" else request.method
+        return await methods[method].respond(request, site)
 
     return respond
 
@@ -134,4 +135,4 @@ def _guarded(answer: Answer, site: Site) -> Answer:
 def refuse(site: Site, request: Request, error: Exception) -> Response:
     """The answer to a request that cannot be served: a page for a person, a problem for a program."""
     problem = problem_of(error)
-    return refuse_page(site, request, problem) if wants_page(request) else problem_response(problem)
+    return refuse_page(site, request, problem) if wants_page(request) else problem_response(problem, error)

@@ -89,7 +89,17 @@ def test_an_unknown_job_is_a_problem_with_words(web: TestClient):
 
 @pytest.mark.parametrize(
     "query",
-    ["limit=0", "limit=201", "limit=x", "state=sleeping", "cursor=nonsense", "nonsense=1", "since=yesterdayish"],
+    [
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "state=sleeping",
+        "cursor=nonsense",
+        "nonsense=1",
+        "since=yesterdayish",
+        "limit=1&limit=2",
+        "priority=null",
+    ],
 )
 def test_a_wrong_query_is_explained(web: TestClient, query: str):
     answer = web.get(f"{API}/jobs?{query}")
@@ -320,3 +330,20 @@ def test_bulk_refuses_what_it_cannot_mean(web: TestClient, yard: Yard, body: dic
 
     assert web.post(f"{API}/bulk", json=body).status_code == 400
     assert yard.get(job.id) == job
+
+
+def test_the_word_null_is_text_like_any_other(web: TestClient, yard: Yard):
+    wanted = yard.add(args={"text": "is null here"})
+    yard.add(args={"text": "other"})
+
+    assert ids(web.get(f"{API}/jobs", params={"text": "null"}).json()) == [wanted.id]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"), [("/jobs", {"GET", "HEAD", "POST"}), ("/jobs/x", {"GET", "HEAD", "DELETE"})]
+)
+def test_a_wrong_method_is_told_the_right_ones(web: TestClient, path: str, methods: set[str]):
+    answer = web.put(API + path, json={})
+
+    assert answer.status_code == 405
+    assert {method.strip() for method in answer.headers["allow"].split(",")} == methods

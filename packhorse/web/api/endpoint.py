@@ -7,7 +7,7 @@ msgspec struct; its answer is one too. It is plain and runs in a thread, because
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -48,7 +48,7 @@ class Endpoint:
         call.operator.require(self.role)
         given: dict[str, Any] = dict(request.path_params)
         if self.query is not None:
-            given["query"] = parse_query(request.query_params, self.query)
+            given["query"] = parse_query(request.query_params.multi_items(), self.query)
         if self.body is not None:
             given["body"] = _parse_body(await request.body(), self.body)
         answer = await in_time(self.handler, call, **given)
@@ -70,10 +70,16 @@ async def in_time(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         ) from None
 
 
-def parse_query(words: Mapping[str, str], wanted: type[Any]) -> Any:
-    """The query as a struct; BadValue says which word is wrong."""
+def parse_query(words: Sequence[tuple[str, str]], wanted: type[Any]) -> Any:
+    """The query as a struct; BadValue says which word is wrong. What is empty counts as left out."""
+    given = {name: value for name, value in words if value != ""}
+    if len(dict(words)) < len(words):
+        raise BadValue("the query has a word twice", hint="write each once")
+    texts = {field.name for field in msgspec.structs.fields(wanted) if field.type in (str, str | None)}
+    if nothing := [name for name in given if name not in texts and given[name].lower() == "null"]:
+        raise BadValue(f"{nothing[0]} cannot be null", hint="leave it out")
     try:
-        return msgspec.convert({name: value for name, value in words.items() if value != ""}, wanted, strict=False)
+        return msgspec.convert(given, wanted, strict=False)
     except msgspec.ValidationError as error:
         names = ", ".join(field.name for field in msgspec.structs.fields(wanted))
         raise BadValue(f"the query is not understood: {_plain(error)}", hint=f"it may have {names}") from None

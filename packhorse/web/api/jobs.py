@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -36,6 +36,7 @@ _EXAMPLES = 3
 
 Limit = Annotated[int, Meta(ge=1, le=200)]
 Priority = Annotated[int, Meta(ge=1, le=10)]
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
 
 
 # --- what comes in ----------------------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ class LogQuery(msgspec.Struct, forbid_unknown_fields=True):
 class JobOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How a job is to be run; what is left out is as its task says. Durations are seconds, or text such as "10m"."""
 
-    queue: str | msgspec.UnsetType = msgspec.UNSET
+    queue: Name | msgspec.UnsetType = msgspec.UNSET
     priority: Priority | msgspec.UnsetType = msgspec.UNSET
     delay: float | str | msgspec.UnsetType = msgspec.UNSET
     at: str | msgspec.UnsetType = msgspec.UNSET  # ISO 8601
@@ -94,7 +95,7 @@ class JobOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class NewJobBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
     """A job that is to be. With an `id` of one's own, asking twice adds one job. `known` false takes any task name."""
 
-    task: str
+    task: Name
     args: dict[str, Any] = {}
     id: Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{8,64}$")] | None = None
     known: bool = True
@@ -116,7 +117,7 @@ class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to do to which jobs: those in `ids`, or all that fit `filter` and have not changed since `seen_at`, the
     moment at which the list was seen. One answer covers what can be done in two seconds; `cursor` goes on."""
 
-    action: Operation
+    action: Literal["abort", "force_start", "retry", "set_priority", "delete"]
     filter: str | None = None
     ids: Annotated[list[str], Meta(max_length=1_000)] | None = None
     seen_at: str | None = None
@@ -348,7 +349,8 @@ def delete_job(call: Call, id: str) -> SteeredFields:
 @post("/bulk")
 def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     """Abort, force_start, retry, set_priority or delete many jobs at once. Deleting needs the role admin."""
-    call.operator.require(Role.ADMIN if body.action is Operation.DELETE else Role.OPERATE)
+    operation = Operation(body.action)
+    call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
     now = call.reader.now()
     if body.ids is not None:
         return _these(call, body, now)
@@ -360,16 +362,16 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
             "the filter has no words, and would mean every job", hint='{"filter": "finished"} are all that ended'
         )
     if body.preview:
-        return _preview(call, body.action, where, now)
+        return _preview(call, operation, where, now)
     seen_at = from_datetime(_moment(body.seen_at)) if body.seen_at else now
-    done = call.steps.steer_many(body.action, where, seen_at, body.cursor, body.priority)
+    done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))
 
 
 def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
     if body.filter is not None or body.preview:
         raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
-    done = call.steps.steer_these(body.action, body.ids or [], body.priority)
+    done = call.steps.steer_these(Operation(body.action), body.ids or [], body.priority)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(now)))
 
 

@@ -91,9 +91,11 @@ def problem_of(error: Exception) -> Problem:
     )
 
 
-def problem_response(problem: Problem) -> Response:
-    """The answer to a program."""
-    headers = {"www-authenticate": "Bearer"} if problem.status == 401 else {}
+def problem_response(problem: Problem, error: Exception | None = None) -> Response:
+    """The answer to a program; an error of HTTP has headers of its own, such as Allow."""
+    headers = dict(getattr(error, "headers", None) or {})
+    if problem.status == 401:
+        headers["www-authenticate"] = "Bearer"
     if problem.status in (429, 503):
         headers["retry-after"] = "5"
     return Response(
