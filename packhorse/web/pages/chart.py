@@ -14,11 +14,13 @@ import msgspec
 from markupsafe import Markup
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
+from packhorse.job_text import cut
 from packhorse.series import Level
 from packhorse.storage.records import Point, Span
 from packhorse.web.measures import Measured, measured
 
 WIDTH, HEIGHT = 600, 120
+_LONG_NAME = 40
 
 Value = float | None
 """None is a gap: nobody measured anything."""
@@ -267,7 +269,10 @@ def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> 
     """Jobs that had not ended, by queue: counted back from the present through what came and what ended."""
     history = {name: _counted_back(intervals, name, number) for name, number in present.items()}
     largest = sorted(history, key=lambda name: -max(history[name], default=0))
-    lines = [Line(name, f"hue{place}", list(map(float, history[name]))) for place, name in enumerate(largest[:most])]
+    lines = [
+        Line(cut(name, _LONG_NAME), f"hue{place}", list(map(float, history[name])))
+        for place, name in enumerate(largest[:most])
+    ]
     rest = largest[most:]
     if rest:
         others = [float(sum(history[name][place] for name in rest)) for place in range(len(intervals.times))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.failure import Failure
 from packhorse.job import DEAD, RETRYING
-from packhorse.storage.records import FailureGroup, Filter, Span
+from packhorse.storage.records import FailureGroup, Filter, Page, Span
 from packhorse.web.measures import measured
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.page import Asked, Shown, page
@@ -13,7 +13,6 @@ from packhorse.web.pages.traceback import pieces_of
 from packhorse.web.site import Call
 
 _JOBS = 20
-_CAP = 1_000
 
 
 @page("/failures", "failures")
@@ -32,15 +31,17 @@ def failure(call: Call, asked: Asked, cause: str) -> Shown:
     """One cause: an example, the jobs, and what can be done to all of them."""
     group = _group(call, cause)
     now = call.reader.now()
-    jobs = call.reader.find(Filter(cause=cause), None, _JOBS).jobs
-    counts = {
-        state: call.reader.count(Filter(states=frozenset({state}), cause=cause), cap=_CAP) for state in (DEAD, RETRYING)
+    found = {
+        state: call.reader.find(Filter(states=frozenset({state}), cause=cause), None, _JOBS)
+        for state in (RETRYING, DEAD)
     }
+    jobs = [job for page in found.values() for job in page.jobs]
     example = _example(call, group)
     context = {
         "group": group,
         "rows": [row_of(job, now) for job in jobs],
-        "counts": counts,
+        "may_be_dead": _may_be(found[DEAD]),
+        "may_be_some": any(map(_may_be, found.values())),
         "example": example,
         "pieces": pieces_of(example.traceback) if example and example.traceback else [],
         "seen_at": now,
@@ -53,6 +54,11 @@ def _group(call: Call, cause: str) -> FailureGroup:
         if group.cause == cause:
             return group
     raise BadValue(f"there is no failure {cause[:40]!r}", hint="see /failures")
+
+
+def _may_be(page: Page) -> bool:
+    """Is there one, or might there be one further on?"""
+    return bool(page.jobs or page.next)
 
 
 def _example(call: Call, group: FailureGroup) -> Failure | None:

@@ -11,7 +11,7 @@ from packhorse.event import Event, Kind
 from packhorse.failure import Failure
 from packhorse.job import COMPLETED, DEAD, FINAL, HELD, RETRYING, WAITING, Job, Operation
 from packhorse.job_text import state_text, try_text
-from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.records import EventFilter
 from packhorse.web.api.jobs import short_call
 from packhorse.web.pages.jobs import operations_for
 from packhorse.web.pages.life import life_of
@@ -90,8 +90,8 @@ def _gone(call: Call, id: str) -> Shown:
 
 
 def _same(call: Call, record: Job) -> int:
-    """How many jobs there are that failed the same way, this one among them."""
-    return call.reader.count(Filter(cause=record.cause), cap=1_000).number if record.cause else 0
+    """How many failures of this kind there were, this one among them."""
+    return next((group.number for group in call.reader.failures() if group.cause == record.cause), 0)
 
 
 def _copied_from(events: list[Event]) -> str | None:

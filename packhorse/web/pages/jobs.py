@@ -86,7 +86,7 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
         {
             "rows": [row_of(job, now) for job in listed],
             "tabs": _tabs(call.reader, where, asked.query) if problem is None else [],
-            "count": call.reader.count(where) if problem is None else None,
+            "count": call.reader.count(where) if problem is None and is_tallied(where) else None,
             "words": words,
             "chips": _chips(asked.query),
             "filter_text": filter_text(asked.query),

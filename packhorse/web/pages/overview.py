@@ -72,7 +72,8 @@ def _next(reader: Reader, state: State) -> int | None:
 
 
 def _slow(points: list[Point]) -> list[tuple[str, Measured]]:
-    return sorted(by_task(points).items(), key=lambda item: -item[1].ran)[:_FEW]
+    ran = [(name, each) for name, each in by_task(points).items() if each.runs]
+    return sorted(ran, key=lambda item: -item[1].ran)[:_FEW]
 
 
 def _running(reader: Reader) -> list[Job]:
