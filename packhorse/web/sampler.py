@@ -18,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from packhorse.errors import BadValue, PackhorseError, TooBusy
 from packhorse.fields import iso
 from packhorse.job import Job
+from packhorse.web.api.problem import problem_of
 from packhorse.web.api.totals import totals_of
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.site import Call
@@ -113,7 +114,7 @@ class Sampler:
             try:
                 found = await run_in_threadpool(self._look, keys)
             except PackhorseError as error:
-                found = dict.fromkeys(keys, ("trouble", msgspec.json.encode({"title": error.what, "why": error.why})))
+                found = dict.fromkeys(keys, ("trouble", msgspec.json.encode(problem_of(error))))
             self.samples += 1
             for key, (name, data) in found.items():
                 self._publish(key, name, data)

@@ -12,6 +12,7 @@ import uvicorn
 from packhorse.errors import BadValue
 from packhorse.web.application import Application
 
+_MOST_AT_ONCE = 500  # connections; beyond that, 503
 _PATIENCE = 3  # seconds that requests may go on when the server is told to stop
 
 
@@ -41,6 +42,7 @@ class WebServer:
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=_PATIENCE,
+            limit_concurrency=_MOST_AT_ONCE,
         )
         self._server = _Server(config, application)
 

@@ -98,7 +98,7 @@ class Steps:
         self, task: str, args: Mapping[str, Any], options: Mapping[str, Any], *, known: bool, job_id: str | None
     ) -> JobHandle[Any]:
         """A new job. TaskNotFound names the nearest task, unless unknown ones are wanted."""
-        names = [each.name for each in self._glance.tasks()]
+        names = [each.name for each in self._reader.tasks()]
         if known and task not in names:
             near = nearest(task, names).removeprefix("; ")
             hints = [near, '"known": false enqueues it for workers yet to come']

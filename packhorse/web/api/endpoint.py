@@ -50,7 +50,7 @@ class Endpoint:
         if self.query is not None:
             given["query"] = parse_query(request.query_params.multi_items(), self.query)
         if self.body is not None:
-            given["body"] = _parse_body(await request.body(), self.body)
+            given["body"] = _parse_body(await read_body(request), self.body)
         answer = await in_time(self.handler, call, **given)
         if isinstance(answer, Response):
             return answer
@@ -68,6 +68,14 @@ async def in_time(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         raise TooBusy(
             f"the answer took longer than {TIME_LIMIT:g} s", hint="ask for less, or try again later"
         ) from None
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of a request, if it comes in time."""
+    try:
+        return await asyncio.wait_for(request.body(), TIME_LIMIT)
+    except TimeoutError:
+        raise TooBusy(f"the request did not come within {TIME_LIMIT:g} s", hint="send it again") from None
 
 
 def parse_query(words: Sequence[tuple[str, str]], wanted: type[Any]) -> Any:
@@ -117,4 +125,4 @@ def delete(path: str, *, role: Role = Role.ADMIN) -> Callable[[Handler], Endpoin
     return _made("DELETE", path, role, 200)
 
 
-__all__ = ["Call", "Endpoint", "delete", "get", "in_time", "parse_query", "post"]
+__all__ = ["Call", "Endpoint", "delete", "get", "in_time", "parse_query", "post", "read_body"]

@@ -12,6 +12,7 @@ from packhorse.clock import MINUTE
 from packhorse.errors import StorageError
 from packhorse.findings import Finding, look
 from packhorse.web.security.operator import Operator
+from packhorse.web.security.redaction import Redaction
 from packhorse.web.site import Site
 
 _NAMES = ("storage", "foreman")
@@ -20,7 +21,7 @@ _NAMES = ("storage", "foreman")
 def healthz(site: Site, operator: Operator | None) -> Response:
     """200 if the storage takes writes and a foreman is alive; 503 if not. For alarms."""
     found = [finding for finding in look(site.storage, site.app.settings.lease, 5 * MINUTE) if finding.name in _NAMES]
-    return _answer(found, operator)
+    return _answer(found, operator, site.redaction)
 
 
 def readyz(site: Site, operator: Operator | None) -> Response:
@@ -31,13 +32,17 @@ def readyz(site: Site, operator: Operator | None) -> Response:
         found = Finding("storage", True, "the storage answers")
     except StorageError as error:
         found = Finding("storage", False, error.what)
-    return _answer([found], operator)
+    return _answer([found], operator, site.redaction)
 
 
-def _answer(found: list[Finding], operator: Operator | None) -> Response:
+def _answer(found: list[Finding], operator: Operator | None, redaction: Redaction) -> Response:
     is_well = all(finding.is_well for finding in found)
     checks = [
-        {"name": finding.name, "ok": finding.is_well, **({"sentence": finding.sentence} if operator else {})}
+        {
+            "name": finding.name,
+            "ok": finding.is_well,
+            **({"sentence": redaction.text(finding.sentence)} if operator else {}),
+        }
         for finding in found
     ]
     body = msgspec.json.encode({"status": "ok" if is_well else "unhealthy", "checks": checks})

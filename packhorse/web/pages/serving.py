@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from packhorse.web.api.endpoint import in_time
+from packhorse.web.api.endpoint import in_time, read_body
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import DEEDS, PAGES
 from packhorse.web.pages.assets import asset_response
@@ -71,7 +71,7 @@ def _either(site: Site, page: Page | None, deed: Deed) -> Answer:
             return await _answered(call, page.make, asked_of(request), request.path_params, page.place)
         call.operator.require(deed.role)
         before = asked_of(request)
-        asked = Asked(before.path, before.query, before.root, parse_form(await request.body()))
+        asked = Asked(before.path, before.query, before.root, parse_form(await read_body(request)))
         return await _answered(call, deed.do, asked, request.path_params, "jobs")
 
     return answer
@@ -96,7 +96,7 @@ def _login(site: Site) -> Answer:
         asked = asked_of(request)
         if request.method != "POST":
             return render_login(site, asked, wrong=False, onward=safe_path(asked.query.get("onward", "/")))
-        form = dict(parse_form(await request.body()))
+        form = dict(parse_form(await read_body(request)))
         peer = request.client.host if request.client else ""
         site.access.tries.check(peer)
         operator = site.access.tokens.find(form.get("token", "").strip())
