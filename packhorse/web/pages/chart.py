@@ -219,8 +219,6 @@ class Intervals:
         level: Level = chosen.span.level
         self.width, self.now = level.width, now
         last = level.start_of(now)
-        if now - last < level.width // 3:  # it has hardly begun, and would only look like a fall
-            last -= level.width
         first = last - chosen.length + level.width
         self.times = list(range(first, last + 1, level.width))
         self.points = [point for point in points if point.at >= first]
@@ -234,12 +232,16 @@ class Intervals:
         """One count, interval by interval."""
         return [sum(point.values.get(name, 0) for point in self._sorted[at] if keep(point)) for at in self.times]
 
-    def seconds(self, place: int) -> float:
-        """How long an interval has lasted; the present one is not over yet."""
-        return max(5.0, min(self.width, self.now - self.times[place]) / SECOND)
-
     def rate(self, counts: Sequence[int]) -> list[Value]:
-        return [count / self.seconds(place) for place, count in enumerate(counts)]
+        """How many a second. The present interval is not over yet; one that has hardly begun is taken together with
+        the one before, or it would look like a fall."""
+        rates: list[Value] = [count * SECOND / self.width for count in counts]
+        lasted = max(SECOND, self.now - self.times[-1])
+        if lasted >= self.width // 3 or len(counts) < 2:
+            rates[-1] = counts[-1] * SECOND / lasted
+        else:
+            rates[-1] = (counts[-1] + counts[-2]) * SECOND / (lasted + self.width)
+        return rates
 
 
 def throughput(intervals: Intervals) -> Chart:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from packhorse.event import Event, Kind
-from packhorse.job import FINAL, Job
+from packhorse.job import FINAL, Job, Reason
 from packhorse.web.pages.words import plain, span
 
 _ENDS = {
@@ -115,4 +115,5 @@ def _attempt(number: int, began: Event, ended: Event | None) -> Attempt:
     why = plain(data.get("error") or data.get("why") or data.get("reason") or "")
     ran = data.get("ran")
     length = ran if isinstance(ran, int) else max(0, ended.at - began.at)
-    return Attempt(number, began.at, length, _ENDS.get(ended.kind, "handed back"), began.owner, why)
+    outcome = "halted" if data.get("reason") == Reason.RUNNER_TIMEOUT else _ENDS.get(ended.kind, "handed back")
+    return Attempt(number, began.at, length, outcome, began.owner, why)

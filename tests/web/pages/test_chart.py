@@ -40,10 +40,11 @@ def test_an_hour_has_sixty_intervals_and_ends_with_the_present():
     assert throughput(intervals).lines[0].values[-1] == pytest.approx(4 / 40)  # of the part that has passed
 
 
-def test_a_minute_that_has_hardly_begun_is_left_out():
-    early = NOW - 35_000_000
+def test_a_minute_that_has_hardly_begun_is_taken_together_with_the_one_before():
+    early = NOW - 35_000_000  # five seconds into the minute
+    intervals = Intervals([point(1, completed=60), point(0, completed=5)], HOUR_OF_CHARTS, early)
 
-    assert Intervals([], HOUR_OF_CHARTS, early).times[-1] < early - early % MINUTE
+    assert throughput(intervals).lines[0].values[-2:] == [1.0, pytest.approx(1.0)]
 
 
 def test_nothing_measured_is_a_gap_and_not_nought():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from packhorse.clock import MINUTE
 from packhorse.job import State
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Halted
 from packhorse.storage.records import EventFilter
 from packhorse.web.pages.life import life_of
 from tests.cli.yard import FAILURE, Yard
@@ -51,3 +51,13 @@ def test_a_scheduled_job_is_delayed_until_now(yard: Yard):
 
     assert told.attempts == []
     assert [each.kind for each in told.stretches] == ["delay"]
+
+
+def test_a_job_whose_worker_died_too_often_was_halted_to_the_end(yard: Yard):
+    job = yard.add(queue="mail", max_halts=2)
+    for _ in range(2):
+        held = yard.start(yard.get(job.id))
+        yard.finish(Halted(held.token, "killed by signal 9"))
+
+    assert yard.get(job.id).state is State.DEAD
+    assert [each.outcome for each in life(yard, job.id).attempts] == ["halted", "halted"]
