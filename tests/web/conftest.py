@@ -12,12 +12,14 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
+from packhorse.storage import open_storage
 from packhorse.web.application import Application, make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.tokens import Tokens
 from tests.children import until
 from tests.cli.yard import Yard
+from tests.storage.conftest import ADDRESSES, chosen_storages
 
 BASE = "http://127.0.0.1:5040"
 SECRETS = {role: f"secret-of-{role.word}-0123456789" for role in Role}
@@ -34,9 +36,17 @@ def bearer(secret: str) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What the API says is the same on every storage; what stands before it needs to be seen on one only."""
+    if metafunc.module.__name__.rpartition(".")[2] in ("test_jobs", "test_nouns") and "yard" in metafunc.fixturenames:
+        metafunc.parametrize("yard", chosen_storages(), indirect=True)
+
+
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
+def yard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Yard]:
     yard = Yard(tmp_path)
+    if (name := getattr(request, "param", "sqlite")) != "sqlite":
+        yard.storage = open_storage(ADDRESSES[name](tmp_path))
     yield yard
     yard.close()
 
