@@ -3,10 +3,10 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check chaos bench clean venv
+.PHONY: help demo test check chaos bench screenshot clean venv
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  ARGS='…' is handed on to demo, test, chaos and bench; PYTHON=… picks the interpreter for a new .venv"
 
@@ -28,6 +28,9 @@ chaos: venv ## kill, freeze and stop workers at random, and see that no job is l
 
 bench: venv ## measure Packhorse and its peers side by side
 	$(BIN)/python -m bench $(ARGS)
+
+screenshot: venv ## make docs/overview.png anew; needs a Chromium
+	@PYTHON=$(BIN)/python docs/screenshot.sh
 
 clean: ## remove .venv, caches and builds
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
