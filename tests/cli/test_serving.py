@@ -116,7 +116,7 @@ def test_up_runs_jobs_and_serves_the_web(here: Path):
         def is_known() -> bool:
             return any(task["name"] == "double" for task in json.loads(get(f"{url}api/v1/tasks")[1])["items"])
 
-        until(is_known, "the worker has announced nothing")
+        until(is_known, "the worker has announced nothing", 60)
         request = urllib.request.Request(
             f"{url}api/v1/jobs",
             data=json.dumps({"task": "double", "args": {"n": 21}}).encode(),
@@ -125,7 +125,7 @@ def test_up_runs_jobs_and_serves_the_web(here: Path):
         with urllib.request.urlopen(request, timeout=10) as answer:
             job_id = json.load(answer)["id"]
 
-        until(lambda: b'"state":"completed"' in get(f"{url}api/v1/jobs/{job_id}")[1], "the job has not completed")
+        until(lambda: b'"state":"completed"' in get(f"{url}api/v1/jobs/{job_id}")[1], "the job has not completed", 60)
         assert json.loads(get(f"{url}api/v1/jobs/{job_id}")[1])["result"] == 42
         assert get(f"{url}healthz")[0] == 200
     until(lambda: not _answers(url), "the web goes on without its foreman")

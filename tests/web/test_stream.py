@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -107,9 +108,10 @@ def test_twenty_viewers_cost_what_one_does_and_none_costs_nothing(application: A
                 return 1
 
             yard.add()  # so that the age of the oldest changes
+            began_at = time.monotonic()
             assert sum(pool.map(look, range(20))) == 20
         reads = {each.name: each.calls for each in yard.storage.health().operations}
-        assert application.sampler.samples <= 10
+        assert application.sampler.samples <= time.monotonic() - began_at + 2  # one a second, however many look
         assert reads["queues"] <= application.sampler.samples + 1
 
         until(lambda: not application.sampler._viewers, "viewers are still there")

@@ -79,11 +79,11 @@ async def read_body(request: Request) -> bytes:
 
 
 def parse_query(words: Sequence[tuple[str, str]], wanted: type[Any]) -> Any:
-    """The query as a struct; BadValue says which word is wrong. What is empty counts as left out."""
-    given = {name: value for name, value in words if value != ""}
+    """The query as a struct; BadValue says which word is wrong. Text that is empty counts as left out."""
     if len(dict(words)) < len(words):
         raise BadValue("the query has a word twice", hint="write each once")
     texts = {field.name for field in msgspec.structs.fields(wanted) if field.type in (str, str | None)}
+    given = {name: value for name, value in words if value != "" or name not in texts}
     if nothing := [name for name in given if name not in texts and given[name].lower() == "null"]:
         raise BadValue(f"{nothing[0]} cannot be null", hint="leave it out")
     try:
