@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from packhorse import clock
@@ -40,10 +41,14 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
         from packhorse.storage.sqlite import SQLite
 
         return SQLite.from_url(url, now=now)
-    if scheme in _EXTRAS:
-        extra = _EXTRAS[scheme]
+    extra = _EXTRAS.get(scheme)
+    if extra == "redis" and find_spec("hiredis") is not None:
+        from packhorse.storage.redis import Redis
+
+        return Redis.from_url(url, now=now)
+    if extra is not None:
         raise MissingDriver(f"no driver for {scheme}:// is installed", hint=f"pip install 'packhorse[{extra}]'")
     raise BadURL(
         f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
-        hint="use sqlite:// or memory://",
+        hint="use sqlite://, redis:// or memory://",
     )
