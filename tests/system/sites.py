@@ -1,5 +1,5 @@
-"""A site: a SQLite file, foremen that `packhorse work` starts on it with short heartbeats, and a ledger of what their
-tasks did. Tests kill, stop and continue whom they like, and ask at the end whether all is sound.
+"""A site: a storage, by default a SQLite file, foremen that `packhorse work` starts on it with short heartbeats, and a
+ledger of what their tasks did. Tests kill, stop and continue whom they like, and ask at the end whether all is sound.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from packhorse.calls import JobTemplate
 from packhorse.event import Event, Kind, Subject
 from packhorse.foreman.death import is_alive
 from packhorse.job import FINAL, Job, NewJob
+from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
-from packhorse.storage.sqlite import SQLite
 from tests.children import ROOT
 from tests.system.ledger import LEDGER, Ledger, Line
 from tests.system.site_tasks import app
@@ -87,15 +87,19 @@ class Crew:
 class Site:
     """Where it all happens; `close` leaves no process behind."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, url: str | None = None) -> None:
         self.path = directory / "jobs.db"
-        self.url = f"sqlite:///{self.path}"
+        self.url = url or f"sqlite:///{self.path}"
         self.ledger = Ledger(directory / "ledger")
         self.log = directory / "log"
         self.mark = secrets.token_hex(8)
-        self.storage = SQLite(self.path)
+        self.storage = open_storage(self.url)
         self.crews: list[Crew] = []
         self.acknowledged: list[str] = []
+
+    @property
+    def is_file(self) -> bool:
+        return self.url.startswith("sqlite:")
 
     # --- foremen ----------------------------------------------------------------------------------------------------
 
@@ -146,6 +150,9 @@ class Site:
 
     def freeze(self, pid: int) -> None:
         """Stop a process, at a moment when it does not hold the file's lock: that would stop everybody else too."""
+        if not self.is_file:
+            os.kill(pid, signal.SIGSTOP)
+            return
         while True:
             os.kill(pid, signal.SIGSTOP)
             connection = sqlite3.connect(self.path, timeout=0.1, isolation_level=None)
