@@ -20,7 +20,7 @@ class Watched:
         self.master = RedisServer(_made(directory / "first"), "--repl-diskless-sync-delay", "0")
         self.replica = RedisServer(
             _made(directory / "second"),
-            *("--replicaof", f"127.0.0.1 {self.master.port}", "--repl-diskless-sync-delay", "0"),
+            *("--replicaof", "127.0.0.1", str(self.master.port), "--repl-diskless-sync-delay", "0"),
         )
         self.sentinels = [self._sentinel(_made(directory / f"sentinel-{number}")) for number in range(3)]
 

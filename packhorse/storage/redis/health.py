@@ -8,10 +8,8 @@ from typing import Any, Final
 from packhorse.errors import StorageError
 from packhorse.storage.records import Health
 from packhorse.storage.redis.bell import Bell
+from packhorse.storage.redis.layout import LAYOUT
 from packhorse.storage.redis.server import Server
-
-SCHEMA: Final = 1
-"""The version of the key layout."""
 
 _SLOW: Final = 20_000
 """Microseconds that one small read may take."""
@@ -49,7 +47,7 @@ def health_of(server: Server, bell: Bell) -> Health:
         kind="redis",
         url=server.address.shown,
         version=_version(facts),
-        schema=SCHEMA,
+        schema=LAYOUT,
         latency=latency,
         size=used,
         free=max(0, limit - used) if limit else None,

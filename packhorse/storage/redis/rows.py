@@ -174,7 +174,6 @@ def _cold(job: Job, is_held: bool) -> dict[str, Any]:
         if number:
             cold[name] = number
     if job.first_queued_at != job.queued_at:
-        # Not None: a script that takes cold apart and packs it again would lose it.
         cold["first_queued_at"] = job.first_queued_at or False
     if job.finished_at != (job.updated_at if job.state in FINAL else None):
         cold["finished_at"] = job.finished_at or False

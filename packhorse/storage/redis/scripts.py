@@ -12,6 +12,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
+# Before 7.0 there is no flag, but a full server lets a script go on that has written, and this counts: it removes what
+# is never there.
+_WRITES_ALREADY = "redis.call('DEL', KEYS[1])"
 _HEADER = re.compile(r"^-- (flags|parts): (.+)$")
 
 
@@ -38,6 +41,8 @@ def _script(file: Traversable, directory: Traversable, *, with_flags: bool) -> S
     whole = "\n".join([*pieces, text])
     if with_flags and "flags" in header:
         whole = f"#!lua flags={','.join(header['flags'])}\n{whole}"
+    elif "allow-oom" in header.get("flags", []):
+        whole = f"{_WRITES_ALREADY}\n{whole}"
     sent = whole.encode()
     return Script(file.name.removesuffix(".lua"), sent, hashlib.sha1(sent, usedforsecurity=False).hexdigest().encode())
 

@@ -19,6 +19,7 @@ from packhorse.storage.meter import Meter
 from packhorse.storage.redis.address import Address, Node, shown_nodes
 from packhorse.storage.redis.connection import Connection, Lost, Refusal, Word
 from packhorse.storage.redis.forks import part_ways_after_fork
+from packhorse.storage.redis.layout import check_layout
 from packhorse.storage.redis.pool import Pool
 from packhorse.storage.redis.scripts import Script, load_scripts
 from packhorse.storage.redis.trouble import TOO_OLD, Remedy, complaint, diagnose
@@ -181,6 +182,11 @@ class Server:
             self._whereabouts.forget(node)
             raise Lost(f"{shown_nodes([node])} is not the master (any more)")
         self._was_there, self._node = True, node
+        try:
+            check_layout(connection, self.prefix)
+        except BaseException:
+            connection.close()
+            raise
         self._on_connect()
         return connection
 

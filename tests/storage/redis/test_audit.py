@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import partial
 from random import Random
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from packhorse.clock import MINUTE
-from packhorse.errors import NotUnique, PackhorseError, StorageUnavailable
+from packhorse.errors import ClientNotFound, NotUnique, WorkerNotFound
 from packhorse.failure import Failure
 from packhorse.job import UniqueLock
 from packhorse.outcome import Completed, Failed, Released, Snoozed
@@ -60,12 +61,8 @@ class Hand:
 
     def work(self) -> None:
         for _ in range(STEPS):
-            try:
+            with contextlib.suppress(NotUnique, WorkerNotFound, ClientNotFound):
                 self.chance.choice(self.moves)(self)
-            except NotUnique:
-                pass
-            except PackhorseError as error:
-                assert not isinstance(error, StorageUnavailable), error
         self.storage.close()
 
     def ids(self, number: int = 3) -> list[str]:

@@ -40,7 +40,8 @@ def test_it_tells_version_latency_memory_and_connections(server: Server, own_ser
 
     assert told.kind == "redis"
     assert told.url == f"redis://127.0.0.1:{own_server.port}"
-    assert own_server.info("redis_version") in told.version
+    product, version = told.version.split()
+    assert version == own_server.info(f"{product.lower()}_version")
     assert 0 < told.latency < 1_000_000
     assert told.size is not None
     assert told.size > 100_000
@@ -81,7 +82,7 @@ def test_snapshots_alone_are_a_problem(server: Server, own_server: RedisServer):
     (problem,) = health(server).problems
 
     assert problem.startswith("only snapshots are saved to disk: a crash of the server loses what came after")
-    assert "(1 changes)" in problem
+    assert "changes)" in problem
 
 
 def test_an_append_only_file_that_is_never_flushed_is_a_problem(server: Server, own_server: RedisServer):

@@ -9,6 +9,7 @@ from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
 from packhorse.outcome import Completed, Failed, Snoozed
 from packhorse.series import LEVELS
+from packhorse.series import LEVELS
 from packhorse.storage.records import EventFilter, LogLine, Retention, Span
 from packhorse.storage.redis import Redis, records
 from tests.redis_server import fresh_url
@@ -181,7 +182,5 @@ def test_a_chart_is_read_whole_also_when_nobody_has_rolled_up_for_days(
     assert told == [[8, 80, 80], [8, 80, 80]]
     assert storage.totals() == {"added": 80}
     assert storage.series(Span.NINETY_DAYS) == []
-    left = storage._server.ask(
-        "test", *(("ZCARD", storage._keys.measures(level)) for level in ("minute", "hour", "day"))
-    )
-    assert left == [0, 0, 0]
+    buckets = [storage._keys.measures(level.name) for level in LEVELS]
+    assert storage._server.ask("test", *(("ZCARD", key) for key in buckets)) == [0, 0, 0, 1]

@@ -33,6 +33,7 @@ def test_flags_are_sent_only_to_servers_that_know_them():
 
     assert new["ring"].text.startswith(b"#!lua flags=allow-oom\n")
     assert not any(b"#!lua" in script.text for script in old.values())
+    assert old["ring"].text.startswith(b"redis.call('DEL', KEYS[1])\n")  # what takes the flag's place
 
 
 def test_parts_come_before_the_script_that_asks_for_them():

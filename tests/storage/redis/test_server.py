@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import BadURL, BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.errors import (
+    BadURL,
+    BadValue,
+    SchemaTooNew,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+)
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.connection import Connection, Word
 from packhorse.storage.redis.server import Server
@@ -108,6 +116,14 @@ def test_the_database_is_the_one_that_the_address_names():
     assert second.ask("test", ("GET", "{db}:x")) == [None]
     first.close()
     second.close()
+
+
+def test_keys_of_a_newer_packhorse_are_left_alone(server: Server):
+    server.ask("test", ("HSET", f"{server.prefix}meta", "layout", 2))
+    server.close()
+
+    with pytest.raises(SchemaTooNew, match="have layout 2; this Packhorse knows layouts up to 1"):
+        server.run("ring", "3:me")
 
 
 # --- connections ----------------------------------------------------------------------------------------------------

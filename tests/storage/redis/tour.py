@@ -44,10 +44,12 @@ class Guide:
         return getattr(self._storage, name)
 
 
-def take_tour(storage: Storage) -> None:
+def take_tour(storage: Storage, look: Callable[[], object] = lambda: None) -> None:
+    """Whoever wants to may look around between its parts."""
     guide: Any = Guide(storage)
     for part in (_jobs, _lists, _work, _steering, _schedules, _processes, _records, _upkeep):
         part(guide)
+        look()
     guide.health()
     guide.interrupt()
     guide.wait(0)
@@ -112,7 +114,7 @@ def _steering(storage: Any) -> None:
 
 def _schedules(storage: Any) -> None:
     slot = storage.now()
-    storage.put_schedules([ScheduleInfo("nightly", "send", "0 7 * * *", next_at=slot)])
+    storage.put_schedules([ScheduleInfo(name, "send", "0 7 * * *", next_at=slot) for name in ("nightly", "daily")])
     storage.tick("nightly", slot, slot + HOUR, [new_job(schedule="nightly")], [Tick("nightly", slot, "enqueued", 0)])
     storage.pause_schedule("nightly", True)
     storage.schedules()
@@ -128,6 +130,8 @@ def _processes(storage: Any) -> None:
     storage.workers()
     storage.leave("bob")
     ended = [in_state(storage, state).id for state in sorted(FINAL)]
+    storage.join_client(ClientInfo("dora"))
+    storage.subscribe("dora", ended)
     storage.subscribe("carl", [*ended, "nobody"])
     storage.subscribers(ended[0])
     storage.outcomes_for("carl")
@@ -157,7 +161,6 @@ def _upkeep(storage: Any) -> None:
     storage.expire()
     storage.rescue_owner("ann", why="signal 9", limit=1)
     storage.rescue(lease=LEASE, why="silence")
-    storage.join_client(ClientInfo("dora"))
     storage.prune(Retention())
     storage.prune(AT_ONCE, limit=3)
     storage.roll_up()

@@ -8,11 +8,14 @@ if task then
   call('HSETNX', P .. 'queues', queue, '')
 end
 local key = P .. 'j:' .. id
-if call('EXISTS', key) == 1 then return again and 1 or 0 end
 local seq, event = call('INCR', P .. 'n:job'), call('INCR', P .. 'n:event')
 local head = struct.pack('>c1BI4I4I8I8I8I2I2c0I8I4I8BBI4I8', 'q', flags, 0, 0, now, now, 0, 0, #place, place, seq, 0, now,
   priority, rank, 0, event)
-call('MSET', key, head, P .. 'b:' .. id, body)
+if call('MSETNX', key, head, P .. 'b:' .. id, body) == 0 then
+  call('DECR', P .. 'n:job')
+  call('DECR', P .. 'n:event')
+  return again and 1 or 0
+end
 call('ZADD', P .. 'q:' .. queue, seq, id)
 call('ZADD', P .. 'l:' .. rank .. ':' .. queue, seq, id)
 call('XADD', P .. 'ev', event, 'a', at, 'e', packed)
