@@ -59,7 +59,7 @@ class Kind(StrEnum):
     TICKED = "ticked"  # [slot, outcome]
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises."""
 
     kind: Kind

@@ -43,6 +43,7 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
         self._turns = Turns()
         self._known = {}
         self._last_lines = {}
+        self._dealt = {}
         self._bell = Bell(self.path, lambda: self._db.version())
         self._db = Database(
             self.path,

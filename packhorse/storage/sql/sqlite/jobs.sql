@@ -1,6 +1,9 @@
 -- name: jobs_by_ids
 SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
 
+-- name: jobs_by_seqs
+SELECT {job} FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: last_seq
 SELECT max(
     coalesce((SELECT max(seq) FROM packhorse_job), 0),
@@ -36,6 +39,10 @@ INSERT INTO packhorse_failure (cause, task, pattern, place, number, first_at, la
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (cause) DO UPDATE
 SET number = number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+
+-- name: keep_packs_of_gone
+INSERT INTO packhorse_old_packs (job_id, packs, at)
+SELECT id, packs, ? FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?)) AND packs <> ''
 
 -- name: delete_jobs
 DELETE FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
