@@ -103,7 +103,7 @@ class Foreman:
         )
         self.settling = Settling(storage)
         self.backlog = Backlog(storage, self.crew, wake=self._signals.ring)
-        self.timetable = Timetable(chores(self.heartbeat.is_steady) if callable(chores) else chores)
+        self.timetable = Timetable(chores(self.heartbeat.may_rescue) if callable(chores) else chores)
         self.pulse = Pulse(self.report, self.is_well, url=checkin_url, command=checkin_cmd, file=status_file)
         self._rolling = Rolling(self.crew, self._start, self._drain)
 
