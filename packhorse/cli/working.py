@@ -53,6 +53,7 @@ def crew_options(function: Function) -> Function:
     "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
 )
 @span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s).")
+@click.option("--parent", type=int, hidden=True)  # of app.run(): the process without which there is no reason to go on
 @click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive.")
 @click.option("--checkin-cmd", help="Run this command every minute, for the same.")
 def work(invocation: Invocation, target: str | None, **options: Any) -> int:
@@ -134,6 +135,7 @@ def _foreman(app: Packhorse, settings: Settings, target: str, options: dict[str,
         chores=lambda is_steady: all_chores(app.storage, settings, is_steady),
         worker_arguments=arguments,
         burst=bool(options.get("burst")),
+        parent=options.get("parent"),
         checkin_url=options.get("checkin_url"),
         checkin_cmd=options.get("checkin_cmd"),
     )

@@ -16,13 +16,14 @@ from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.channel import Channel
 from packhorse.errors import PackhorseError, StorageError
+from packhorse.kinship import die_with_parent
 from packhorse.loading import load_app
 from packhorse.middleware import Chain, compose, is_async
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
 from packhorse.task import RegisteredTask
 from packhorse.worker import child
-from packhorse.worker.nursery import Nursery, die_with_parent
+from packhorse.worker.nursery import Nursery
 from packhorse.worker.process import Limits, WorkerProcess, is_isolated
 from packhorse.worker.report import dump_stacks
 

@@ -92,8 +92,8 @@ def test_what_a_dead_worker_has_started_dies_with_it(start: Start, storage: Stor
     foreman = start()
     (worker,) = foreman.workers()
     add(storage, 1, "orphan")
-    until(lambda: len(list(death._session(worker.pid))) == 2, "it has a child in a group of its own")
-    (orphan,) = set(death._session(worker.pid)) - {worker.pid}
+    until(lambda: len(death.household_of(worker.pid)) == 2, "it has a child in a group of its own")
+    (orphan,) = death.household_of(worker.pid) - {worker.pid}
 
     os.kill(worker.pid, signal.SIGKILL)
 
