@@ -75,7 +75,7 @@ def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs while you write them: as `work`, with workers that are replaced whenever a Python file here is saved."""
     target = target or invocation.settings.app or find_target()
     app, settings = _app_and_settings(invocation, target, options)
-    foreman = _foreman(app, settings, target, options)
+    foreman = _foreman(app, settings, target, options, gives_up=True)  # until the next save, which may mend it
     for line in banner(app, settings, target):
         say(line, err=True)
     say("Workers are replaced when a Python file here is saved.", err=True)
@@ -116,7 +116,9 @@ def _level(word: str) -> int:
     return number
 
 
-def _foreman(app: Packhorse, settings: Settings, target: str, options: dict[str, Any]) -> Foreman:
+def _foreman(
+    app: Packhorse, settings: Settings, target: str, options: dict[str, Any], *, gives_up: bool = False
+) -> Foreman:
     app.put_schedules()
     names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level")
     arguments = [
@@ -136,6 +138,7 @@ def _foreman(app: Packhorse, settings: Settings, target: str, options: dict[str,
         worker_arguments=arguments,
         burst=bool(options.get("burst")),
         parent=options.get("parent"),
+        gives_up=gives_up,
         checkin_url=options.get("checkin_url"),
         checkin_cmd=options.get("checkin_cmd"),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import selectors
 import signal
@@ -56,7 +57,8 @@ class Foreman:
     `command` starts a worker, `python -m packhorse.worker TARGET` unless given; the crew adds what is each worker's
     own, then `worker_arguments`, then for the extra workers of forced jobs `extra_arguments`. With `burst` it ends when
     its workers, told so by their arguments, find nothing more to do. It stops when `parent`, the process that started
-    it, has ended. The last three are signs of life: see `pulse.py`.
+    it, has ended. With `gives_up`, workers that keep dying young are not started again before the next SIGHUP. The last
+    three are signs of life: see `pulse.py`.
 
     >>> Foreman("app:app", app.settings, app.storage).run()
     """
@@ -73,6 +75,7 @@ class Foreman:
         extra_arguments: Sequence[str] = ("--max-jobs", "1"),
         burst: bool = False,
         parent: int | None = None,
+        gives_up: bool = False,
         checkin_url: str | None = None,
         checkin_cmd: str | None = None,
         status_file: Path | None = None,
@@ -91,7 +94,7 @@ class Foreman:
         self._exit_code = 0
         self._signals = signals.Signals()
         self._selector = selectors.DefaultSelector()
-        self.backoff = Backoff()
+        self.backoff = Backoff(gives_up=gives_up)
         command = command or [sys.executable, "-m", "packhorse.worker", target]
         launch = Launch(command, settings.url, settings.concurrency, worker_arguments, extra_arguments)
         self.crew = Crew(launch, self._selector, on_online=lambda: self.heartbeat.beat_soon())
@@ -196,6 +199,7 @@ class Foreman:
         elif number in signals.RESTART:
             log.info("rolling restart (%s)", number.name)
             self._is_quiet = False  # fresh workers take jobs
+            self.backoff.hope()
             self._rolling.begin()
         elif number in signals.DUMP:
             faulthandler.dump_traceback(all_threads=True)
@@ -241,7 +245,7 @@ class Foreman:
             self._lines = ended.lines
             if self.backoff.wait:
                 self.problem = f"{ended.why}; {self.backoff.deaths} in a row have died young"
-                log.error("%s; the next is started in %g s", self.problem, self.backoff.wait)
+                log.error("%s; the next is started %s", self.problem, _when(self.backoff.wait))
 
     def _look_after(self, now: float) -> None:
         for member in self.crew.members:
@@ -333,7 +337,8 @@ class Foreman:
             "problem": self.problem,
         }
         if self.backoff.wait:
-            report["next_start_in"] = round(self.backoff.seconds_left(time.monotonic()), 1)
+            left = self.backoff.seconds_left(time.monotonic())
+            report["next_start_in"] = None if math.isinf(left) else round(left, 1)
             report["stderr"] = self._lines
         return report
 
@@ -353,6 +358,10 @@ class Foreman:
             "version": __version__,
             PROCESS_SPACE: process_space(),
         }
+
+
+def _when(seconds: float) -> str:
+    return "after the next restart (SIGHUP), which a saved file causes" if math.isinf(seconds) else f"in {seconds:g} s"
 
 
 def limits_of(settings: Settings) -> scaling.Limits:

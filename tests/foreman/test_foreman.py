@@ -101,6 +101,18 @@ def test_what_a_dead_worker_has_started_dies_with_it(start: Start, storage: Stor
     until(lambda: foreman.report().get("rescued") == 1, "the job was taken back")
 
 
+def test_a_restart_tries_a_broken_app_again_at_once(start: Start) -> None:
+    foreman = start(online=0, mode="broken", options={"gives_up": True})
+    until(lambda: foreman.report().get("starts") == 5, "five have died young")
+    until(lambda: foreman.report().get("state") == "unhealthy", "it has given up")
+    before = foreman.report()
+
+    foreman.signal(signal.SIGHUP)
+
+    until(lambda: foreman.report().get("starts") == 10, "five more were tried")
+    assert before["next_start_in"] is None
+
+
 def test_an_app_that_does_not_start_causes_no_storm_of_starts(start: Start) -> None:
     foreman = start(online=0, mode="broken")
 
