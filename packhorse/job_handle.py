@@ -35,6 +35,7 @@ Numbered = TypeVar("Numbered", Event, LogLine)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks of `wait`
 _LOOKED_AHEAD = 500  # jobs that `why` counts before it says "very many"
+_LOOKS = 3  # how often `why` looks again at a job that changes while it is looked at
 
 
 class Progress(NamedTuple):
@@ -302,7 +303,14 @@ class JobHandle(Generic[R_co]):
     def why(self) -> str:
         """Why the job is where it is, as a clause: "its queue mail is paused by anna since …"."""
         job = self.refresh().record
-        return explain(job, self._look_around(job))
+        seen = self._look_around(job)
+        for _ in range(_LOOKS):
+            before, job = job, self.refresh().record
+            if (job.state, job.rank, job.fence) == (before.state, before.rank, before.fence):
+                break
+            # Somebody has taken or moved it meanwhile, and what was seen is of the past.
+            seen = self._look_around(job)
+        return explain(job, seen)
 
     def _look_around(self, job: Job) -> Seen:
         storage, lease = self._app.storage, self._app.settings.lease
@@ -311,12 +319,14 @@ class JobHandle(Generic[R_co]):
         if job.state is not QUEUED:
             return Seen(storage.now(), lease, workers=storage.workers())
         line = storage.find(Filter(states=frozenset({QUEUED}), queue=job.queue), limit=_LOOKED_AHEAD).jobs
+        queues = {queue.name: queue for queue in storage.queues()}
         return Seen(
             now=storage.now(),
             lease=lease,
-            queue=next((queue for queue in storage.queues() if queue.name == job.queue), None),
+            queue=queues.get(job.queue),
             task=next((task for task in storage.tasks() if task.name == job.task), None),
             workers=storage.workers(),
+            held={name: sum(queue.counts.get(state, 0) for state in HELD) for name, queue in queues.items()},
             ahead=next((place for place, other in enumerate(line) if other.id == job.id), None),
         )
 

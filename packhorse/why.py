@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -27,6 +27,7 @@ class Seen(msgspec.Struct, frozen=True):
     task: TaskInfo | None = None
     workers: Sequence[WorkerInfo] = ()
     ahead: int | None = None  # jobs of its queue that go first; None: more than anybody counted
+    held: Mapping[str, int] = {}  # jobs in workers' hands, by queue
 
 
 def explain(job: Job, seen: Seen) -> str:
@@ -130,14 +131,27 @@ def _paused(queue: QueueInfo) -> str:
 
 def _place_in_line(job: Job, seen: Seen) -> str:
     again = " again, because its worker died" if job.is_halted else ""
+    rest = "a worker is about to take it" if _has_free_slot(job, seen) else "waits for a free slot"
     if job.is_forced:
-        return "it was forced to start and waits for a free slot"
+        return f"it was forced to start, and {rest}"
     if seen.ahead is None:
-        return f"it waits in line{again}; very many jobs of its queue go first"
+        return f"it waits in line{again}; {_very_many(seen)} of its queue go first"
     if seen.ahead == 0:
-        return f"it is next in its queue{again}, and waits for a free slot"
+        return f"it is next in its queue{again}, and {rest}"
     jobs = "1 job" if seen.ahead == 1 else f"{seen.ahead:,} jobs"
     return f"it waits in line{again}; {jobs} of its queue {'goes' if seen.ahead == 1 else 'go'} first"
+
+
+def _very_many(seen: Seen) -> str:
+    waiting = seen.queue.counts.get(State.QUEUED, 0) if seen.queue else 0
+    return f"very many of the {waiting:,} jobs" if waiting else "very many jobs"
+
+
+def _has_free_slot(job: Job, seen: Seen) -> bool:
+    """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report."""
+    serving = [worker for worker in _alive(seen) if job.queue in worker.queues]
+    queues = {queue for worker in serving for queue in worker.queues}
+    return sum(seen.held.get(queue, 0) for queue in queues) < sum(worker.concurrency for worker in serving)
 
 
 # --- held ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RETRYING, RUNNING, S
 from packhorse.job_handle import JobHandle, Progress
 from packhorse.outcome import Completed, Failed
 from packhorse.storage import Storage, open_storage
-from packhorse.storage.records import CheckIn, LogLine, TaskInfo, WorkerInfo
+from packhorse.storage.memory import Memory
+from packhorse.storage.records import CheckIn, LogLine, Page, TaskInfo, WorkerInfo
 from packhorse.task_handle import Task
 from tests.storage.builders import FAILURE, finish, in_state, run, take
 
@@ -342,7 +343,37 @@ def test_a_job_far_behind_is_not_counted_out(app: Packhorse, send: Task[..., Any
     jobs = app.enqueue_many(send.call(n) for n in range(600))
 
     assert jobs[499].why() == "it waits in line; 499 jobs of its queue go first"
-    assert jobs[599].why() == "it waits in line; very many jobs of its queue go first"
+    assert jobs[599].why() == "it waits in line; very many of the 600 jobs of its queue go first"
+
+
+class Hasty(Memory):
+    """Somebody takes the next job whenever the line is looked at."""
+
+    def find(self, *args: Any, **options: Any) -> Page:
+        self.reserve("ann", {"send_notice": 1}, 1)
+        return super().find(*args, **options)
+
+
+def test_a_job_that_is_taken_while_it_is_looked_at_is_not_said_to_wait():
+    storage = Hasty(TurnedClock())
+    with Packhorse(storage) as app:
+        storage.join(WorkerInfo("ann", queues=["send_notice"], concurrency=1))
+        job = app.enqueue("send_notice")
+
+        assert job.why() == "worker ann has taken it and begins it as soon as a slot is free"
+
+
+def test_a_job_is_not_said_to_wait_for_a_slot_while_workers_idle(app: Packhorse, send: Task[..., Any]):
+    app.storage.join(WorkerInfo("ann", queues=["send_notice"], concurrency=1))
+    app.storage.announce([TaskInfo("send_notice", "send_notice")])
+    first, second = send.enqueue(1), send.enqueue(2)
+
+    idle = first.why()
+    app.storage.reserve("ann", {"send_notice": 1}, 1)
+    busy = second.why()
+
+    assert idle == "it is next in its queue, and a worker is about to take it"
+    assert busy == "it is next in its queue, and waits for a free slot"
 
 
 def test_why_looks_again(app: Packhorse, send: Task[..., Any]):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from packhorse.app import Packhorse
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
@@ -191,6 +192,7 @@ CASES = [
     Case("queues", lambda s: s.queues(), {"line"}),
     Case("find queued", lambda s: s.find(states(QUEUED)), {"line"}),
     Case("find queued, one queue", lambda s: s.find(states(QUEUED, queue="queue-1")), {"line"}),
+    Case("why a job waits", lambda s: Packhorse(s).get("job-19998").why(), {"id", "line"}),
     Case("find scheduled", lambda s: s.find(states(SCHEDULED)), {"due"}),
     Case("find scheduled and retrying", lambda s: s.find(states(RETRYING, SCHEDULED)), {"due"}),
     Case("find completed", lambda s: s.find(states(COMPLETED)), {"finished"}),
