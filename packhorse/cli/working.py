@@ -26,6 +26,8 @@ from packhorse.loading import find_target, load_app
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
 
+log = logging.getLogger("packhorse")
+
 _LOOK_FOR_CHANGES = 0.5
 
 
@@ -53,7 +55,7 @@ def crew_options(function: Function) -> Function:
     "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
 )
 @span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s).")
-@click.option("--parent", type=int, hidden=True)  # of app.run(): the process without which there is no reason to go on
+@click.option("--parent", type=int, hidden=True, help="Stop when this process, which started it, has ended.")
 @click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive.")
 @click.option("--checkin-cmd", help="Run this command every minute, for the same.")
 def work(invocation: Invocation, target: str | None, **options: Any) -> int:
@@ -120,6 +122,8 @@ def _foreman(
     app: Packhorse, settings: Settings, target: str, options: dict[str, Any], *, gives_up: bool = False
 ) -> Foreman:
     app.put_schedules()
+    if options.get("queues") is not None:
+        options = {**options, "queues": ",".join(_queues(app, options["queues"]))}
     names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level")
     arguments = [
         word
@@ -142,6 +146,18 @@ def _foreman(
         checkin_url=options.get("checkin_url"),
         checkin_cmd=options.get("checkin_cmd"),
     )
+
+
+def _queues(app: Packhorse, text: str) -> list[str]:
+    """The queues that were named; the user is told of those that no task has."""
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    known = sorted({task.queue for task in app.registry})
+    if not named:
+        raise BadValue("--queues names no queue", hint=f"the queues are {', '.join(known)}; leave it out for all")
+    if strange := [name for name in named if name not in known]:
+        of = "the queue" if len(strange) == 1 else "any of the queues"
+        log.warning("no task has %s %s; the queues are %s", of, ", ".join(strange), ", ".join(known) or "none")
+    return named
 
 
 def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import pytest
 
 from packhorse import Packhorse
 from tests.children import ROOT, until
+from tests.cli.conftest import Call
 
 APP = """
 from packhorse import Packhorse
@@ -96,3 +97,46 @@ def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path:
     assert first == "first"
     assert dev.told().count("have died young") == deaths, "nothing broken was tried after that"
     assert dev.end() == 0
+
+
+# --- work -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_no_task_has_is_remarked_with_those_there_are(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+
+    work = start("work", "--burst", "--max", "1", "--queues", "post, posts,mail", "--quiet")
+
+    assert work.process.wait(30) == 0
+    assert "no task has any of the queues posts, mail; the queues are post" in work.told()
+
+
+def test_queues_that_are_there_are_not_remarked(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+
+    work = start("work", "--burst", "--max", "1", "--queues", "post", "--quiet")
+
+    assert work.process.wait(30) == 0
+    assert "no task has" not in work.told()
+
+
+@pytest.mark.parametrize("queues", ["", " , "])
+def test_no_queue_at_all_is_refused(here: Path, packhorse: Call, queues: str):
+    (here / "jobs.py").write_text(APP.format(text="sent"))
+
+    result = packhorse("work", "--queues", queues)
+
+    assert result.exit_code == 2
+    assert "--queues names no queue" in result.stderr
+    assert "the queues are post" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["work", "jobs", "enqueue"])
+@pytest.mark.parametrize("url", ["", " "])
+def test_an_empty_url_is_refused_by_every_command(here: Path, packhorse: Call, command: str, url: str):
+    (here / "jobs.py").write_text(APP.format(text="sent"))
+
+    result = packhorse(command, "--url", url)
+
+    assert result.exit_code == 2
+    assert "--url is empty" in result.stderr
