@@ -24,9 +24,10 @@ from packhorse.errors import (
     WrongState,
 )
 from packhorse.event import Kind
+from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RETRYING, RUNNING, SCHEDULED, Reason, State
 from packhorse.job_handle import JobHandle, Progress
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Stopped
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import CheckIn, LogLine, Page, TaskInfo, WorkerInfo
@@ -240,8 +241,38 @@ def test_an_aborted_job_does_not_blame_an_earlier_error(app: Packhorse, send: Ta
     job = send.enqueue(7)
     finish(app.storage, Failed(run(app.storage, job.record).token, FAILURE, retry_in=HOUR))
 
-    with pytest.raises(JobFailed, match=r"is aborted \(ABORTED\)"):
+    with pytest.raises(JobFailed, match=r"is aborted \(an operator wanted it\)"):
         _ = job.abort().result
+
+
+@pytest.mark.parametrize("state", [QUEUED, RUNNING])
+def test_an_aborted_job_tells_by_whom(app: Packhorse, state: State):
+    job = app.get(in_state(app.storage, state).id)
+    job.abort(by="anna")
+    if state is RUNNING:
+        finish(app.storage, Stopped(job.refresh().record.token))
+
+    assert job.why() == "it was aborted 0ms ago, by anna"
+
+
+def test_whoever_aborted_it_in_an_earlier_life_is_not_named(app: Packhorse):
+    job = app.get(in_state(app.storage, QUEUED).id)
+    job.abort(by="anna")
+    job.retry()
+    failure = Failure("Abort", "nothing to do")
+    finish(app.storage, Stopped(run(app.storage, job.refresh().record).token, failure=failure))
+
+    assert job.why() == "it was aborted 0ms ago, because its task said: nothing to do"
+
+
+def test_a_job_that_waited_too_long_says_so(app: Packhorse, clock: TurnedClock, send: Task[..., Any]):
+    job = send.using(expires="10s").enqueue(7)
+    clock.turn(11)
+    app.storage.expire()
+
+    with pytest.raises(JobFailed, match="it waited longer than its expires of 10s"):
+        job.wait(timeout=0)
+    assert job.why() == "it was aborted 0ms ago, because it waited longer than its expires of 10s"
 
 
 def test_wait_returns_the_result_when_the_job_has_ended(app: Packhorse, send: Task[..., Any]):
@@ -465,25 +496,39 @@ def test_deleting_by_force_does_not_wait_for_ever(app: Packhorse, send: Task[...
 REFUSED: list[tuple[str, Callable[[JobHandle[Any]], object], str]] = [
     ("completed", lambda job: job.abort(), "cannot abort job X: it is completed - it has ended already"),
     ("running", lambda job: job.force_start(), "cannot force start job X: it is running - a worker has it already"),
-    ("dead", lambda job: job.force_start(), "cannot force start job X: it is dead - retry it"),
+    (
+        "dead",
+        lambda job: job.force_start(),
+        "cannot force start job X: it is dead - retry it first: job.retry(), packhorse retry",
+    ),
     (
         "completed",
         lambda job: job.force_start(),
-        "cannot force start job X: it is completed - a copy of it can run again",
+        "cannot force start job X: it is completed - what it did is done; job.copy() enqueues another one like it",
     ),
     (
         "running",
         lambda job: job.set_priority(2),
         "cannot set the priority of job X: it is running - only waiting jobs have a place in line",
     ),
-    ("completed", lambda job: job.retry(), "cannot retry job X: it is completed - a copy of it can run again"),
+    (
+        "completed",
+        lambda job: job.retry(),
+        "cannot retry job X: it is completed - what it did is done; job.copy() enqueues another one like it",
+    ),
     (
         "queued",
         lambda job: job.retry(),
-        "cannot retry job X: it is queued - it waits in line already; force start makes it the next",
+        "cannot retry job X: it is queued - "
+        "it waits in line already; job.force_start() or packhorse start makes it the next",
     ),
     ("reserved", lambda job: job.retry(), "cannot retry job X: it is reserved - a worker has it already"),
-    ("running", lambda job: job.delete(), "cannot delete job X: it is running - abort it first, or use force"),
+    (
+        "running",
+        lambda job: job.delete(),
+        "cannot delete job X: it is running - "
+        "abort it first, or have both done: job.delete(force=True), packhorse delete --force",
+    ),
 ]
 
 

@@ -185,7 +185,32 @@ def test_a_running_job_may_have_been_asked_to_stop():
             "it died 2m ago, because its worker died under it 3 times",
         ),
         (DEAD, {"reason": Reason.RUNNER_TIMEOUT, "halts": 1}, "it died 2m ago, because its worker died under it once"),
-        (ABORTED, {"reason": Reason.ABORTED}, "it was aborted 2m ago, by order"),
+        (ABORTED, {"reason": Reason.ABORTED}, "it was aborted 2m ago, because an operator wanted it"),
+        (
+            ABORTED,
+            {"reason": Reason.ABORTED, "error": Failure("Abort", "the user is gone").to_json()},
+            "it was aborted 2m ago, because its task said: the user is gone",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.ABORTED, "error": Failure("Abort", "of an earlier life").to_json(), "abort_at": 1},
+            "it was aborted 2m ago, because an operator wanted it",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.JOB_TIMEOUT, "expires": 10 * SECOND, "queued_at": NOW - 3 * MINUTE},
+            "it was aborted 2m ago, because it waited longer than its expires of 10s",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.JOB_TIMEOUT, "total_timeout": MINUTE, "first_queued_at": NOW - 3 * MINUTE},
+            "it was aborted 2m ago, because it lived longer than its total_timeout of 1m",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.JOB_TIMEOUT, "error": Failure("Timeout", "it ran for longer than 5 s").to_json()},
+            "it was aborted 2m ago, because it ran for longer than 5 s",
+        ),
         (ABORTED, {"reason": Reason.JOB_TIMEOUT}, "it was aborted 2m ago, because its time was over"),
     ],
 )

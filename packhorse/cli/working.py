@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from packhorse import __version__
 from packhorse.app import Packhorse
 from packhorse.chores import all_chores
 from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Function, command, span_option
 from packhorse.cli.output import say
 from packhorse.errors import BadValue
@@ -25,6 +27,7 @@ from packhorse.foreman import Foreman
 from packhorse.loading import find_target, load_app
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
+from packhorse.task import RegisteredTask
 
 log = logging.getLogger("packhorse")
 
@@ -169,7 +172,7 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     for task in tasks[:8]:
         weight = f", weight {task.options.weight}" if task.options.weight > 1 else ""
         queue = f" in {task.queue}" if task.queue != task.name else ""
-        yield f"  {task.name}{queue}{weight}   {task.place}"
+        yield f"  {task.name}{queue}{weight}   {_place(task)}"
     if len(tasks) > 8:
         yield f"  … and {len(tasks) - 8} more tasks"
     if not tasks:
@@ -178,6 +181,12 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     if schedules:
         yield f"{len(schedules)} schedules; next: {schedules[0].name}"
     yield "Ctrl-C once: finish running jobs; twice: stop now"
+
+
+def _place(task: RegisteredTask) -> str:
+    """Where a task is written, in the form that editors and terminals follow: jobs.py:12."""
+    code = getattr(inspect.unwrap(task.function), "__code__", None)
+    return f"{place_text(code.co_filename)}:{task.line}" if code else task.place
 
 
 # --- reloading --------------------------------------------------------------------------------------------------------

@@ -88,6 +88,7 @@ def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path:
     first = result_of_a_job(tmp_path)
 
     (tmp_path / "jobs.py").write_text("def broken(:\n")
+    assert "  send in post   jobs.py:6\n" in dev.told()
     dev.until_told("after the next restart")
     deaths = dev.told().count("have died young")
     (tmp_path / "jobs.py").write_text(APP.format(text="second"))
