@@ -33,8 +33,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         """The failure that this exception is."""
         return cls(
             type=type(error).__qualname__,
-            message=_shorten(str(error), MESSAGE_LIMIT),
-            traceback=_shorten("".join(traceback.format_exception(error)), TRACEBACK_LIMIT),
+            message=_message_of(error),
+            traceback=_traceback_of(error),
             place=_innermost(error.__traceback__),
         )
 
@@ -56,6 +56,23 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         """A short name for "this kind of failure of this task", the same for all of its cases."""
         known = "\0".join((task, self.type, self.pattern(), self.place or ""))
         return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# An error's own code may fail, and its attempt has ended all the same: what cannot be told is left out.
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return _shorten(str(error), MESSAGE_LIMIT)
+    except Exception as failed:  # noqa: BLE001 - whatever the code of a user's error raises
+        return f"(its message cannot be shown: __str__ raised {type(failed).__name__})"
+
+
+def _traceback_of(error: BaseException) -> str | None:
+    try:
+        return _shorten("".join(traceback.format_exception(error)), TRACEBACK_LIMIT)
+    except Exception:  # noqa: BLE001 - as above
+        return None
 
 
 def _innermost(trace: TracebackType | None) -> str | None:
