@@ -42,7 +42,7 @@ class Kind(StrEnum):
     FORCE_STARTED = "force_started"  # [by]
     PRIORITY_CHANGED = "priority_changed"  # [from, to, by]
     RETRIED = "retried"  # by an operator [by]
-    REPLACED = "replaced"  # a unique twin brought new arguments [args]
+    REPLACED = "replaced"  # a unique twin brought new arguments [args, twin]
     HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
     DELETED = "deleted"  # [by]
     # a process or a client

@@ -79,7 +79,8 @@ class Storage(ABC):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store new jobs, all or none, in their order; wake a worker.
 
-        An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing.
+        An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing; nor does
+        repeating one that has replaced another job's call, whatever became of that job since.
         A job with a unique key that another holds is `kept` or `replaced` as its lock says; `reject` raises
         `NotUnique` and stores none of the batch; so does a subscriber that is unknown (`ClientNotFound`). Names of
         tasks and queues become known here.

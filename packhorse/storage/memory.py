@@ -150,6 +150,8 @@ class Memory(Storage):
         if new.id in self._jobs:
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
+            if new.unique.on_conflict == "replace" and (replaced := self._replaced_by(new, new.unique.key)):
+                return Enqueued(replaced, Placement.REPLACED)
             holder = self._holder(new.unique.key)
             if holder is not None and new.unique.on_conflict == "reject":
                 raise NotUnique(holder.id, new.unique.key)
@@ -168,6 +170,12 @@ class Memory(Storage):
             self._locks[new.unique.key] = (new.id, new.unique, self.now())
         self._subscribe(new, new.id)
         return Enqueued(new.id)
+
+    def _replaced_by(self, new: NewJob, key: str) -> str | None:
+        """The job whose call this very one has replaced already: its answer was lost."""
+        holder = self._locks[key][0] if key in self._locks else None
+        told = (event for event in self._events if event.job_id == holder and event.kind is Kind.REPLACED)
+        return holder if any((event.data or {}).get("twin") == new.id for event in told) else None
 
     def _subscribe(self, new: NewJob, job_id: str) -> None:
         """Whoever enqueued wants the outcome, be it of this job or of the twin that stands for it."""

@@ -20,7 +20,7 @@ from packhorse.outcome import Completed, Failed, Outcome, Stopped
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.storage.builders import FAILURE, LEASE, join, new_job
+from tests.storage.builders import FAILURE, LEASE, join, new_job, unique
 from tests.storage.sqlite.tracing import traced
 
 JOBS = 20_000
@@ -179,6 +179,11 @@ CASES = [
     Case("get", lambda s: s.get_many(["job-00001", "job-19999"]), {"id"}),
     Case("abort", lambda s: s.abort(["job-00001", "job-19999"]), {"id"}),
     Case("delete", lambda s: s.delete(["job-00000", "job-00004"]), {"id"}),
+    Case(
+        "repeat a replace",
+        lambda s: [s.enqueue([new_job("x", unique=unique("k", on_conflict="replace"))]) for _ in range(2)],
+        {"id"},
+    ),
     Case("promote", lambda s: s.promote(), {"due"}),
     Case("next due", lambda s: s.next_due(), {"due"}),
     Case("expire", lambda s: s.expire(), {"expiring"}),
