@@ -141,3 +141,32 @@ def test_an_empty_url_is_refused_by_every_command(here: Path, packhorse: Call, c
 
     assert result.exit_code == 2
     assert "--url is empty" in result.stderr
+
+
+def test_an_async_task_below_plain_middleware_is_aborted_without_harm_to_its_worker(tmp_path: Path, start: Start):
+    text = (
+        APP.format(text="sent")
+        + """
+import asyncio
+
+@app.task
+async def sleep() -> None:
+    await asyncio.sleep(600)
+
+@app.middleware
+def around(job, call):
+    return call()
+"""
+    )
+    (tmp_path / "jobs.py").write_text(text)
+    work = start("work", "--max", "1")
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        job = app.enqueue("sleep")
+        until(lambda: job.refresh().state == "running", "it runs")
+        job.abort()
+        until(lambda: job.refresh().is_finished, "it has ended")
+
+    assert (job.state, job.record.failures, job.record.halts) == ("aborted", 0, 0)
+    assert result_of_a_job(tmp_path) == "sent"
+    assert "condemned" not in work.told()
+    assert work.end() == 0
