@@ -6,7 +6,6 @@ dead jobs read as three sentences.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import traceback
 from types import TracebackType
@@ -54,6 +53,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def cause(self, task: str) -> str:
         """A short name for "this kind of failure of this task", the same for all of its cases."""
+        import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+
         known = "\0".join((task, self.type, self.pattern(), self.place or ""))
         return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

@@ -6,7 +6,6 @@ it with `@command` and give it a line in `COMMANDS`.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -156,6 +155,8 @@ def _manner(invocation: Invocation, words: list[str]) -> Manner:
 
 
 def _unknown(word: str) -> CommandError:
+    import difflib  # only who has made a mistake needs it
+
     what = f"there is no command {word!r}"
     known = _OTHER_WORDS.get(word)
     near = [known] if known in COMMANDS else difflib.get_close_matches(word, COMMANDS, n=3)
