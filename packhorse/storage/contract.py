@@ -8,7 +8,7 @@ Rules that hold for every storage:
    worker is told so. Repeating a call whose answer was lost is harmless: an outcome that was taken is answered
    `repeated`, a job that was handed back, `stale`.
 4. Time is the storage's clock. Callers send durations; tests may hand a storage its own `now`.
-5. What is common to all storages is done once, above (`app.py`) or beside (`changes.py`): encoding, checking what
+5. What is common to all storages is done once, above (`app/`) or beside (`changes.py`): encoding, checking what
    users wrote, deciding what an outcome does to a job.
 6. Calls are plain and synchronous, and safe from many threads at once. Lists may hold up to `BATCH` items.
 
