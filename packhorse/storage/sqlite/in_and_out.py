@@ -99,6 +99,10 @@ class InAndOut(Keeper):
         if self._jobs(tx, [new.id]):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
+            if new.unique.on_conflict == "replace":
+                replaced = tx.execute(SQL["replaced_by"], (new.unique.key, new.id)).fetchone()
+                if replaced is not None:
+                    return Enqueued(replaced[0], Placement.REPLACED)
             holder = self._holder(tx, new.unique.key)
             if holder is not None:
                 twin = self._meet_twin(tx, holder, new)

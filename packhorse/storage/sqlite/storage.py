@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue
 from packhorse.storage.records import Health
+from packhorse.storage.sqlite import ground
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
@@ -111,7 +112,7 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
                 "free_pages": free_pages,
                 "page_size": page_size,
             },
-            problems=_problems(wal_size, free, self._db.options),
+            problems=[*_problems(wal_size, free, self._db.options), *ground.doubts(self.path)],
         )
 
 

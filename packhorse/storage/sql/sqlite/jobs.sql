@@ -23,6 +23,11 @@ ON CONFLICT (job) DO UPDATE SET args = excluded.args
 -- name: get_lock
 SELECT job_id, period, until, taken_at FROM packhorse_unique_lock WHERE key = ?
 
+-- name: replaced_by
+-- The job whose call this very one has replaced already: its answer was lost.
+SELECT event.job_id FROM packhorse_unique_lock AS lock JOIN packhorse_event AS event ON event.job_id = lock.job_id
+WHERE lock.key = ? AND event.kind = 'replaced' AND json_extract(event.data, '$.twin') = ? LIMIT 1
+
 -- name: put_lock
 INSERT INTO packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE
