@@ -977,3 +977,19 @@ def test_on_one_slot_jobs_begin_in_line_whoever_runs_them(works: Works):
     works.finish(*jobs)
 
     assert began == list(range(30))
+
+
+# --- idleness -------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_worker_asks_the_storage_at_most_five_times_a_second(works: Works):
+    works.app.task(lambda: None, name="task")
+    works.run()
+    works.until(lambda: works.shaky.calls.count("wait") >= 4)  # it has slowed down to its idle pace
+    already = len(works.shaky.calls)
+    began_at = time.monotonic()
+
+    works.until(lambda: works.shaky.calls.count("reserve") >= works.shaky.calls[:already].count("reserve") + 3)
+    asked = [call for call in works.shaky.calls[already:] if call != "wait"]
+
+    assert len(asked) <= 5 * (time.monotonic() - began_at) + 1

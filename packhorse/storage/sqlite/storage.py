@@ -76,6 +76,11 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
         self._known.clear()
         self._db.close()
 
+    def expire(self, *, limit: int = 500) -> int:
+        expired = super().expire(limit=limit)
+        self._db.fold_log()  # here, because only foremen come by with this, every second, and nobody waits for them
+        return expired
+
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> bool:
