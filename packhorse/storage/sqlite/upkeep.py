@@ -32,11 +32,11 @@ class Upkeep(Keeper):
     def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
         # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
         # could beat, and whoever called before that would else find everybody silent.
-        silent_since = self.now() - lease
+        called_at = self.now()
 
         def work(tx: Transaction) -> list[Rescued]:
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            alive = (min(silent_since, tx.now - lease), tx.now + 2 * lease)
+            alive = (min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease)
             lost = [job_of(row) for row in tx.execute(SQL["lost_jobs"], (*alive, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, (), recovered)
             self._strike_off(tx, tx.execute(SQL["silent_workers"], alive).fetchall(), why)

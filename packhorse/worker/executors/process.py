@@ -30,8 +30,12 @@ from packhorse.worker.report import resident_bytes
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
-_MEMORY_LOOK = 0.5
-"""Seconds between two looks at how much memory children hold."""
+_MEMORY_LOOK = 0.1
+"""Seconds between two looks at how much memory children hold that have a limit. A look costs some microseconds; between
+two of them a job can take some hundred MiB more than it may. A limit of the kernel's (RLIMIT_AS, RLIMIT_DATA) would
+count what was only reserved, such as stacks of threads, and end jobs that are well within theirs."""
+_NO_LOOK = 0.5
+_MIB = 1 << 20
 
 
 class _Child:
@@ -107,7 +111,7 @@ class ProcessExecutor:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._obey)
         self._selector.register(self._nursery.control, selectors.EVENT_READ, self._hear_nursery)
         while not self._closes:
-            for key, _ in self._selector.select(_MEMORY_LOOK):
+            for key, _ in self._selector.select(_MEMORY_LOOK if self._has_limits() else _NO_LOOK):
                 key.data()
             self._seat_next()
             self._look_at_memory(time.monotonic())
@@ -250,6 +254,10 @@ class ProcessExecutor:
             child.channel.send({"stop": True})
         self._nursery.kill(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
+    def _has_limits(self) -> bool:
+        seats = (child.seat for child in self._children.values())
+        return any(seat is not None and seat.task.options.memory_limit is not None for seat in seats)
+
     def _look_at_memory(self, now: float) -> None:
         if now < self._next_look:
             return
@@ -278,5 +286,5 @@ def _of_dead(seat: Seat, exit: Exit) -> Outcome:
 
 
 def _of_too_large(seat: Seat, held: int, limit: int) -> Outcome:
-    failure = Failure("MemoryLimit", f"it held {held:,} bytes of memory; its limit is {limit:,}")
+    failure = Failure("MemoryLimit", f"it held {held / _MIB:,.0f} MiB of memory; its limit is {limit / _MIB:,.0f} MiB")
     return Failed(seat.job.token, failure, attempt.retry_in(seat.job, seat.task, None), ran=seat.ran)
