@@ -94,6 +94,9 @@ class InAndOut(Keeper):
         if tx.jobs([new.id]):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
+            replaced = self._replaced_by(tx, new)
+            if replaced is not None:
+                return Enqueued(replaced, Placement.REPLACED)
             holder = tx.holder(new.unique.key)
             if holder is not None:
                 twin = self._meet_twin(tx, holder, new)
@@ -105,6 +108,13 @@ class InAndOut(Keeper):
         self._subscribe_to(tx, new, new.id)
         return Enqueued(new.id)
 
+    def _replaced_by(self, tx: Transaction, new: NewJob) -> str | None:
+        """The job whose call this very one has replaced already: its answer was lost."""
+        if new.unique is None or new.unique.on_conflict != "replace":
+            return None
+        taken = tx.lock(new.unique.key)
+        return taken.job_id if taken is not None and tx.has_replaced(taken.job_id, new.id) else None
+
     def _meet_twin(self, tx: Transaction, holder: Job, new: NewJob) -> Enqueued | None:
         """Another job holds the unique key. None: the new job is to be added all the same."""
         assert new.unique is not None
@@ -112,7 +122,7 @@ class InAndOut(Keeper):
             raise NotUnique(holder.id, new.unique.key)
         if new.unique.on_conflict == "replace":
             if holder.state in WAITING:
-                tx.keep(holder, changes.replaced(holder, new, tx.now))
+                tx.replace(holder, new)
                 return Enqueued(holder.id, Placement.REPLACED)
             if holder.state in HELD:
                 return None  # it has read the old arguments; the new ones must not be lost

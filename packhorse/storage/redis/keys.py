@@ -118,6 +118,9 @@ class Keys:
     def ready(self, client: str) -> str:
         return f"{self.prefix}ready:{client}"
 
+    def twins(self, job_id: str) -> str:
+        return f"{self.prefix}twins:{job_id}"
+
     def log(self, job_id: str) -> str:
         return f"{self.prefix}log:{job_id}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from packhorse.errors import BadURL, MissingDriver
@@ -129,7 +131,9 @@ def test_open_storage_knows_the_schemes_and_connects_to_nobody(scheme: str):
 
 
 def test_without_the_driver_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("packhorse.storage.find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.startswith("packhorse.storage.redis")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hiredis", None)
 
     with pytest.raises(MissingDriver, match=r"pip install 'packhorse\[redis\]'"):
         open_storage("redis://localhost")

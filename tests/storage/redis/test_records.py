@@ -9,7 +9,6 @@ from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
 from packhorse.outcome import Completed, Failed, Snoozed
 from packhorse.series import LEVELS
-from packhorse.series import LEVELS
 from packhorse.storage.records import EventFilter, LogLine, Retention, Span
 from packhorse.storage.redis import Redis, records
 from tests.redis_server import fresh_url
