@@ -53,6 +53,7 @@ PRESENCE = Group(
     "Ten slots, idle",
     (
         Figure("idle_cpu", "CPU, % of a core", 2),
+        Figure("idle_requests", "requests/s", 1),
         Figure("idle_commands", "commands/s", 1),
         Figure("processes", "processes"),
         Figure("memory", "memory, MB"),

@@ -60,8 +60,10 @@ class Sheet:
         return self.floor(f"{what}, next to the bare loop", _share(ours, self._limits.get(bare)), bound)
 
     def of_own(self, what: str, name: str, other: str, bound: float) -> Floor:
-        ours = self._ours.get(name, self._limits.get(name))
-        return self.floor(what, _share(ours, self._ours.get(other)), bound)
+        return self.floor(what, _share(self._ours.get(name), self._ours.get(other)), bound)
+
+    def limit(self, what: str, name: str, bound: float) -> Floor:
+        return Floor(self.title, what, self._limits.get(name), bound, unit="")
 
     def best_peers(self, name: str) -> float | None:
         return min((peer[name] for peer in self._peers if name in peer), default=None)
@@ -110,10 +112,10 @@ def _redis(sheet: Sheet) -> Iterator[Floor]:
     yield sheet.of_own("drain, 2 processes, next to 1", "drain_two", "drain_one", 1.3)
     yield sheet.of_bare("enqueue", "single", "bare_single", 0.8)
     yield sheet.of_bare("enqueue_many", "many", "bare_many", 0.4)
-    yield sheet.of_own("500 aenqueue at once, next to one by one", "coroutines", "single", 2)
+    yield sheet.limit("jobs in a round trip, 500 aenqueue at once", "shared", 10)
     if (best := sheet.best_peers("idle_p50")) is not None:
         yield sheet.at_most("latency when idle, p50 (floor: the best peer's)", "idle_p50", best, "ms")
-    yield sheet.at_most("commands when idle", "idle_commands", 3, "/s")
+    yield sheet.at_most("requests to Redis when idle", "idle_requests", 3, "/s")
     yield sheet.at_most("CPU when idle", "idle_cpu", 0.5, "%")
     yield sheet.at_most("memory of a worker", "largest", 45, "MB")
     yield from sheet.strained(_ALL_STRAINS)
@@ -125,7 +127,7 @@ def _postgres(sheet: Sheet) -> Iterator[Floor]:
     yield sheet.of_best_peer("enqueue_many", "many", 2)
     yield sheet.of_bare("enqueue", "single", "bare_single", 0.7)
     yield sheet.at_most("latency when idle, p50", "idle_p50", 5, "ms")
-    yield sheet.at_most("transactions when idle", "idle_commands", 3, "/s")
+    yield sheet.at_most("transactions when idle", "idle_requests", 3, "/s")
     yield from sheet.strained({"deep": 0.5})
 
 

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from redis import Redis
+
 from bench.bare import OWNER, open_bare
 from packhorse import Packhorse
 from packhorse.outcome import Completed
@@ -95,6 +97,15 @@ def coroutines(url: str, number: int) -> float:
         return rate(number, lambda: asyncio.run(work()))
 
 
+def shared(url: str, number: int) -> float:
+    """How many of these 500 go to Redis in one round trip, by its own count of scripts called."""
+    with Redis.from_url(url) as redis:
+        redis.config_resetstat()
+        coroutines(url, number)
+        calls: int = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    return number / calls
+
+
 def exchange(url: str, number: int) -> float:
     """Reserve and finish through the storage, without a worker around it."""
     with Packhorse(url) as app:
@@ -114,7 +125,8 @@ def exchange(url: str, number: int) -> float:
         return rate(number, work)
 
 
-FIGURES = {call.__name__: call for call in (bare_single, bare_many, bare_drain, threads, coroutines, exchange)}
+_CALLS = (bare_single, bare_many, bare_drain, threads, coroutines, shared, exchange)
+FIGURES = {call.__name__: call for call in _CALLS}
 
 if __name__ == "__main__":
     print(FIGURES[sys.argv[2]](sys.argv[1], int(sys.argv[3])))

@@ -38,6 +38,7 @@ _LIMITS = {
     "exchange": "many",
 }
 """The figures of `bench.limits`, and with which number of the plan each is measured."""
+_LIMITS_OF_REDIS = _LIMITS | {"shared": "single"}
 
 _FAILURES = (RuntimeError, TimeoutError, ValueError, subprocess.SubprocessError)
 
@@ -123,7 +124,8 @@ class Race:
 def _limits(contender: Contender, storage: Storage, plan: Plan) -> Figures:
     figures = {}
     around = {**os.environ, "PYTHONPATH": str(environment.ROOT)}
-    for name, size in _LIMITS.items():
+    limits = _LIMITS_OF_REDIS if storage.name == "redis" else _LIMITS
+    for name, size in limits.items():
         with tempfile.TemporaryDirectory(prefix="packhorse-bench-") as folder:
             words = ["-m", "bench.limits", storage.fresh(Path(folder)), name, str(getattr(plan, size))]
             done = subprocess.run([contender.python, *words], env=around, capture_output=True, text=True, check=False)

@@ -65,6 +65,4 @@ def _idle(trial: Trial, seconds: float) -> Figures:
         "memory": after.memory_mb,
         "largest": after.largest_mb,
     }
-    if operations is not None:
-        figures["idle_commands"] = ((trial.storage.operations() or 0) - operations) / elapsed
-    return figures
+    return figures | {name: (now - operations[name]) / elapsed for name, now in trial.storage.operations().items()}

@@ -49,10 +49,10 @@ class Postgres(Storage):
         self._ask(f"CREATE DATABASE trial_{self._trials}")
         return f"postgresql://bench@127.0.0.1:{self._port}/trial_{self._trials}"
 
-    def operations(self) -> int:
+    def operations(self) -> dict[str, int]:
         """Transactions of the trial's database."""
         counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = "
-        return int(self._ask(f"{counted}'trial_{self._trials}'"))
+        return {"idle_requests": int(self._ask(f"{counted}'trial_{self._trials}'"))}
 
     def _ask(self, statement: str) -> str:
         words = [self._client, "-h", "127.0.0.1", "-p", str(self._port), "-U", "bench", "-d", "postgres", "-qAtc"]

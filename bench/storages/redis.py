@@ -11,6 +11,8 @@ from typing import Self
 from bench.storages.storage import Storage, free_port, program
 from bench.waiting import wait_until
 
+_READS_TO_ASK = 2  # the command, and the end of the connection
+
 
 class Redis(Storage):
     """Talks to its server through `redis-cli`, so that the harness needs no driver."""
@@ -43,10 +45,14 @@ class Redis(Storage):
         self._ask("FLUSHALL")
         return f"redis://127.0.0.1:{self._port}/0"
 
-    def operations(self) -> int:
-        """Commands, those inside scripts included, this question not."""
+    def operations(self) -> dict[str, int]:
+        """What clients have sent, and commands with those inside scripts. This question is not among them."""
         self._asked += 1
-        return int(self._info("stats")["total_commands_processed"]) - self._asked
+        info = self._info("stats")
+        return {
+            "idle_requests": int(info["total_reads_processed"]) - _READS_TO_ASK * self._asked,
+            "idle_commands": int(info["total_commands_processed"]) - self._asked,
+        }
 
     def _info(self, section: str) -> dict[str, str]:
         lines = self._ask("INFO", section).splitlines()

@@ -26,9 +26,9 @@ class Storage(AbstractContextManager["Storage"], ABC):
     def fresh(self, folder: Path) -> str:
         """The address of an empty storage; whatever was there before is gone. `folder` is the trial's."""
 
-    def operations(self) -> int | None:
-        """How many commands or transactions it has carried out since it was started, if it can tell."""
-        return None
+    def operations(self) -> dict[str, int]:
+        """What it has carried out since it was started, as far as it can tell, by the names of `bench.figure`."""
+        return {}
 
 
 class NoServer(Exception):
