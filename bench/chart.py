@@ -13,11 +13,12 @@ from bench.results import Results
 from bench.storages import TITLES
 
 _PANEL_WIDTH, _GAP, _MARGIN = 440, 40, 20
-_NAME_WIDTH, _VALUE_WIDTH = 150, 64
+_NAME_WIDTH, _VALUE_WIDTH = 166, 56
 _BAR, _PITCH, _TITLE = 12, 19, 44
 _SCALE_WIDTH = _PANEL_WIDTH - _NAME_WIDTH - _VALUE_WIDTH
 
 _STYLE = """\
+.ground { fill: #ffffff; }
 text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 .title { font-weight: 600; font-size: 14px; }
 .note { fill: #656d76; font-size: 11px; }
@@ -27,6 +28,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 .limit { fill: none; stroke: #8c959f; stroke-dasharray: 3 2; }
 .mine { font-weight: 600; }
 @media (prefers-color-scheme: dark) {
+  .ground { fill: #0d1117; }
   text { fill: #e6edf3; }
   .note { fill: #9198a1; }
   .peer { fill: #4b5561; }
@@ -69,10 +71,11 @@ def chart(results: Results) -> str:
     width = 2 * (_PANEL_WIDTH + _MARGIN) + _GAP
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" role="img">',
             "<title>Packhorse and its peers</title>",
             f"<desc>Bar charts of {escape(', '.join(panel.title for panel in panels))}.</desc>",
             f"<style>\n{_STYLE}\n</style>",
+            '<rect class="ground" width="100%" height="100%" rx="6"/>',
             *drawn,
             "</svg>\n",
         ]
@@ -96,7 +99,7 @@ def _panels(results: Results) -> list[Panel]:
         Panel("Drain, 1 process", f"jobs a second; {bare}", bars("drain_one", limit="bare_drain")),
         Panel("Enqueue", f"jobs a second, {one_by_one}; {bare}", bars("single", limit="bare_single")),
         Panel("Latency when idle, median", "ms, logarithmic", bars("idle_p50", is_lower_better=True), 1, True),
-        Panel("Finished after a crash", "of 200 jobs, default settings", bars("crash_finished")),
+        Panel("Lost in a crash", "of 200 jobs, not run within 90 s", bars("crash_lost", is_lower_better=True)),
     ]
 
 

@@ -27,7 +27,8 @@ TITLES = {
     "chancy": "Chancy",
 }
 """Every peer, as the tables list them."""
-_PATIENCE = 600  # seconds; a million jobs are enqueued in one call
+_PATIENCE = 600  # seconds; a million jobs are enqueued in one run
+_TOLD_LINES = 20  # of a traceback
 
 
 class Facts(NamedTuple):
@@ -89,12 +90,17 @@ class Contender(NamedTuple):
     def ask(self, variables: dict[str, str], what: str, *numbers: float) -> Any:
         """Run `bench.feed` in its environment; answers what that printed."""
         module = f"bench.peers.{self.peer}.{self.module}"
-        words = [str(self.python), "-m", "bench.feed", module, what, *map(str, numbers)]
-        around = {**os.environ, **variables}
-        done = subprocess.run(words, env=around, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        return json.loads(self.run(variables, "bench.feed", module, what, *map(str, numbers)))
+
+    def run(self, variables: dict[str, str], module: str, *words: str) -> str:
+        """Run a module in its environment; answers the last line that it printed."""
+        command = [str(self.python), "-m", module, *words]
+        around = {**os.environ, "PYTHONPATH": str(environment.ROOT), **variables}
+        done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         if done.returncode:
-            raise RuntimeError(f"{self.name}, {what}: {done.stderr.strip()[-2_000:]}")
-        return json.loads(done.stdout.splitlines()[-1])
+            *before, last = done.stderr.strip().splitlines() or ["it said nothing"]
+            raise RuntimeError("\n".join([f"{self.name}, {' '.join(words)}: {last}", *before[-_TOLD_LINES:]]))
+        return done.stdout.splitlines()[-1]
 
     def processes_for(self, slots: int) -> int:
         """How many of its processes run so many jobs at once."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bench.disciplines.strain import STRAINS
 from bench.results import Results
-from bench.strain import STRAINS
 
 
 class Floor(NamedTuple):

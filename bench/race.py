@@ -6,41 +6,29 @@ cannot even enqueue is out.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 
-from bench import environment
-from bench.bare import has_bare
 from bench.contender import Contender
 from bench.disciplines import Figures
 from bench.disciplines.crash import crash, lost_machine, lost_worker
 from bench.disciplines.drain import drain
 from bench.disciplines.enqueue import enqueue
+from bench.disciplines.limits import limits
 from bench.disciplines.presence import presence
+from bench.disciplines.strain import strain
 from bench.percentile import medians
 from bench.plan import Plan
 from bench.results import Row
 from bench.storages.storage import Storage
-from bench.strain import strain
-
-_LIMITS = {
-    "bare_single": "single",
-    "bare_many": "many",
-    "bare_drain": "many",
-    "threads": "single",
-    "coroutines": "single",
-    "exchange": "many",
-}
-"""The figures of `bench.limits`, and with which number of the plan each is measured."""
-_LIMITS_OF_REDIS = _LIMITS | {"shared": "single"}
 
 _FAILURES = (RuntimeError, TimeoutError, ValueError, subprocess.SubprocessError)
+
+Discipline = Callable[[Contender, Storage, Plan], Figures]
 
 
 class Race:
@@ -61,7 +49,7 @@ class Race:
             for contender in self._contenders:
                 if contender.name not in self._out:
                     began = time.monotonic()
-                    self._lap(contender, lap)
+                    self._lap(contender, is_first=lap == 1)
                     _say(f"lap {lap} of {self._plan.laps}: {contender.name}, {time.monotonic() - began:.0f} s")
 
     def rows(self) -> list[Row]:
@@ -80,59 +68,45 @@ class Race:
         ]
 
     def limits(self) -> dict[str, Figures]:
+        """What the bare loops reach, by storage."""
         return {storage: medians(laps) for storage, laps in self._limits.items()}
 
     def strains(self) -> dict[str, Figures]:
+        """What Packhorse reaches under strain, by storage."""
         return {storage: medians(laps) for storage, laps in self._strains.items()}
 
-    def _lap(self, contender: Contender, lap: int) -> None:
-        storage, plan = self._storages[contender.storage], self._plan
-        figures = self._try(contender, lambda: enqueue(contender, storage, plan))
+    def _lap(self, contender: Contender, *, is_first: bool) -> None:
+        figures = self._try(enqueue, contender)
         if not figures:
             self._out.add(contender.name)
             return
-        figures |= self._try(contender, lambda: drain(contender, storage, plan))
-        drained = figures.get("drain_one", contender.pace)
-        figures |= self._try(contender, lambda: presence(contender, storage, plan, drained))
-        if plan.crash_patience and lap == 1:
-            figures |= self._try(contender, lambda: crash(contender, storage, plan))
+        figures |= self._try(drain, contender)
         if contender.peer == "packhorse":
-            figures |= self._ours(contender, storage, lap)
+            self._beside_bare_loops_and_strained(contender)
+        drained = figures.get("drain_one", contender.pace)
+        figures |= self._try(partial(presence, drained=drained), contender)
+        if is_first and self._plan.crash_patience:
+            figures |= self._crashes(contender)
         self._laps[contender.name].append(figures)
 
-    def _ours(self, contender: Contender, storage: Storage, lap: int) -> Figures:
-        """What only Packhorse does: next to the bare loops, under strain, losing a worker, losing a machine."""
-        plan = self._plan
-        if has_bare(storage.name):
-            self._limits[storage.name].append(self._try(contender, lambda: _limits(contender, storage, plan)))
-        if plan.strain:
-            self._strains[storage.name].append(self._try(contender, lambda: strain(contender, storage, plan)))
-        if plan.crash_patience and lap == 1:
-            figures = self._try(contender, lambda: lost_worker(contender, storage, plan))
-            return figures | self._try(contender, lambda: lost_machine(contender, storage, plan))
-        return {}
+    def _beside_bare_loops_and_strained(self, contender: Contender) -> None:
+        self._limits[contender.storage].append(self._try(limits, contender))
+        if self._plan.strain:
+            self._strains[contender.storage].append(self._try(strain, contender))
 
-    def _try(self, contender: Contender, measure: Callable[[], Figures]) -> Figures:
+    def _crashes(self, contender: Contender) -> Figures:
+        figures = self._try(crash, contender)
+        if contender.peer == "packhorse":
+            figures |= self._try(lost_worker, contender) | self._try(lost_machine, contender)
+        return figures
+
+    def _try(self, discipline: Discipline, contender: Contender) -> Figures:
         try:
-            return measure()
+            return discipline(contender, self._storages[contender.storage], self._plan)
         except _FAILURES as error:
             _say(str(error))
             self._troubles[contender.name].append(str(error).splitlines()[0])
             return {}
-
-
-def _limits(contender: Contender, storage: Storage, plan: Plan) -> Figures:
-    figures = {}
-    around = {**os.environ, "PYTHONPATH": str(environment.ROOT)}
-    limits = _LIMITS_OF_REDIS if storage.name == "redis" else _LIMITS
-    for name, size in limits.items():
-        with tempfile.TemporaryDirectory(prefix="packhorse-bench-") as folder:
-            words = ["-m", "bench.limits", storage.fresh(Path(folder)), name, str(getattr(plan, size))]
-            done = subprocess.run([contender.python, *words], env=around, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{contender.name}, {name}: {done.stderr.strip()[-2_000:]}")
-        figures[name] = float(done.stdout)
-    return figures
 
 
 def _say(text: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from bench.disciplines.strain import STRAINS
 from bench.figure import THROUGHPUT, Figure, Group
 from bench.floors import Floor
 from bench.results import Results, Row
 from bench.storages import TITLES
-from bench.strain import STRAINS
 
 _RATE = Figure("rate", "")
 _SHARE = Figure("share", "", 2)

@@ -31,7 +31,6 @@ class Trial:
         self._variables = {
             peers.VARIABLE: storage.fresh(self._folder),
             ledger.VARIABLE: str(self.ledger.path),
-            "PYTHONPATH": str(environment.ROOT),
             **variables,
         }
         self._roots: list[subprocess.Popen[bytes]] = []
@@ -59,7 +58,7 @@ class Trial:
                     subprocess.Popen(
                         [self.contender.python, *words],
                         cwd=self._folder,
-                        env={**os.environ, **self._variables},
+                        env={**os.environ, "PYTHONPATH": str(environment.ROOT), **self._variables},
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,

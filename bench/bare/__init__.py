@@ -1,7 +1,7 @@
 """The limits: plain loops over a storage's driver that write what Packhorse writes, and do nothing else.
 
 Same rows or keys, same durability, same batches; no checks, no fences, no retries. What Packhorse adds is the distance
-to these. `bench.limits` runs them, and sees that Packhorse finds the jobs which they have written.
+to these. `bench.bare.__main__` runs them, and sees that Packhorse finds the jobs which they have written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,3 @@ def open_bare(url: str) -> Bare:
     from bench.bare.redis import BareRedis
 
     return BareRedis(url)
-
-
-def has_bare(storage: str) -> bool:
-    return storage in ("sqlite", "redis")

@@ -85,6 +85,7 @@ def aftermath(entries: Sequence[Entry], killed: float) -> Figures:
     reruns = [entry.at - killed for entry in again if entry.number in in_flight]
     figures = {
         "crash_finished": float(len(ended)),
+        "crash_lost": float(_JOBS - len(ended)),
         "crash_in_flight": float(len(in_flight)),
         "crash_twice": float(sum(entry.number in ended_before for entry in again)),
         "crash_seconds": max([killed, *(entry.at for entry in entries if entry.has_ended)]) - killed,

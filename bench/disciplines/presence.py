@@ -18,7 +18,7 @@ _SETTLING_SECONDS = 1
 _PATIENCE = 60
 
 
-def presence(contender: Contender, storage: Storage, plan: Plan, drained: float) -> Figures:
+def presence(contender: Contender, storage: Storage, plan: Plan, *, drained: float) -> Figures:
     """Every figure of a standing worker; `drained` is what it drains a second, of which half is half load."""
     with Trial(contender, storage) as trial:
         figures = {"start_up": _start_up(trial)}

@@ -1,6 +1,6 @@
 """Packhorse under strain: jobs of 500 queues, unique jobs, or jobs of every priority; `BENCH_STRAIN` says which.
 
-The program of `bench.strain`, with the names of `bench.peers.Peer` that a drain needs.
+The program of `bench.disciplines.strain`, with the names of `bench.peers.Peer` that a drain needs.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ def test_a_job_in_flight_that_runs_again_is_finished_later():
 
     assert aftermath([*before, *after], KILLED) == {
         "crash_finished": 3,
+        "crash_lost": 197,
         "crash_in_flight": 2,
         "crash_twice": 0,
         "crash_rerun": 2.0,

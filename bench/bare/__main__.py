@@ -1,6 +1,6 @@
-"""The limits of a storage, and Packhorse's calls without workers: `python -m bench.limits URL WHAT NUMBER`, a figure.
+"""The bare loops, and beside them Packhorse's calls without workers: `python -m bench.bare URL WHAT NUMBER`, a figure.
 
-Run in Packhorse's environment, on an empty storage for each figure, by `bench.race`.
+Run in Packhorse's environment, on an empty storage for each figure, by `bench.disciplines.limits`.
 """
 
 from __future__ import annotations
