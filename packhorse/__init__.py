@@ -11,6 +11,8 @@ from packhorse.calls import NewCall
 from packhorse.context import JobContext, current_job
 from packhorse.errors import (
     AccessError,
+    AppBroken,
+    AppNotFound,
     BadArguments,
     BadCron,
     BadURL,
@@ -31,7 +33,6 @@ from packhorse.errors import (
     SchemaOutdated,
     SchemaTooNew,
     SettingsError,
-    StaleToken,
     StorageError,
     StorageFull,
     StorageReadOnly,
@@ -60,6 +61,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Abort",
     "AccessError",
+    "AppBroken",
+    "AppNotFound",
     "Backoff",
     "BadArguments",
     "BadCron",
@@ -95,7 +98,6 @@ __all__ = [
     "SchemaTooNew",
     "SettingsError",
     "Snooze",
-    "StaleToken",
     "State",
     "Storage",
     "StorageError",

@@ -16,6 +16,8 @@ import click
 from packhorse.cli.output import escape_lines, json_text, paint, say
 from packhorse.errors import (
     AccessError,
+    AppBroken,
+    AppNotFound,
     BadValue,
     ClientNotFound,
     JobError,
@@ -28,7 +30,6 @@ from packhorse.errors import (
     WaitTimeout,
     WorkerNotFound,
 )
-from packhorse.loading import AppBroken, AppNotFound
 from packhorse.settings import mask_url
 
 
