@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -102,15 +103,14 @@ def up(invocation: Invocation, target: str | None, **options: Any) -> int:
 @contextlib.contextmanager
 def _web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> Iterator[None]:
     """The web in a process of its own, so that no page can slow a heartbeat; started again if it ends."""
-    words = [sys.executable, "-m", "packhorse", "web", "--until-eof", "--url", settings.url, *_web_words(options)]
-    words += ["--quiet"] if quiet else []
+    words, environment = web_command(settings, options, quiet=quiet)
     over = threading.Event()
     running: list[subprocess.Popen[bytes]] = []
 
     def keep() -> None:
         while not over.is_set():
             # In a session of its own: Ctrl-C is for the foreman, which ends the web when its jobs have ended.
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=environment)
             running[:] = [process]
             code = process.wait()
             if code in (ExitCode.REFUSED, ExitCode.USAGE):  # trying again would not help
@@ -126,6 +126,14 @@ def _web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> 
         for process in running:
             process.terminate()
         thread.join(10)
+
+
+def web_command(settings: Settings, options: dict[str, Any], *, quiet: bool) -> tuple[list[str], dict[str, str]]:
+    """The words that start the web beside a foreman, and its environment. The URL is in the latter: it may hold a
+    password, and everybody on the machine can read the words."""
+    words = [sys.executable, "-m", "packhorse", "web", "--until-eof", *_web_words(options)]
+    words += ["--quiet"] if quiet else []
+    return words, {**os.environ, "PACKHORSE_URL": settings.url}
 
 
 def _web_words(options: dict[str, Any]) -> list[str]:

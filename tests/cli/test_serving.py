@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from packhorse.cli.failing import ExitCode
+from packhorse.cli.serving import web_command
+from packhorse.settings import load_settings
 from tests.children import ROOT, until
 from tests.cli.conftest import Call
 
@@ -129,6 +131,23 @@ def test_up_runs_jobs_and_serves_the_web(here: Path):
         assert json.loads(get(f"{url}api/v1/jobs/{job_id}")[1])["result"] == 42
         assert get(f"{url}healthz")[0] == 200
     until(lambda: not _answers(url), "the web goes on without its foreman")
+
+
+def test_a_password_is_not_among_the_words_that_others_can_read():
+    settings = load_settings({"url": "redis://:hunter2@127.0.0.1/0"})
+    options = {
+        "host": None,
+        "port": 0,
+        "token_file": None,
+        "hosts": ["jobs.example"],
+        "read_only": True,
+        "hide_args": False,
+    }
+
+    words, environment = web_command(settings, options, quiet=True)
+
+    assert words[3:] == ["web", "--until-eof", "--port", "0", "--allow-host", "jobs.example", "--read-only", "--quiet"]
+    assert environment["PACKHORSE_URL"] == settings.url
 
 
 def _answers(url: str) -> bool:

@@ -36,9 +36,12 @@ def bearer(secret: str) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
 
 
+_ON_EVERY_STORAGE = {"test_jobs", "test_nouns", "test_pages", "test_storage"}
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the API says is the same on every storage; what stands before it needs to be seen on one only."""
-    if metafunc.module.__name__.rpartition(".")[2] in ("test_jobs", "test_nouns") and "yard" in metafunc.fixturenames:
+    """What the API and the pages say is the same on every storage; what stands before them needs to be seen on one."""
+    if metafunc.module.__name__.rpartition(".")[2] in _ON_EVERY_STORAGE and "yard" in metafunc.fixturenames:
         metafunc.parametrize("yard", chosen_storages(), indirect=True)
 
 
@@ -46,6 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def yard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Yard]:
     yard = Yard(tmp_path)
     if (name := getattr(request, "param", "sqlite")) != "sqlite":
+        yard.close()
         yard.storage = open_storage(ADDRESSES[name](tmp_path))
     yield yard
     yard.close()

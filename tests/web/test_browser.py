@@ -1,6 +1,6 @@
 """The pages in a real browser: both themes, three widths, with JavaScript and without.
 
-Needs Playwright for Python and a Chromium on PATH; where they are missing these tests are skipped, and say so.
+The browser is the Chromium on PATH, which requirements/servers.sh sees to; Playwright's own is never fetched.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from playwright import sync_api as playwright
 
 from packhorse import Packhorse
 from packhorse.failure import Failure
@@ -22,11 +23,6 @@ from tests.children import until
 from tests.cli.yard import Yard
 from tests.web.conftest import SECRETS, served
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("the browser tests need a Chromium on PATH", allow_module_level=True)
-
 WIDTHS = (390, 768, 1280)
 HOSTILE = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
 LISTS = ["/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage", "/audit", "/jobs/new"]
@@ -34,8 +30,11 @@ LISTS = ["/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    assert program, "the tests need a Chromium on PATH: `make servers` installs it, or says how"
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
 
