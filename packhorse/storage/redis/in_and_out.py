@@ -82,6 +82,7 @@ class InAndOut(Keeper):
         keys = [new.unique.key for new in jobs if new.unique]
         if keys:
             tx.fields(self._keys.locks, keys)
+            tx.fields(self._keys.replaced, [new.id for new in jobs if _replaces(new)])
             taken = [tx.lock(key) for key in keys]
             tx.jobs([one.job_id for one in taken if one is not None])
         for task, queue in dict.fromkeys((new.task, new.queue) for new in jobs):
@@ -94,8 +95,7 @@ class InAndOut(Keeper):
         if tx.jobs([new.id]):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
-            replaced = self._replaced_by(tx, new)
-            if replaced is not None:
+            if _replaces(new) and (replaced := tx.replaced_by(new.id)) is not None:
                 return Enqueued(replaced, Placement.REPLACED)
             holder = tx.holder(new.unique.key)
             if holder is not None:
@@ -107,13 +107,6 @@ class InAndOut(Keeper):
         tx.keep(None, changes.added(new, seq, tx.now))
         self._subscribe_to(tx, new, new.id)
         return Enqueued(new.id)
-
-    def _replaced_by(self, tx: Transaction, new: NewJob) -> str | None:
-        """The job whose call this very one has replaced already: its answer was lost."""
-        if new.unique is None or new.unique.on_conflict != "replace":
-            return None
-        taken = tx.lock(new.unique.key)
-        return taken.job_id if taken is not None and tx.has_replaced(taken.job_id, new.id) else None
 
     def _meet_twin(self, tx: Transaction, holder: Job, new: NewJob) -> Enqueued | None:
         """Another job holds the unique key. None: the new job is to be added all the same."""
@@ -151,6 +144,10 @@ class InAndOut(Keeper):
             for job_id, head, body in zip(job_ids, reply[::2], reply[1::2], strict=True)
             if head and body
         ]
+
+
+def _replaces(new: NewJob) -> bool:
+    return new.unique is not None and new.unique.on_conflict == "replace"
 
 
 def _is_plain(new: NewJob) -> bool:

@@ -20,7 +20,7 @@ from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.guards import Guards
 from packhorse.storage.redis.keys import Keys, mark
 from packhorse.storage.redis.plan import Command, Known, Plan
-from packhorse.storage.redis.rows import chunks, events_of, from_msgpack, job_of, marks_of, to_msgpack
+from packhorse.storage.redis.rows import chunks, from_msgpack, job_of, marks_of, to_msgpack
 from packhorse.storage.redis.server import Server
 
 R = TypeVar("R")
@@ -157,19 +157,10 @@ class Transaction:
         job = self.jobs([taken.job_id]).get(taken.job_id)
         return job if job is not None and changes.holds(job, taken.lock, taken.taken_at, self.now) else None
 
-    def has_replaced(self, job_id: str, twin: str) -> bool:
-        """Has the call with this id replaced the job's own, and is that still remembered?"""
-        if (job_id, twin) in self._plan.twins:
-            return True
-        number = self.field(self._keys.twins(job_id), twin)
-        if number is None:
-            return False
-        entries, floor = self.ask(("XRANGE", self._keys.events, number, number), ("GET", self._keys.floor))
-        told = [event for _, (_, at, _, packed) in entries for event in events_of(int(number), int(at), packed)]
-        for event in told:
-            if event.job_id == job_id and (event.data or {}).get("twin") == twin and event.id > int(floor or 0):
-                return self.ask(("ZSCORE", self._keys.holes, event.id)) == [None]
-        return False
+    def replaced_by(self, twin: str) -> str | None:
+        """The job whose call this one has replaced already: its answer was lost."""
+        job_id = self.field(self._keys.replaced, twin)
+        return None if job_id is None else job_id.decode()
 
     def take_numbers(self, counter: str, number: int) -> int:
         """The first of so many new numbers. If nothing comes of the transaction, they are left out for ever."""
@@ -195,7 +186,7 @@ class Transaction:
         """A job goes, with all that hangs on it; its events stay."""
         self.record([changes.deleted(job, self.now, by)])
         self._plan.jobs[job.id] = None
-        self.do("DEL", self._keys.body(job.id), self._keys.log(job.id), self._keys.twins(job.id))
+        self.do("DEL", self._keys.body(job.id), self._keys.log(job.id))
         if job.unique_key:
             taken = self.lock(job.unique_key)
             if taken is not None and taken.job_id == job.id:
@@ -204,7 +195,8 @@ class Transaction:
     def replace(self, job: Job, new: NewJob) -> None:
         """A waiting job takes the call of its unique twin."""
         self.keep(job, changes.replaced(job, new, self.now))
-        self._plan.twins[job.id, new.id] = None
+        self.put_field(self._keys.replaced, new.id, job.id)
+        self.do("ZADD", self._keys.replaced_at, self.now, new.id)
 
     def take_lock(self, lock: UniqueLock, job_id: str) -> None:
         """This job holds the unique key from now on."""

@@ -43,14 +43,16 @@ class Upkeep(Workers, Clients, Records):
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 
-    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
-        silent_since = self.now() - lease  # counted from the call, however often it must begin anew
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
+        called_at = self.now() if at is None else at  # counted from the call, however often it must begin anew
 
         def work(tx: Transaction) -> list[Rescued]:
             told, holders = tx.ask(("ZRANGE", self._keys.beats, 0, -1, "WITHSCORES"), ("SMEMBERS", self._keys.holders))
             beats = {owner.decode(): beat for owner, beat in zip(told[::2], told[1::2], strict=True)}
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            first, last = min(silent_since, tx.now - lease), tx.now + 2 * lease
+            first, last = min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease
             silent = [owner for owner, beat in beats.items() if not first <= int(float(beat)) <= last]
             unknown = sorted({owner.decode() for owner in holders} - beats.keys())
             for owner in [*silent, *unknown]:
