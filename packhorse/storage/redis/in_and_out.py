@@ -3,6 +3,7 @@ that come twice, are decided here and written by a transaction."""
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterable, Sequence
 
@@ -177,24 +178,25 @@ def _is_plainest(new: NewJob) -> bool:
 
 
 def _runs(jobs: Sequence[NewJob]) -> list[Word]:
-    """The jobs, with what neighbours have in common said once."""
-    words: list[Word] = [0]
-    shape: tuple[object, ...] = ()
-    count_at = 0
-    for new in jobs:
-        its_shape = (
+    """The jobs, with what those of one run have in common said once, and their places in the batch, in whose order they
+    are numbered."""
+    runs: dict[tuple[object, ...], list[int]] = {}
+    for number, new in enumerate(jobs):
+        shape = (
             new.queue, new.task, new.priority, new.persistent, new.delay, new.due_at, new.expires, new.total_timeout,
         )  # fmt: skip
-        if its_shape != shape:
-            shape, count_at = its_shape, len(words)
-            words[0] += 1  # type: ignore[operator]
-            words += (
-                0, new.queue, place(new.queue, new.task), rank_of(new.priority), new.priority,
-                PERSISTENT if new.persistent else 0, new.delay, _or_nothing(new.due_at), _or_nothing(new.expires),
-                _or_nothing(new.total_timeout),
-            )  # fmt: skip
-        words[count_at] += 1  # type: ignore[operator]
-        words += (new.id, body_of_new(new))
+        runs.setdefault(shape, []).append(number)
+    words: list[Word] = [len(runs)]
+    for numbers in runs.values():
+        new = jobs[numbers[0]]
+        places = b"" if len(numbers) == len(jobs) else struct.pack(f">{len(numbers)}H", *numbers)
+        words += (
+            len(numbers), places, new.queue, place(new.queue, new.task), rank_of(new.priority), new.priority,
+            PERSISTENT if new.persistent else 0, new.delay, _or_nothing(new.due_at), _or_nothing(new.expires),
+            _or_nothing(new.total_timeout),
+        )  # fmt: skip
+        for number in numbers:
+            words += (jobs[number].id, body_of_new(jobs[number]))
     return words
 
 

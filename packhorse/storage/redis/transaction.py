@@ -18,6 +18,7 @@ from packhorse.job import FINAL, QUEUED, Job, NewJob, UniqueLock
 from packhorse.series import has_failed, measure
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.guards import Guards
+from packhorse.storage.redis.indexes import places_of
 from packhorse.storage.redis.keys import Keys, mark
 from packhorse.storage.redis.plan import Command, Known, Plan
 from packhorse.storage.redis.rows import chunks, from_msgpack, job_of, marks_of, to_msgpack
@@ -79,6 +80,16 @@ class Transaction:
                 self._learn(job_id, head, body)
         found = ((job_id, self._present(job_id)) for job_id in wanted)
         return {job_id: job for job_id, job in found if job is not None}
+
+    def jobs_in(self, key: str, job_ids: Iterable[str]) -> list[Job]:
+        """Of these jobs, which a range of this sorted set has told, those that still stand in it. A range is only where
+        to look: whoever was quicker may have moved them, and what they are now is what is decided upon."""
+        found = self.jobs(job_ids).values()
+        return [job for job in found if self._stands_in(key, job)]
+
+    def _stands_in(self, key: str, job: Job) -> bool:
+        is_subscribed = self._known[job.id].marks.is_subscribed
+        return any(where == key for where, _ in places_of(self._keys, job, is_subscribed=is_subscribed))
 
     def _learn(self, job_id: str, head: bytes | None, body: bytes | None) -> None:
         self._guards.texts[self._keys.head(job_id)] = head
