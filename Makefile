@@ -3,7 +3,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check chaos bench bench-quick clean venv
+.PHONY: help demo test check chaos bench bench-quick clean venv servers
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,7 +13,7 @@ help: ## show this list
 demo: venv ## see it work: sample jobs of every kind on a throw-away SQLite file
 	@$(BIN)/packhorse demo $(ARGS)
 
-test: venv ## run every test, two at a time
+test: venv servers ## run every test, two at a time
 	$(BIN)/python -m pytest -n 2 tests $(ARGS)
 
 check: venv ## lint, format, types, import layers, and nothing in the tree that does not belong there
@@ -38,6 +38,9 @@ clean: ## remove .venv, .bench, caches and builds
 
 venv:
 	@sh requirements/venv.sh
+
+servers:
+	@sh requirements/servers.sh
 
 # Lock files of other tools would be a second truth beside requirements/dev.txt; a path into somebody's home
 # works on one machine only. Files not yet added are looked at too.

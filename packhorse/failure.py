@@ -6,7 +6,6 @@ dead jobs read as three sentences.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import traceback
 from types import TracebackType
@@ -33,8 +32,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         """The failure that this exception is."""
         return cls(
             type=type(error).__qualname__,
-            message=_shorten(str(error), MESSAGE_LIMIT),
-            traceback=_shorten("".join(traceback.format_exception(error)), TRACEBACK_LIMIT),
+            message=_message_of(error),
+            traceback=_traceback_of(error),
             place=_innermost(error.__traceback__),
         )
 
@@ -54,8 +53,27 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def cause(self, task: str) -> str:
         """A short name for "this kind of failure of this task", the same for all of its cases."""
+        import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+
         known = "\0".join((task, self.type, self.pattern(), self.place or ""))
         return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# An error's own code may fail, and its attempt has ended all the same: what cannot be told is left out.
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return _shorten(str(error), MESSAGE_LIMIT)
+    except Exception as failed:  # noqa: BLE001 - whatever the code of a user's error raises
+        return f"(its message cannot be shown: __str__ raised {type(failed).__name__})"
+
+
+def _traceback_of(error: BaseException) -> str | None:
+    try:
+        return _shorten("".join(traceback.format_exception(error)), TRACEBACK_LIMIT)
+    except Exception:  # noqa: BLE001 - as above
+        return None
 
 
 def _innermost(trace: TracebackType | None) -> str | None:

@@ -64,3 +64,19 @@ def test_text_that_no_storage_takes_is_escaped() -> None:
 
 def test_an_exception_without_a_message_is_its_type() -> None:
     assert raised(KeyError()).summary() == "KeyError"
+
+
+def test_an_exception_whose_own_code_fails_is_a_failure_all_the_same() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise KeyError("text")
+
+    class Worse(Broken):
+        @property
+        def __cause__(self) -> BaseException:  # type: ignore[override]
+            raise KeyError("cause")
+
+    assert raised(Broken()).message == "(its message cannot be shown: __str__ raised KeyError)"
+    assert "Broken" in (raised(Broken()).traceback or "")
+    assert raised(Worse()).traceback is None
+    assert (raised(Worse()).place or "").startswith(__file__)

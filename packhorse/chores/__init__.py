@@ -17,12 +17,13 @@ __all__ = ["Chore", "IsSteady", "all_chores"]
 
 
 def all_chores(storage: Storage, settings: Settings, is_steady: IsSteady) -> list[Chore]:
-    """Everything that a foreman does on a timer; `is_steady` says whether it may take jobs from silent workers."""
+    """Everything that a foreman does on a timer; `is_steady` says whether it may believe that
+    who seems silent is."""
     return [
         Promote(storage),
         TickSchedules(storage),
         Expire(storage),
         Rescue(storage, settings, is_steady),
-        Prune(storage, settings),
+        Prune(storage, settings, is_steady),
         RollUp(storage),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 IsSteady = Callable[[], bool]
-"""Whether this foreman's heartbeats have been accepted for a whole lease without a gap."""
+"""Whether this foreman's heartbeats have been accepted for a whole lease without a gap, and no clock was set since."""
 
 
 class Chore(Protocol):

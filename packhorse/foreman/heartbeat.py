@@ -61,8 +61,19 @@ class Heartbeat:
         self.duty = Duty("the heartbeat", self.step, longest_retry=min(1.0, heartbeat / 5))
 
     def is_steady(self) -> bool:
-        """May this process rescue the jobs of others?"""
+        """Could this process rescue the jobs of others, as far as it knows?"""
         return self.steady.is_steady(boot_time())
+
+    def may_rescue(self) -> bool:
+        """May it do so now? Asks the storage for the time: since the last beat somebody may have set its clock."""
+        if not self.is_steady():
+            return False
+        sent = boot_time()
+        storage = self._storage.now() / SECOND
+        if self.steady.goes_on(sent, boot_time(), storage):
+            return True
+        self.beat_soon()
+        return False
 
     def silence(self) -> float:
         """Seconds since the storage last accepted a beat."""

@@ -8,7 +8,7 @@ Rules that hold for every storage:
    worker is told so. Repeating a call whose answer was lost is harmless: an outcome that was taken is answered
    `repeated`, a job that was handed back, `stale`.
 4. Time is the storage's clock. Callers send durations; tests may hand a storage its own `now`.
-5. What is common to all storages is done once, above (`app.py`) or beside (`changes.py`): encoding, checking what
+5. What is common to all storages is done once, above (`app/`) or beside (`changes.py`): encoding, checking what
    users wrote, deciding what an outcome does to a job.
 6. Calls are plain and synchronous, and safe from many threads at once. Lists may hold up to `BATCH` items.
 
@@ -79,7 +79,8 @@ class Storage(ABC):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store new jobs, all or none, in their order; wake a worker.
 
-        An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing.
+        An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing; nor does
+        repeating one that has replaced another job's call, whatever became of that job since.
         A job with a unique key that another holds is `kept` or `replaced` as its lock says; `reject` raises
         `NotUnique` and stores none of the batch; so does a subscriber that is unknown (`ClientNotFound`). Names of
         tasks and queues become known here.

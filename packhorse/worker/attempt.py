@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
+
 from packhorse.answer import Abort, Retry, Snooze
 from packhorse.clock import SECOND
 from packhorse.codec import encode_result
@@ -102,12 +104,8 @@ def failed_with(job: Job, task: RegisteredTask, error: BaseException, ran: int =
 
 
 def _failure_of(error: BaseException, *, traceback: bool = True) -> Failure:
-    try:
-        if traceback:
-            return Failure.of(error.with_traceback(_own_frames(error.__traceback__)))
-        return Failure(type(error).__name__, str(error))
-    except Exception:  # noqa: BLE001 - an error's own __str__ may raise, and the attempt has ended all the same
-        return Failure(type(error).__name__, "(its message cannot be shown)")
+    failure = Failure.of(error.with_traceback(_own_frames(error.__traceback__)))
+    return failure if traceback else replace(failure, traceback=None, place=None)
 
 
 def retry_in(job: Job, task: RegisteredTask, error: BaseException | None) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
 from packhorse.clock import SECOND
@@ -55,6 +55,7 @@ class Desk:
         queues: Mapping[str, int],
         fetcher: Fetcher,
         executor_of: Callable[[Seat], Executor],
+        line_up: Callable[[Iterable[Seat]], None],
         seat_for: Seater,
         *,
         abort_grace: float = 2.0,
@@ -68,7 +69,7 @@ class Desk:
         self._owner = owner
         self._queues = queues
         self._fetcher = fetcher
-        self._executor_of = executor_of
+        self._line_up = line_up
         self._seat_for = seat_for
         self._max_jobs = max_jobs
         self._may_begin = may_begin
@@ -220,12 +221,7 @@ class Desk:
         seats = [seat for job in jobs if (seat := self._known(job)) is not None]
         self.seats.update({seat.job.id: seat for seat in seats})
         self._mark_first([seat for seat in seats if self._is_marked_first(seat)])
-        by_executor: dict[Executor, list[Seat]] = {}
-        for seat in seats:
-            if not seat.is_settled:
-                by_executor.setdefault(self._executor_of(seat), []).append(seat)
-        for executor, its_seats in by_executor.items():
-            executor.start(its_seats)
+        self._line_up(seat for seat in seats if not seat.is_settled)
 
     def _known(self, job: Job) -> Seat | None:
         """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""

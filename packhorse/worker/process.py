@@ -97,13 +97,14 @@ class WorkerProcess:
         self._quits = False
         self._drains = False
         self._handlers = ResultHandlers(app)
-        slots = Slots(board, concurrency)
+        slots = Slots(board, concurrency, self._executor_of)
         self.desk = Desk(
             storage,
             owner,
             self.queues,
             Fetcher(concurrency),
             self._executor_of,
+            slots.line_up,
             self._seat_for,
             abort_grace=self.limits.abort_grace,
             keep_lines=app.settings.keep_log_lines,

@@ -16,7 +16,7 @@ from packhorse.event import Event, Subject
 from packhorse.job import Job, Token
 from packhorse.outcome import Halted, Outcome, Released, Verdict
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LogLine, Placement
+from packhorse.storage.records import LogLine, Placement, Pruned
 from tests.storage.builders import ids
 
 
@@ -60,6 +60,8 @@ def plain(value: Any) -> Any:
         return replace(value, seq=0)
     if isinstance(value, Event | LogLine):
         return replace(value, id=0)
+    if isinstance(value, Pruned):
+        return replace(value, events=0)  # it depends on the order in which the events of one call were told
     if isinstance(value, list | tuple) and not isinstance(value, Refusal):
         return type(value)([plain(one) for one in value])
     return value

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.event import Subject
 from packhorse.job import COMPLETED
-from packhorse.storage.records import Filter
+from packhorse.storage.records import EventFilter, Filter
 from packhorse.storage.sqlite import SQLite
 from tests.children import program, running
 from tests.storage.builders import find_all, recount, tallies
@@ -65,13 +66,18 @@ def check_jobs(path: Path) -> None:
 
 def check_events(path: Path) -> None:
     """Each job was added, reserved, started and completed once, in this order, by one worker."""
-    connection = sqlite3.connect(path)
-    rows = connection.execute("SELECT job_id, kind, owner FROM packhorse_event WHERE job_id IS NOT NULL ORDER BY id")
     stories: dict[str, list[str]] = {}
     owners: dict[str, set[str | None]] = {}
-    for job_id, kind, owner in rows:
-        stories.setdefault(job_id, []).append(kind)
-        owners.setdefault(job_id, set()).add(owner)
+    storage = SQLite(path)
+    last = 0
+    while events := storage.events(EventFilter(subject=Subject.JOB, after=last), limit=10_000):
+        last = events[-1].id
+        for event in events:
+            assert event.job_id is not None
+            stories.setdefault(event.job_id, []).append(event.kind)
+            owners.setdefault(event.job_id, set()).add(event.owner)
+    storage.close()
+    connection = sqlite3.connect(path)
 
     assert Counter(map(tuple, stories.values())) == {("added", "reserved", "started", "completed"): JOBS}
     assert {len(held - {None}) for held in owners.values()} == {1}

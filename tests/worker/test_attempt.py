@@ -272,7 +272,7 @@ def test_an_error_that_cannot_be_shown_is_a_failure_all_the_same(ending: Callabl
 
     outcome = failed(ending(raising(Broken()), backoff=1))
 
-    assert outcome.failure.type == "Broken"
+    assert outcome.failure.type.endswith("Broken")
     assert outcome.retry_in == SECOND
 
 

@@ -726,9 +726,7 @@ def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threa
     works.finish(job)
 
     gate.set()
-    works.until(
-        lambda: over.is_set() and works.worker._threads._unfinished == works.worker._threads._unfinished.__class__()
-    )
+    works.until(lambda: over.is_set() and works.worker._threads._idle == 1)
 
     assert len(works.worker.desk.finisher) == 0
     assert works.job(job).result is None
@@ -957,3 +955,41 @@ def test_warnings_of_the_desk_go_to_the_programs_log_only(works: Works, caplog: 
     works.finish(job)
 
     assert works.log(job) == []
+
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+def test_on_one_slot_jobs_begin_in_line_whoever_runs_them(works: Works):
+    began: list[int] = []
+
+    @works.app.task
+    def plain(number: int) -> None:
+        began.append(number)
+
+    @works.app.task
+    async def coroutine(number: int) -> None:
+        began.append(number)
+
+    works.open(1)
+    works.fill_buffer()
+    jobs = [(coroutine if number % 3 == 0 else plain).enqueue(number=number) for number in range(30)]
+    works.finish(*jobs)
+
+    assert began == list(range(30))
+
+
+# --- idleness -------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_worker_asks_the_storage_at_most_five_times_a_second(works: Works):
+    works.app.task(lambda: None, name="task")
+    works.run()
+    works.until(lambda: works.shaky.calls.count("wait") >= 4)  # it has slowed down to its idle pace
+    already = len(works.shaky.calls)
+    began_at = time.monotonic()
+
+    works.until(lambda: works.shaky.calls.count("reserve") >= works.shaky.calls[:already].count("reserve") + 3)
+    asked = [call for call in works.shaky.calls[already:] if call != "wait"]
+
+    assert len(asked) <= 5 * (time.monotonic() - began_at) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -38,7 +39,19 @@ def echo(end: socket.socket) -> None:
     while data := end.recv(100):
         if data == b"raise":
             raise ValueError("as you wish")
+        if data == b"start":
+            data = f"{_start_daemon()} {_start_orphan()}".encode()
         end.sendall(data)
+
+
+def _start_daemon() -> int:
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+
+def _start_orphan() -> int:
+    """A daemon whose parent has ended."""
+    script = "setsid sh -c 'echo $$; exec sleep 600 >/dev/null' &"
+    return int(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout)
 
 
 @pytest.fixture
@@ -128,3 +141,38 @@ def test_nobody_but_its_worker_ends_a_nursery_with_a_polite_signal(nursery: Nurs
     second, _ = spawn(nursery)
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("ending", ["hang up", "kill", "end the nursery"])
+def test_what_a_child_has_started_ends_with_it_in_whatever_session_it_is(nursery: Nursery, ending: str):
+    end, pid = spawn(nursery)
+    end.sendall(b"start")
+    started = [int(word) for word in end.recv(100).split()]
+    alive = [is_alive(one) for one in started]
+
+    if ending == "hang up":
+        end.close()
+    elif ending == "kill":
+        nursery.kill(pid, signal.SIGKILL)
+    else:
+        nursery.close()
+
+    assert alive == [True, True]
+    until(lambda: not any(is_alive(one) for one in started), "they are gone")
+    end.close()
+
+
+def test_what_one_child_has_started_outlives_the_end_of_another(nursery: Nursery):
+    (one, _), (two, other) = spawn(nursery), spawn(nursery)
+    one.sendall(b"start")
+    started = [int(word) for word in one.recv(100).split()]
+
+    two.close()
+    told = nursery.receive()
+    third, _ = spawn(nursery)  # it has done its duty for the second by now
+
+    assert told is not None
+    assert told["exit"] == other
+    assert [is_alive(each) for each in started] == [True, True]
+    one.close()
+    third.close()

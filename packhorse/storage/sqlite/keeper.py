@@ -14,9 +14,11 @@ from packhorse.series import has_failed
 from packhorse.storage.contract import Storage
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database
+from packhorse.storage.sqlite.recorder import EVENT_COLUMNS
 from packhorse.storage.sqlite.rows import (
     JOB_COLUMNS,
     LARGE_ARGS,
+    PLAIN_COLUMNS,
     UPDATE_JOB,
     changed_row,
     job_of,
@@ -26,7 +28,7 @@ from packhorse.storage.sqlite.transaction import Place, Transaction
 from packhorse.storage.statements import load_statements
 from packhorse.turns import Turns
 
-SQL = load_statements("sqlite", job=JOB_COLUMNS)
+SQL = load_statements("sqlite", job=JOB_COLUMNS, plain=PLAIN_COLUMNS, event=EVENT_COLUMNS)
 
 
 def place_of(job: Job) -> Place:
@@ -107,6 +109,7 @@ class Keeper(Storage):
             return
         numbers, ids = to_json([job.seq for job in jobs]), to_json([job.id for job in jobs])
         tx.execute(SQL["remember_last_seq"], (max(job.seq for job in jobs),))
+        tx.execute(SQL["keep_packs_of_gone"], (tx.now, numbers))
         tx.execute(SQL["delete_jobs"], (numbers,))
         tx.execute(SQL["delete_large_args"], (numbers,))
         tx.execute(SQL["delete_log"], (ids,))

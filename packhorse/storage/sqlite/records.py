@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sqlite3
 
 from packhorse.event import Event
+from packhorse.storage.contract import BATCH
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
 from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.rows import event_of, to_json
+from packhorse.storage.sqlite.recorder import EVENT_COLUMNS, events_of
+from packhorse.storage.sqlite.rows import to_json
 
-_EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
 _CONDITIONS = {
-    "job_id": "job_id = ?",
+    "job_id": "(job_id = ? OR id IN (SELECT value FROM json_each(?)))",
     "subject": "subject = ?",
     "kind": "kind = ?",
     "queue": "queue = ?",
     "owner": "owner = ?",
     "after": "id > ?",
-    "before": "id < ?",
+    "before": "id < ? AND id - span < ?",
 }
 
 
@@ -28,12 +29,22 @@ class Records(Keeper):
         # Said so that the index over events without a job, which are few, can serve.
         if where.job_id is None and where.subject not in (None, "job"):
             conditions.append("job_id IS NULL")
-        sql = f"SELECT {_EVENT_COLUMNS} FROM packhorse_event"
+        sql = f"SELECT {EVENT_COLUMNS} FROM packhorse_event"
         if conditions:
             sql += f" WHERE {' AND '.join(conditions)}"
         sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
-        values: list[Any] = [str(value) if isinstance(value, str) else value for value in asked.values()]
-        return [event_of(row) for row in self._db.read("events", sql, [*values, limit])]
+
+        def work(connection: sqlite3.Connection) -> list[Event]:
+            values = [part for name in asked for part in _values(connection, name, asked[name])]
+            found: list[Event] = []
+            cursor = connection.execute(sql, [*values, limit])
+            while len(found) < limit and (row := cursor.fetchone()) is not None:
+                fitting = [event for event in events_of(row) if _is_asked(event, where)]
+                found += reversed(fitting) if newest_first else fitting
+            cursor.close()
+            return found[:limit]
+
+        return self._db.read_with("events", work)
 
     def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
         rows = self._db.read("log_lines", SQL["log_of"], (job_id, after, limit))
@@ -52,3 +63,23 @@ class Records(Keeper):
 
     def totals(self) -> dict[str, int]:
         return dict(self._db.read("totals", SQL["totals"]))
+
+
+def _values(connection: sqlite3.Connection, name: str, value: str | int) -> list[str | int]:
+    """What to bind for a condition."""
+    if name == "job_id":
+        packs = "".join(row[0] for row in connection.execute(SQL["packs_of"], (value,)).fetchall())
+        return [value, f"[{packs.rstrip(',')}]"]
+    if name == "before":
+        assert isinstance(value, int)
+        return [value + BATCH, value]  # the first bounds the walk: no pack spans more ids
+    return [str(value) if isinstance(value, str) else value]
+
+
+def _is_asked(event: Event, where: EventFilter) -> bool:
+    """Of a pack, only some may be meant."""
+    return (
+        where.job_id in (None, event.job_id)
+        and (where.after is None or event.id > where.after)
+        and (where.before is None or event.id < where.before)
+    )

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue
 from packhorse.storage.records import Health
+from packhorse.storage.sqlite import ground
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
@@ -43,6 +44,7 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
         self._turns = Turns()
         self._known = {}
         self._last_lines = {}
+        self._dealt = {}
         self._bell = Bell(self.path, lambda: self._db.version())
         self._db = Database(
             self.path,
@@ -73,6 +75,11 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
     def close(self) -> None:
         self._known.clear()
         self._db.close()
+
+    def expire(self, *, limit: int = 500) -> int:
+        expired = super().expire(limit=limit)
+        self._db.fold_log()  # here, because only foremen come by with this, every second, and nobody waits for them
+        return expired
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
@@ -110,7 +117,7 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
                 "free_pages": free_pages,
                 "page_size": page_size,
             },
-            problems=_problems(wal_size, free, self._db.options),
+            problems=[*_problems(wal_size, free, self._db.options), *ground.doubts(self.path)],
         )
 
 

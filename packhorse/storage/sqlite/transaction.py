@@ -14,17 +14,14 @@ from typing import TypeVar
 from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.series import MINUTES, Measures, measure
-from packhorse.storage.sqlite.rows import EventRow, event_row
+from packhorse.storage.sqlite.recorder import Recorder
+from packhorse.storage.sqlite.rows import event_row
 
 R = TypeVar("R")
 
 Place = tuple[str, str, str]
 """Where a job is counted: its queue, its task, its state."""
 
-_INSERT_EVENT = (
-    "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)"
-    " VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, 0), nullif(?, ''))"
-)
 _ADD_TALLY = (
     "INSERT INTO packhorse_tally (queue, task, state, number) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (queue, task, state) DO UPDATE SET number = number + excluded.number"
@@ -38,21 +35,21 @@ _ADD_MEASURE = (
 class Transaction:
     """What one call does. `now` is the same for everything in it."""
 
-    __slots__ = ("_connection", "event_rows", "execute", "executemany", "measures", "now", "tallies", "wakes")
+    __slots__ = ("_connection", "events", "execute", "executemany", "measures", "now", "tallies", "wakes")
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: int, within: Transaction | None = None) -> None:
         self._connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
         self.now = now
-        self.event_rows: list[EventRow] = []
+        self.events: Recorder = Recorder(connection, within.events if within is not None else None)
         self.tallies: dict[Place, int] = {}
         self.measures: Measures = {}
         self.wakes = False
 
     def record(self, events: Iterable[Event]) -> None:
         """Write these events with the commit."""
-        self.event_rows.extend(event_row(event) for event in events)
+        self.events.add([event_row(event) for event in events])
 
     def count(self, before: Job | None, job: Job, ran: int | None) -> None:
         """Count a change for the charts."""
@@ -68,7 +65,7 @@ class Transaction:
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
         """Do `work` as a part of this transaction that is undone alone if it fails."""
-        own = Transaction(self._connection, self.now)
+        own = Transaction(self._connection, self.now, self)
         self.execute("SAVEPOINT nested")
         try:
             result = work(own)
@@ -83,7 +80,7 @@ class Transaction:
 
     def _absorb(self, other: Transaction) -> None:
         """Take over what a finished call wants written."""
-        self.event_rows += other.event_rows
+        self.events.absorb(other.events)
         for tally, number in other.tallies.items():
             self.tallies[tally] = self.tallies.get(tally, 0) + number
         for measured, amount in other.measures.items():
@@ -92,8 +89,7 @@ class Transaction:
 
     def flush(self) -> None:
         """Write what was collected."""
-        if self.event_rows:
-            self.executemany(_INSERT_EVENT, self.event_rows)
+        self.events.flush(self.now)
         if self.tallies:
             self.executemany(_ADD_TALLY, [(*key, number) for key, number in self.tallies.items() if number])
         if self.measures:

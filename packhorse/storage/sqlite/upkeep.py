@@ -6,12 +6,13 @@ import itertools
 from collections.abc import Collection, Sequence
 
 from packhorse import changes
-from packhorse.event import Kind, Subject
+from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job
 from packhorse.series import LEVELS
 from packhorse.storage.records import Pruned, Rescued, Retention
 from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.rows import job_of, to_json
+from packhorse.storage.sqlite.recorder import events_of
+from packhorse.storage.sqlite.rows import job_of
 from packhorse.storage.sqlite.transaction import Transaction
 
 
@@ -31,11 +32,11 @@ class Upkeep(Keeper):
     def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
         # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
         # could beat, and whoever called before that would else find everybody silent.
-        silent_since = self.now() - lease
+        called_at = self.now()
 
         def work(tx: Transaction) -> list[Rescued]:
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            alive = (min(silent_since, tx.now - lease), tx.now + 2 * lease)
+            alive = (min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease)
             lost = [job_of(row) for row in tx.execute(SQL["lost_jobs"], (*alive, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, (), recovered)
             self._strike_off(tx, tx.execute(SQL["silent_workers"], alive).fetchall(), why)
@@ -99,13 +100,27 @@ class Upkeep(Keeper):
 
     def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         tx.execute(SQL["delete_ticks"], (limit, before))
+        tx.execute(SQL["delete_old_packs"], (limit, before))
         tx.execute(SQL["delete_failures"], (before,))
-        oldest = tx.execute(SQL["oldest_event"]).fetchone()
-        if oldest is None or oldest[0] > before:
+        newest = tx.execute(SQL["newest_event"]).fetchone()[0]
+        oldest, last = self._oldest_events(tx, limit + 1)
+        if not oldest or oldest[0].at > before:
             return 0, False
-        past = [row[0] for row in tx.execute(SQL["old_events"], (limit + 1, before)).fetchall()]
-        tx.execute(SQL["delete_events"], (to_json(past[:limit]),))
-        return len(past[:limit]), len(past) > limit
+        past = [event for event in oldest[: limit + 1] if event.at <= before and event.id < newest]
+        gone = {event.id for event in past[:limit]}
+        stay = [event for event in oldest if event.id not in gone]
+        tx.execute(SQL["delete_events"], (last,))
+        tx.events.put_back(stay)
+        return len(gone), len(past) > limit
+
+    def _oldest_events(self, tx: Transaction, number: int) -> tuple[list[Event], int]:
+        """So many, and the rest of the last one's pack; and the last id of all these."""
+        events: list[Event] = []
+        cursor = tx.execute(SQL["oldest_events"], (number,))
+        while len(events) < number and (row := cursor.fetchone()) is not None:
+            events += events_of(row)
+        cursor.close()
+        return events, events[-1].id if events else 0
 
     def roll_up(self) -> None:
         def work(tx: Transaction) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from packhorse.outcome import Outcome
@@ -26,10 +24,7 @@ class CoroutineExecutor:
         self._result_limit = result_limit
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        # From here on only touched on the loop:
-        self._tasks: dict[Seat, asyncio.Task[Outcome]] = {}
-        self._line: deque[Seat] = deque()  # those that wait for a slot
-        self._waits = False
+        self._tasks: dict[Seat, asyncio.Task[Outcome]] = {}  # only touched on the loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The worker's event loop."""
@@ -47,36 +42,14 @@ class CoroutineExecutor:
         finally:
             loop.close()
 
-    def start(self, seats: Sequence[Seat]) -> None:
-        self.loop().call_soon_threadsafe(self._line_up, list(seats))
+    def begin(self, seat: Seat, slot: int) -> None:
+        self.loop().call_soon_threadsafe(self._begin, seat, slot)
 
-    def _line_up(self, seats: list[Seat]) -> None:
-        self._line.extend(seats)
-        self._begin_next()
-
-    def _begin_next(self) -> None:
-        while self._line and not self._waits:
-            slot = self._slots.take(self._slot_is_free)
-            if slot is None:
-                self._waits = True
-            else:
-                self._begin(self._line.popleft(), slot)
-
-    def _slot_is_free(self, slot: int) -> None:
-        """Called from any thread."""
-        self.loop().call_soon_threadsafe(self._use, slot)
-
-    def _use(self, slot: int) -> None:
-        self._waits = False
-        if self._line:
-            self._begin(self._line.popleft(), slot)
-        else:
-            self._slots.give(slot)
-        self._begin_next()
-
-    def _begin(self, seat: Seat, slot: int) -> None:
-        if not seat.claim():
-            self._slots.give(slot)
+    def _begin(self, seat: Seat | None, slot: int) -> None:
+        """Begin this one here, or, if it was handed back, whichever of ours is next."""
+        while seat is not None and not seat.claim():
+            seat = self._slots.follow(slot, self)
+        if seat is None:
             return
         self._slots.begin(seat, slot)
         attempted = attempt.arun(seat.job, seat.task, seat.chain, seat, self._result_limit)
@@ -87,7 +60,8 @@ class CoroutineExecutor:
     def _end(self, seat: Seat, task: asyncio.Task[Outcome]) -> None:
         del self._tasks[seat]
         self._finisher.put(seat, self._of_cancelled(seat) if task.cancelled() else task.result())
-        self._slots.end(seat)
+        self._slots.clear(seat.slot)
+        self._begin(self._slots.follow(seat.slot, self), seat.slot)
 
     def _of_cancelled(self, seat: Seat) -> Outcome:
         """It was told to end, and did. If nobody told it, it cancelled itself, which is a failure like any other."""

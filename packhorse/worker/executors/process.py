@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -30,8 +30,12 @@ from packhorse.worker.report import resident_bytes
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
-_MEMORY_LOOK = 0.5
-"""Seconds between two looks at how much memory children hold."""
+_MEMORY_LOOK = 0.1
+"""Seconds between two looks at how much memory children hold that have a limit. A look costs some microseconds; between
+two of them a job can take some hundred MiB more than it may. A limit of the kernel's (RLIMIT_AS, RLIMIT_DATA) would
+count what was only reserved, such as stacks of threads, and end jobs that are well within theirs."""
+_NO_LOOK = 0.5
+_MIB = 1 << 20
 
 
 class _Child:
@@ -66,23 +70,25 @@ class ProcessExecutor:
         self._condemn = condemn
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake_read, self._wake_write = socket.socketpair()
-        self._line: deque[Seat] = deque()
+        self._lock = threading.Lock()
+        self._given: deque[tuple[Seat, int]] = deque()  # those that have a slot, and still need a child
         self._unborn: deque[_Child] = deque()
         self._children: dict[int, _Child] = {}
         self._idle: list[_Child] = []
-        self._waits = False  # for a slot
         self._selector = selectors.DefaultSelector()
         self._thread: threading.Thread | None = None
         self._next_look = 0.0
+        self._is_orphaned = False
         self._closes = False
 
     # --- from the desk ----------------------------------------------------------------------------------------------
 
-    def start(self, seats: Sequence[Seat]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="packhorse-children", daemon=True)
-            self._thread.start()
-        self._order(lambda: self._line.extend(seats))
+    def begin(self, seat: Seat, slot: int) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="packhorse-children", daemon=True)
+                self._thread.start()
+        self._order(lambda: self._given.append((seat, slot)))
 
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         self._order(lambda: self._stop(seat, hard))
@@ -105,7 +111,7 @@ class ProcessExecutor:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._obey)
         self._selector.register(self._nursery.control, selectors.EVENT_READ, self._hear_nursery)
         while not self._closes:
-            for key, _ in self._selector.select(_MEMORY_LOOK):
+            for key, _ in self._selector.select(_MEMORY_LOOK if self._has_limits() else _NO_LOOK):
                 key.data()
             self._seat_next()
             self._look_at_memory(time.monotonic())
@@ -126,27 +132,21 @@ class ProcessExecutor:
             order()
 
     def _seat_next(self) -> None:
-        """Give the next in line a child and a slot, as long as there are both."""
-        while self._line and not self._waits:
-            if not self._idle:
+        """Give the next a child. One that was handed back while it waited, or can have no child any more, does not keep
+        its slot."""
+        while self._given:
+            seat, slot = self._given[0]
+            if self._is_orphaned:
+                self._given.popleft()
+                self._slots.give(slot)
+            elif self._idle:
+                self._given.popleft()
+                self._begin(seat, slot)
+            else:
                 self._add_child()
                 return
-            slot = self._slots.take(lambda slot: self._order(lambda: self._use(slot)))
-            if slot is None:
-                self._waits = True
-            else:
-                self._begin(slot)
 
-    def _use(self, slot: int) -> None:
-        """A slot that was waited for is free."""
-        self._waits = False
-        if self._line and self._idle and not self._closes:
-            self._begin(slot)
-        else:
-            self._slots.give(slot)
-
-    def _begin(self, slot: int) -> None:
-        seat = self._line.popleft()
+    def _begin(self, seat: Seat, slot: int) -> None:
         if not seat.claim():
             self._slots.give(slot)
             return
@@ -157,7 +157,7 @@ class ProcessExecutor:
         child.channel.send({"job": msgspec.to_builtins(seat.job)})
 
     def _add_child(self) -> None:
-        if len(self._children) + len(self._unborn) >= min(self._slots.number, self._busy() + len(self._line)):
+        if len(self._children) + len(self._unborn) >= min(self._slots.number, self._busy() + len(self._given)):
             return
         ours, its = Channel.pair()
         self._unborn.append(_Child(ours))
@@ -188,7 +188,7 @@ class ProcessExecutor:
             signal_group(child.pid, signal.SIGKILL)
             self._bury(Exit(child.pid, signal.SIGKILL))
         self._selector.unregister(self._nursery.control)
-        self._line.clear()  # the desk still has them, and hands them back
+        self._is_orphaned = True  # the desk still has those that have not begun, and hands them back
         self._condemn("the nursery of isolated jobs has died")
 
     def _hear(self, child: _Child) -> None:
@@ -254,6 +254,10 @@ class ProcessExecutor:
             child.channel.send({"stop": True})
         self._nursery.kill(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
+    def _has_limits(self) -> bool:
+        seats = (child.seat for child in self._children.values())
+        return any(seat is not None and seat.task.options.memory_limit is not None for seat in seats)
+
     def _look_at_memory(self, now: float) -> None:
         if now < self._next_look:
             return
@@ -282,5 +286,5 @@ def _of_dead(seat: Seat, exit: Exit) -> Outcome:
 
 
 def _of_too_large(seat: Seat, held: int, limit: int) -> Outcome:
-    failure = Failure("MemoryLimit", f"it held {held:,} bytes of memory; its limit is {limit:,}")
+    failure = Failure("MemoryLimit", f"it held {held / _MIB:,.0f} MiB of memory; its limit is {limit / _MIB:,.0f} MiB")
     return Failed(seat.job.token, failure, attempt.retry_in(seat.job, seat.task, None), ran=seat.ran)

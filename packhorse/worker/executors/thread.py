@@ -4,8 +4,6 @@ ended by replacing the whole worker process, which is the desk's decision."""
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Sequence
 from queue import SimpleQueue
 
 from packhorse.worker import attempt
@@ -21,17 +19,19 @@ class ThreadExecutor:
         self._slots = slots
         self._finisher = finisher
         self._result_limit = result_limit
-        self._seats: SimpleQueue[Seat | None] = SimpleQueue()
+        self._given: SimpleQueue[tuple[Seat, int] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._unfinished: deque[None] = deque()  # one entry for each seat; appending is atomic, `+= 1` is not
+        self._lock = threading.Lock()
+        self._idle = 0  # threads that wait, less the seats on their way to one
 
-    def start(self, seats: Sequence[Seat]) -> None:
-        for seat in seats:
-            self._unfinished.append(None)
-            self._seats.put(seat)
-        missing = min(len(self._unfinished), self._slots.number) - len(self._threads)
-        for _ in range(missing):
-            self._add_thread()
+    def begin(self, seat: Seat, slot: int) -> None:
+        with self._lock:
+            self._idle -= 1
+            # Whoever has just given up its slot is about to come for the next: no thread more than there are slots.
+            if self._idle < 0 and len(self._threads) < self._slots.number:
+                self._idle += 1
+                self._add_thread()
+        self._given.put((seat, slot))
 
     def _add_thread(self) -> None:
         name = f"packhorse-slot-{len(self._threads)}"
@@ -40,20 +40,22 @@ class ThreadExecutor:
         thread.start()
 
     def _work(self) -> None:
-        my_turn: SimpleQueue[int] = SimpleQueue()
-        while (seat := self._seats.get()) is not None:
-            slot = self._slots.take(my_turn.put)
-            self._run(seat, my_turn.get() if slot is None else slot)
-            self._unfinished.pop()
+        while (given := self._given.get()) is not None:
+            seat: Seat | None
+            seat, slot = given
+            while seat is not None:
+                self._run(seat, slot)
+                seat = self._slots.follow(slot, self)
+            with self._lock:
+                self._idle += 1
 
     def _run(self, seat: Seat, slot: int) -> None:
         if not seat.claim():
-            self._slots.give(slot)
             return
         self._slots.begin(seat, slot)
         outcome = attempt.run(seat.job, seat.task, seat.chain, seat, self._result_limit)
         self._finisher.put(seat, outcome)
-        self._slots.end(seat)
+        self._slots.clear(slot)
 
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         """The next check-in of the job answers True; more cannot be done."""
@@ -61,4 +63,4 @@ class ThreadExecutor:
 
     def close(self) -> None:
         for _ in self._threads:
-            self._seats.put(None)
+            self._given.put(None)

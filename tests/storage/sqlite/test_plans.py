@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from packhorse.app import Packhorse
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
@@ -19,7 +20,7 @@ from packhorse.outcome import Completed, Failed, Outcome, Stopped
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.storage.builders import FAILURE, LEASE, join, new_job
+from tests.storage.builders import FAILURE, LEASE, join, new_job, unique
 from tests.storage.sqlite.tracing import traced
 
 JOBS = 20_000
@@ -178,6 +179,11 @@ CASES = [
     Case("get", lambda s: s.get_many(["job-00001", "job-19999"]), {"id"}),
     Case("abort", lambda s: s.abort(["job-00001", "job-19999"]), {"id"}),
     Case("delete", lambda s: s.delete(["job-00000", "job-00004"]), {"id"}),
+    Case(
+        "repeat a replace",
+        lambda s: [s.enqueue([new_job("x", unique=unique("k", on_conflict="replace"))]) for _ in range(2)],
+        {"id"},
+    ),
     Case("promote", lambda s: s.promote(), {"due"}),
     Case("next due", lambda s: s.next_due(), {"due"}),
     Case("expire", lambda s: s.expire(), {"expiring"}),
@@ -191,6 +197,7 @@ CASES = [
     Case("queues", lambda s: s.queues(), {"line"}),
     Case("find queued", lambda s: s.find(states(QUEUED)), {"line"}),
     Case("find queued, one queue", lambda s: s.find(states(QUEUED, queue="queue-1")), {"line"}),
+    Case("why a job waits", lambda s: Packhorse(s).get("job-19998").why(), {"id", "line"}),
     Case("find scheduled", lambda s: s.find(states(SCHEDULED)), {"due"}),
     Case("find scheduled and retrying", lambda s: s.find(states(RETRYING, SCHEDULED)), {"due"}),
     Case("find completed", lambda s: s.find(states(COMPLETED)), {"finished"}),

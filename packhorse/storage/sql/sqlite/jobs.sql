@@ -1,6 +1,9 @@
 -- name: jobs_by_ids
 SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
 
+-- name: jobs_by_seqs
+SELECT {job} FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: last_seq
 SELECT max(
     coalesce((SELECT max(seq) FROM packhorse_job), 0),
@@ -20,6 +23,11 @@ ON CONFLICT (job) DO UPDATE SET args = excluded.args
 -- name: get_lock
 SELECT job_id, period, until, taken_at FROM packhorse_unique_lock WHERE key = ?
 
+-- name: replaced_by
+-- The job whose call this very one has replaced already: its answer was lost.
+SELECT event.job_id FROM packhorse_unique_lock AS lock JOIN packhorse_event AS event ON event.job_id = lock.job_id
+WHERE lock.key = ? AND event.kind = 'replaced' AND json_extract(event.data, '$.twin') = ? LIMIT 1
+
 -- name: put_lock
 INSERT INTO packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE
@@ -36,6 +44,10 @@ INSERT INTO packhorse_failure (cause, task, pattern, place, number, first_at, la
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (cause) DO UPDATE
 SET number = number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+
+-- name: keep_packs_of_gone
+INSERT INTO packhorse_old_packs (job_id, packs, at)
+SELECT id, packs, ? FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?)) AND packs <> ''
 
 -- name: delete_jobs
 DELETE FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
