@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from redis import Redis
 
@@ -35,21 +36,21 @@ def rate(number: int, work: Callable[[], object]) -> float:
 
 
 def bare_single(url: str, number: int) -> float:
-    bare = open_bare(url)
-    bare.enqueue(1, 1)
-    return rate(number, lambda: bare.enqueue(number, 1))
+    with closing(open_bare(url)) as bare:
+        bare.enqueue(1, 1)
+        return rate(number, lambda: bare.enqueue(number, 1))
 
 
 def bare_many(url: str, number: int) -> float:
-    bare = open_bare(url)
-    bare.enqueue(1, 1)
-    return rate(number, lambda: bare.enqueue(number, _BULK))
+    with closing(open_bare(url)) as bare:
+        bare.enqueue(1, 1)
+        return rate(number, lambda: bare.enqueue(number, _BULK))
 
 
 def bare_drain(url: str, number: int) -> float:
-    bare = open_bare(url)
-    bare.enqueue(number, _BULK)
-    figure = rate(number, lambda: bare.drain(BATCH))
+    with closing(open_bare(url)) as bare:
+        bare.enqueue(number, _BULK)
+        figure = rate(number, lambda: bare.drain(BATCH))
     with Packhorse(url) as app:
         found = app.count(state="completed")
     if found != number:

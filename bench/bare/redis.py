@@ -29,6 +29,8 @@ class BareRedis:
     def __init__(self, url: str) -> None:
         self._connection = _Connection(url)
         self._enqueue, self._exchange = self._load("enqueue"), self._load("exchange")
+        self._connection.call("HSETNX", f"{_PREFIX}tasks", TASK, f'["{TASK}",{{}},null]')  # known from the first job on
+        self._connection.call("HSETNX", f"{_PREFIX}queues", TASK, "")
 
     def enqueue(self, number: int, batch: int) -> None:
         for _ in range(number // batch):
@@ -46,6 +48,9 @@ class BareRedis:
             done = taken[::2]
             if not done:
                 return finished
+
+    def close(self) -> None:
+        self._connection.close()
 
     def _load(self, name: str) -> bytes:
         """Tell the server a script; answers the name by which it is called."""
@@ -70,3 +75,6 @@ class _Connection:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def close(self) -> None:
+        self._socket.close()
