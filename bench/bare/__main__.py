@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from redis import Redis
-
 from bench.bare import OWNER, open_bare
+from bench.bare.redis import BareRedis
 from packhorse import Packhorse
 from packhorse.outcome import Completed
 from packhorse.storage.records import WorkerInfo
@@ -100,11 +99,10 @@ def coroutines(url: str, number: int) -> float:
 
 def shared(url: str, number: int) -> float:
     """How many of these 500 go to Redis in one round trip, by its own count of scripts called."""
-    with Redis.from_url(url) as redis:
-        redis.config_resetstat()
+    with closing(BareRedis(url)) as bare:
+        before = bare.scripts_called()
         coroutines(url, number)
-        calls: int = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    return number / calls
+        return number / (bare.scripts_called() - before)
 
 
 def exchange(url: str, number: int) -> float:

@@ -5,6 +5,7 @@ They write the keys of docs/decisions/0007-redis-keys.md for jobs of one task, a
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,12 @@ class BareRedis:
             done = taken[::2]
             if not done:
                 return finished
+
+    def scripts_called(self) -> int:
+        """How often the server has run a script, for whomever."""
+        told = self._connection.call("INFO", "commandstats").decode()
+        found = re.search(r"cmdstat_evalsha:calls=(\d+)", told)
+        return int(found[1]) if found else 0
 
     def close(self) -> None:
         self._connection.close()
