@@ -13,7 +13,7 @@ from bench import contender, environment, storages
 from bench.chart import chart
 from bench.figure import GROUPS
 from bench.floors import floors
-from bench.machine import machine
+from bench.machine import is_busy, machine
 from bench.page import page
 from bench.plan import FULL, QUICK, Plan
 from bench.race import Race
@@ -36,7 +36,8 @@ def main(words: Sequence[str] | None = None) -> int:
         results = load(_RESULTS)
     else:
         results = _run(options)
-        save(results, _RESULTS)
+        if not options.quick:
+            save(results, _RESULTS)
     if options.redraw or options.write:
         (_DOCS / "benchmarks.md").write_text(page(results), "utf-8")
         (_DOCS / "benchmarks.svg").write_text(chart(results), "utf-8")
@@ -53,12 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", type=names, help="only these, e.g. packhorse,huey")
     parser.add_argument("--storages", type=names, help="only these, e.g. sqlite,redis")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and docs/benchmarks.svg")
-    parser.add_argument("--redraw", action="store_true", help="write them again from the results of the last run")
+    parser.add_argument("--redraw", action="store_true", help="write them again from the results of the last whole run")
     return parser
 
 
 def _run(options: argparse.Namespace) -> Results:
-    plan = _plan(options)
+    plan, where = _plan(options), machine()
+    if is_busy():
+        print(f"Others are at work here, so these figures will mean little: {where}", file=sys.stderr)
     names = options.storages or (_QUICK_STORAGES if options.quick else list(_STORAGES))
     with ExitStack() as stack:
         running = _start(names, stack)
@@ -66,7 +69,7 @@ def _run(options: argparse.Namespace) -> Results:
         race.run()
         return Results(
             date=time.strftime("%-d %B %Y", time.gmtime()),
-            machine=machine(),
+            machine=where,
             python=platform.python_version(),
             laps=plan.laps,
             storages={name: storage.version for name, storage in running.items()},

@@ -6,14 +6,25 @@ import os
 import platform
 from pathlib import Path
 
+_QUIET = 0.25  # of the cores
+
 
 def machine() -> str:
-    """Processor, cores, memory, system.
+    """Processor, cores, memory, system, and how busy it is now.
 
     Linux tells the first and the third in `/proc`; elsewhere they are left out.
     """
-    parts = [_processor(), f"{os.cpu_count()} cores", _memory(), _system(), f"kernel {platform.release()}"]
+    parts = [_processor(), f"{os.cpu_count()} cores", _memory(), _system(), f"kernel {platform.release()}", _load()]
     return ", ".join(part for part in parts if part)
+
+
+def is_busy() -> bool:
+    """Whether others use so much of it that figures mean little."""
+    return os.getloadavg()[0] > _QUIET * (os.cpu_count() or 1)
+
+
+def _load() -> str:
+    return f"load {os.getloadavg()[0]:.1f} before the run"
 
 
 def _processor() -> str:

@@ -16,7 +16,8 @@ all of them on one machine in one run. `make bench-quick` prints a smaller table
 
 ![Packhorse and its peers: drain, enqueue, latency, crash](benchmarks.svg)
 
-- **When and where**: {date}; {machine}.
+- **When and where**: {date};
+  {machine}.
 - **With**: CPython {python}; {storages}.
 - **Figures** are medians of {laps} laps, taken in turns: lap 1 of everybody, then lap 2. The crash was run once. On a
   virtual machine read a ratio below 1.5 as a tie.

@@ -69,11 +69,11 @@ class Race:
 
     def limits(self) -> dict[str, Figures]:
         """What the bare loops reach, by storage."""
-        return {storage: medians(laps) for storage, laps in self._limits.items()}
+        return {storage: medians(laps) for storage, laps in self._limits.items() if any(laps)}
 
     def strains(self) -> dict[str, Figures]:
         """What Packhorse reaches under strain, by storage."""
-        return {storage: medians(laps) for storage, laps in self._strains.items()}
+        return {storage: medians(laps) for storage, laps in self._strains.items() if any(laps)}
 
     def _lap(self, contender: Contender, *, is_first: bool) -> None:
         figures = self._try(enqueue, contender)

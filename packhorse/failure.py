@@ -12,6 +12,7 @@ from types import TracebackType
 
 import msgspec
 
+NAME_LIMIT = 1_000
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 32_000
 
@@ -31,7 +32,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, error: BaseException) -> Failure:
         """The failure that this exception is."""
         return cls(
-            type=type(error).__qualname__,
+            type=_shorten(type(error).__qualname__, NAME_LIMIT),
             message=_message_of(error),
             traceback=_traceback_of(error),
             place=_innermost(error.__traceback__),
@@ -81,12 +82,17 @@ def _innermost(trace: TracebackType | None) -> str | None:
         return None
     while trace.tb_next is not None:
         trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return _tidy(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
+
+
+def _tidy(text: str) -> str:
+    """Text that every storage takes. A path, and so a place, need not be UTF-8; nor need a name that was given."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def _shorten(text: str, limit: int) -> str:
     """Long text loses its middle: the beginning says what was called, the end says what failed."""
-    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    text = _tidy(text)
     if len(text) <= limit:
         return text
     half = limit // 2

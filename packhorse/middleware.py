@@ -154,10 +154,13 @@ def _waited_for(
     """Wait in a thread for what runs on the loop, and cancel it there, once, when the job shall stop."""
     is_cancelled = False
     while not wait([future], _LOOK_FOR_STOP).done:
-        if not is_cancelled and tasks and tasks[0] is not None and job.should_stop:
+        if not is_cancelled and tasks and tasks[0] is not None and job.is_stopping:
             is_cancelled = True
             tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
-    return future.result()
+    value, error = future.result()
+    if is_cancelled and isinstance(error, asyncio.CancelledError):
+        _ = job.should_stop  # it was told, and did as it was told; who completes all the same has completed
+    return value, error
 
 
 def _must_have_called(one: Middleware, called: bool, result: Any) -> None:

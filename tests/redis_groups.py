@@ -8,13 +8,14 @@ from pathlib import Path
 
 from packhorse.storage.redis.connection import Lost, Refusal
 from tests.children import until
-from tests.redis_server import RedisServer, free_port
+from tests.redis_server import RedisServer
 
 SERVICE = "jobs"
 
 
 class Watched:
-    """A master and its replica, watched by three sentinels that replace a dead master within about two seconds."""
+    """A master and its replica, watched by three sentinels. They are patient, since the machine may be busy, until
+    `kill_master`: then they replace it within about two seconds."""
 
     def __init__(self, directory: Path) -> None:
         self.master = RedisServer(_made(directory / "first"), "--repl-diskless-sync-delay", "0")
@@ -32,7 +33,7 @@ class Watched:
         configuration = directory / "sentinel.conf"
         lines = [
             f"monitor {SERVICE} 127.0.0.1 {self.master.port} 2",
-            f"down-after-milliseconds {SERVICE} 300",
+            f"down-after-milliseconds {SERVICE} 30000",
             f"failover-timeout {SERVICE} 3000",
         ]
         configuration.write_text("".join(f"sentinel {line}\n" for line in lines), "utf-8")
@@ -45,6 +46,11 @@ class Watched:
         for sentinel in self.sentinels:
             sentinel.start()
         until(lambda: all(map(_knows_everybody, self.sentinels)), "the sentinels know each other and the replica")
+
+    def kill_master(self) -> None:
+        self.master.kill()
+        for sentinel in self.sentinels:
+            sentinel.command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 300)
 
     def named(self) -> int:
         """The port of the master, as the first sentinel has it."""
@@ -67,9 +73,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-        self.nodes = [
-            RedisServer(_made(directory / str(number)), *options, port=_cluster_port()) for number in range(3)
-        ]
+        self.nodes = [RedisServer(_made(directory / str(number)), *options) for number in range(3)]
 
     @property
     def url(self) -> str:
@@ -99,13 +103,6 @@ def _is_whole(node: RedisServer) -> bool:
         info = node.command("CLUSTER", "INFO")
         return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info
     return False
-
-
-def _cluster_port() -> int:
-    """The nodes speak with each other on a port that is 10,000 higher."""
-    while (port := free_port()) > 55_000:
-        pass
-    return port
 
 
 def _made(directory: Path) -> Path:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import random
 import shutil
 import signal
 import socket
@@ -46,11 +47,14 @@ def server_program() -> str:
 
 
 def free_port() -> int:
-    """A port that nobody uses just now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    """A port that nobody uses just now, and nobody will by accident: the system takes those of outgoing connections
+    elsewhere. The one 10,000 above is free, too: there the nodes of a cluster speak with each other."""
+    while True:
+        port = random.randrange(10_000, 22_000)
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 10_000))
+            return port
 
 
 class RedisServer:

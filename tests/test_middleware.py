@@ -26,6 +26,9 @@ class NoLine:
 
     def log(self, message: str, kind: str = "log") -> None: ...
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None: ...
+    def is_stopping(self) -> bool:
+        return False
+
     def should_stop(self) -> bool:
         return False
 
@@ -233,7 +236,7 @@ class StopLine(NoLine):
     def __init__(self) -> None:
         self.begun = threading.Event()
 
-    def should_stop(self) -> bool:
+    def is_stopping(self) -> bool:
         return self.begun.is_set()
 
 

@@ -23,6 +23,9 @@ class Bare(Protocol):
     def drain(self, batch: int) -> int:
         """Take and complete everything, a batch's completion and the next taking in one step. Answers how many."""
 
+    def close(self) -> None:
+        """Let go of the file or the connection."""
+
 
 def open_bare(url: str) -> Bare:
     """The loops on an empty storage."""

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-
-from redis import Redis
+from contextlib import closing
 
 from bench.bare import OWNER, open_bare
+from bench.bare.redis import BareRedis
 from packhorse import Packhorse
 from packhorse.outcome import Completed
 from packhorse.storage.records import WorkerInfo
@@ -35,21 +35,21 @@ def rate(number: int, work: Callable[[], object]) -> float:
 
 
 def bare_single(url: str, number: int) -> float:
-    bare = open_bare(url)
-    bare.enqueue(1, 1)
-    return rate(number, lambda: bare.enqueue(number, 1))
+    with closing(open_bare(url)) as bare:
+        bare.enqueue(1, 1)
+        return rate(number, lambda: bare.enqueue(number, 1))
 
 
 def bare_many(url: str, number: int) -> float:
-    bare = open_bare(url)
-    bare.enqueue(1, 1)
-    return rate(number, lambda: bare.enqueue(number, _BULK))
+    with closing(open_bare(url)) as bare:
+        bare.enqueue(1, 1)
+        return rate(number, lambda: bare.enqueue(number, _BULK))
 
 
 def bare_drain(url: str, number: int) -> float:
-    bare = open_bare(url)
-    bare.enqueue(number, _BULK)
-    figure = rate(number, lambda: bare.drain(BATCH))
+    with closing(open_bare(url)) as bare:
+        bare.enqueue(number, _BULK)
+        figure = rate(number, lambda: bare.drain(BATCH))
     with Packhorse(url) as app:
         found = app.count(state="completed")
     if found != number:
@@ -99,11 +99,10 @@ def coroutines(url: str, number: int) -> float:
 
 def shared(url: str, number: int) -> float:
     """How many of these 500 go to Redis in one round trip, by its own count of scripts called."""
-    with Redis.from_url(url) as redis:
-        redis.config_resetstat()
+    with closing(BareRedis(url)) as bare:
+        before = bare.scripts_called()
         coroutines(url, number)
-        calls: int = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    return number / calls
+        return number / (bare.scripts_called() - before)
 
 
 def exchange(url: str, number: int) -> float:

@@ -5,6 +5,7 @@ They write the keys of docs/decisions/0007-redis-keys.md for jobs of one task, a
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,8 @@ class BareRedis:
     def __init__(self, url: str) -> None:
         self._connection = _Connection(url)
         self._enqueue, self._exchange = self._load("enqueue"), self._load("exchange")
+        self._connection.call("HSETNX", f"{_PREFIX}tasks", TASK, f'["{TASK}",{{}},null]')  # known from the first job on
+        self._connection.call("HSETNX", f"{_PREFIX}queues", TASK, "")
 
     def enqueue(self, number: int, batch: int) -> None:
         for _ in range(number // batch):
@@ -46,6 +49,15 @@ class BareRedis:
             done = taken[::2]
             if not done:
                 return finished
+
+    def scripts_called(self) -> int:
+        """How often the server has run a script, for whomever."""
+        told = self._connection.call("INFO", "commandstats").decode()
+        found = re.search(r"cmdstat_evalsha:calls=(\d+)", told)
+        return int(found[1]) if found else 0
+
+    def close(self) -> None:
+        self._connection.close()
 
     def _load(self, name: str) -> bytes:
         """Tell the server a script; answers the name by which it is called."""
@@ -70,3 +82,6 @@ class _Connection:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def close(self) -> None:
+        self._socket.close()

@@ -57,6 +57,9 @@ class BareSQLite:
         self._connection.execute("PRAGMA wal_autocheckpoint = 16000")
         prepare(self._connection, path)
 
+    def close(self) -> None:
+        self._connection.close()
+
     def enqueue(self, number: int, batch: int) -> None:
         connection = self._connection
         for _ in range(number // batch):

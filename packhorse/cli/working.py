@@ -143,7 +143,7 @@ def make_foreman(
         target,
         settings,
         app.storage,
-        chores=lambda is_steady: all_chores(app.storage, settings, is_steady),
+        chores=lambda steady_time: all_chores(app.storage, settings, steady_time),
         worker_arguments=arguments,
         burst=bool(options.get("burst")),
         parent=options.get("parent"),

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from packhorse import __version__
-from packhorse.chores.chore import Chore, IsSteady
+from packhorse.chores.chore import Chore, SteadyTime
 from packhorse.clock import SECOND
 from packhorse.foreman import scaling, signals
 from packhorse.foreman.backlog import Backlog
@@ -47,8 +47,8 @@ _TICK = 1.0
 _LAST_WORDS = 5.0
 """Seconds that the storage gets at the end to take what is left to be told."""
 
-Chores = Sequence[Chore] | Callable[[IsSteady], Sequence[Chore]]
-"""The chores, or a function that makes them and is handed the question whether this foreman is steady."""
+Chores = Sequence[Chore] | Callable[[SteadyTime], Sequence[Chore]]
+"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady."""
 
 
 class Foreman:
@@ -110,7 +110,7 @@ class Foreman:
         )
         self.settling = Settling(storage)
         self.backlog = Backlog(storage, self.crew, wake=self._signals.ring)
-        self.timetable = Timetable(chores(self.heartbeat.may_rescue) if callable(chores) else chores)
+        self.timetable = Timetable(chores(self.heartbeat.steady_time) if callable(chores) else chores)
         self.pulse = Pulse(self.report, self.is_well, url=checkin_url, command=checkin_cmd, file=status_file)
         self._rolling = Rolling(self.crew, self._start, self._drain)
 

@@ -64,16 +64,18 @@ class Heartbeat:
         """Could this process rescue the jobs of others, as far as it knows?"""
         return self.steady.is_steady(boot_time())
 
-    def may_rescue(self) -> bool:
-        """May it do so now? Asks the storage for the time: since the last beat somebody may have set its clock."""
+    def steady_time(self) -> int | None:
+        """The storage's time, if it may do so now, and by that time. It asks the storage because somebody may have set
+        its clock since the last beat; whoever rescues hands on the answer, because somebody may set it the next
+        moment."""
         if not self.is_steady():
-            return False
+            return None
         sent = boot_time()
-        storage = self._storage.now() / SECOND
-        if self.steady.goes_on(sent, boot_time(), storage):
-            return True
+        now = self._storage.now()
+        if self.steady.goes_on(sent, boot_time(), now / SECOND):
+            return now
         self.beat_soon()
-        return False
+        return None
 
     def silence(self) -> float:
         """Seconds since the storage last accepted a beat."""

@@ -5,7 +5,10 @@ milliseconds, share the imported code, and inherit no lock that another thread h
 has ended, and how. When the worker is gone, so are the nursery, its children, and what those had started.
 
 Nursery and children adopt orphans. So all that a job has started stays below its child, in whatever group or session,
-and comes to the nursery when the child has ended: whoever is there and is not a child is killed.
+and comes to the nursery when the child has ended: whoever is there and is not a child is killed. A child that stays for
+another job ends what the last one left behind by itself, see `child.py`.
+
+A fork that fails, as at a limit of processes, costs nobody anything: the worker is told, and asks again later.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class Nursery:
         return cls(ours, pid)
 
     def spawn(self, end: socket.socket) -> None:
-        """Fork a child that has this end of a channel; its pid comes back as a message."""
+        """Fork a child that has this end of a channel; its pid comes back as a message, or that it cannot be now."""
         with suppress(OSError):  # the nursery is gone: `receive` will say so
             socket.send_fds(self.control, [b'{"do":"spawn"}'], [end.fileno()])
 
@@ -80,7 +83,7 @@ class Nursery:
             self.control.send(msgspec.json.encode({"do": "kill", "pid": pid, "signal": number}))
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message: {"born": pid} or {"exit": pid, "status": …}; None: the nursery is gone."""
+        """The next message: {"born": pid}, {"unborn": why} or {"exit": pid, "status": …}; None: the nursery is gone."""
         try:
             data = self.control.recv(_MESSAGE)
         except OSError:
@@ -158,11 +161,22 @@ def _obey(control: socket.socket, children: set[int], child_main: ChildMain) -> 
         if order["pid"] in children:
             signal_group(order["pid"], order["signal"])
         return True
-    pid = _fork(control, fds[0], child_main)
-    children.add(pid)
-    os.close(fds[0])
-    control.send(msgspec.json.encode({"born": pid}))
+    control.send(msgspec.json.encode(_spawn(control, fds, children, child_main)))
     return True
+
+
+def _spawn(control: socket.socket, fds: list[int], children: set[int], child_main: ChildMain) -> dict[str, Any]:
+    """What the worker is told of it."""
+    if not fds:
+        return {"unborn": "its channel did not arrive: too many files are open"}
+    try:
+        pid = _fork(control, fds[0], child_main)
+    except OSError as error:  # too many processes, or too little memory: for now
+        return {"unborn": str(error)}
+    finally:
+        os.close(fds[0])
+    children.add(pid)
+    return {"born": pid}
 
 
 def _fork(control: socket.socket, fd: int, child_main: ChildMain) -> int:

@@ -104,7 +104,7 @@ class WorkerProcess:
             self.queues,
             Fetcher(concurrency),
             self._executor_of,
-            slots.line_up,
+            slots,
             self._seat_for,
             abort_grace=self.limits.abort_grace,
             keep_lines=app.settings.keep_log_lines,
@@ -115,7 +115,7 @@ class WorkerProcess:
         )
         self._report = Report(self.desk, concurrency, say)
         limit = app.settings.result_limit
-        self._threads = ThreadExecutor(slots, self.desk.finisher, limit)
+        self._threads = ThreadExecutor(slots, self.desk.finisher, limit, self._condemn)
         self._coroutines = CoroutineExecutor(slots, self.desk.finisher, limit)
         self._children: Executor | None = None
         if nursery is not None:

@@ -1,7 +1,7 @@
 """Slots: the places of a worker, by number, shared by all its executors, and the one line of jobs that wait for them.
 
-However its jobs are mixed, no more than `number` of them run at once, they begin in the order in which they came, and
-each has a place of its own on the board.
+However its jobs are mixed, no more than `number` of them run at once, and they begin in the order in which they came.
+Each is on the board from its beginning until its outcome is stored.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from packhorse.worker.seat import Seat
 
 
 class Slots:
-    """Which places are free, who waits for one, and who sits where."""
+    """Which slots are free, who waits for one, and who has which."""
 
     def __init__(self, board: Board | None, number: int, executor_of: Callable[[Seat], Executor]) -> None:
         self.number = number if board is None else min(number, board.slots)
         self._board = board
+        self._places = list(reversed(range(board.places))) if board is not None else []  # free ones, on the board
         self._executor_of = executor_of
         self._lock = threading.Lock()
         self._free = deque(range(self.number))
@@ -31,45 +32,69 @@ class Slots:
         """How many wait for a slot."""
         return len(self._line)
 
+    # --- giving and taking ------------------------------------------------------------------------------------------
+
     def line_up(self, seats: Iterable[Seat]) -> None:
         """These begin as soon as there are slots for them, after all that came before."""
         arrived = [(seat, self._executor_of(seat)) for seat in seats]
         with self._lock:
             self._line.extend(arrived)
-            begin = [(self._free.popleft(), *self._line.popleft()) for _ in range(min(len(self._free), self.waiting))]
-        for slot, seat, executor in begin:
-            executor.begin(seat, slot)
+        while (slot := self._free_slot()) is not None:
+            self.give(slot)
+
+    def _free_slot(self) -> int | None:
+        with self._lock:
+            return self._free.popleft() if self._free and self._line else None
 
     def give(self, slot: int) -> None:
-        """This slot is free again, for whoever has waited longest."""
+        """This slot is free, for whoever has waited longest."""
+        following = self._next(slot)
+        if following is not None:
+            seat, executor = following
+            executor.begin(seat, slot)
+
+    def follow(self, slot: int, executor: Executor) -> Seat | None:
+        """As `give`; but if the next is for this very executor, it is answered, and goes on in the same slot."""
+        following = self._next(slot)
+        if following is None:
+            return None
+        seat, its_executor = following
+        if its_executor is executor:
+            return seat
+        its_executor.begin(seat, slot)
+        return None
+
+    def _next(self, slot: int) -> tuple[Seat, Executor] | None:
+        """Give the slot to the next that was not handed back meanwhile. None: nobody waits, and the slot is free."""
         with self._lock:
-            if not self._line:
-                self._free.append(slot)
-                return
-            seat, executor = self._line.popleft()
-        executor.begin(seat, slot)
+            while self._line:
+                seat, executor = self._line.popleft()
+                if not seat.is_claimed:
+                    seat.given.append(slot)
+                    return seat, executor
+            self._free.append(slot)
+            return None
+
+    def give_up(self, seat: Seat) -> None:
+        """This one was handed back and will not begin: the slot that it was given is free, if not yet."""
+        try:
+            slot = seat.given.pop()  # one pop is one atomic step
+        except IndexError:
+            return
+        self.give(slot)
+
+    # --- on the board -----------------------------------------------------------------------------------------------
 
     def begin(self, seat: Seat, slot: int) -> None:
         """The seat's job begins."""
         seat.begin(slot)
-        if self._board is not None:
-            self._board.begin(slot, seat.job.id)
+        if self._board is not None and self._places:
+            seat.place = self._places.pop()
+            self._board.begin(seat.place, seat.job.id)
 
-    def end(self, seat: Seat) -> None:
-        """Its outcome is in safe hands, and its slot free."""
-        self.clear(seat.slot)
-        self.give(seat.slot)
-
-    def clear(self, slot: int) -> None:
-        """Whoever ran here has ended, and its outcome is in safe hands; the slot is not given up yet."""
-        if self._board is not None:
-            self._board.clear(slot)
-
-    def follow(self, slot: int, executor: Executor) -> Seat | None:
-        """The next in line, if it is for this executor: it goes on in the same slot, which saves it being called.
-        None: the slot went to somebody else, or is free."""
-        with self._lock:
-            if self._line and self._line[0][1] is executor:
-                return self._line.popleft()[0]
-        self.give(slot)
-        return None
+    def clear(self, seat: Seat) -> None:
+        """Its outcome is stored: should the worker die now, nobody need know that it ran."""
+        if self._board is not None and seat.place is not None:
+            self._board.clear(seat.place)
+            self._places.append(seat.place)
+            seat.place = None

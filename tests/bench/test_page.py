@@ -7,7 +7,7 @@ from tests.bench.outcomes import some_results
 def test_the_page_tells_when_where_and_with_what():
     text = page(some_results())
 
-    assert "1 May 2026; a fast one" in text
+    assert "1 May 2026;\n  a fast one" in text
     assert "CPython 3.11.7; Redis 7.0.15" in text
     assert "medians of 3 laps" in text
     assert "| Huey | huey 1.2.3 | defaults |" in text

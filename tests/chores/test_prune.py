@@ -17,8 +17,25 @@ from packhorse.storage.records import ClientInfo, EventFilter, Pruned, Retention
 from tests.storage.builders import in_state
 
 
+class Steps:
+    """A storage in which something is left for ever, and of which each step takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.taken = 0
+        self.storage = create_autospec(Storage, instance=True)
+        self.storage.prune.side_effect = self._take
+
+    def _take(self, keep: Retention) -> Pruned:
+        self.taken += 1
+        return Pruned(more=True)
+
+    def time(self) -> float:
+        return self.taken * self.seconds
+
+
 def prune_of(storage: Storage, settings: Settings, *, is_steady: bool = True) -> Prune:
-    return Prune(storage, settings, lambda: is_steady)
+    return Prune(storage, settings, lambda: 0 if is_steady else None, time=lambda: 0.0)
 
 
 def test_the_settings_say_how_long_things_are_kept():
@@ -52,13 +69,24 @@ def test_a_silent_client_is_forgotten(storage: Memory, clock: TurnedClock):
     assert [event.owner for event in storage.events(EventFilter(kind=Kind.TIMED_OUT))] == ["billing"]
 
 
-def test_while_nothing_is_certain_no_client_is_taken_for_silent(storage: Memory, clock: TurnedClock):
+def test_while_nothing_is_certain_nothing_goes(storage: Memory, clock: TurnedClock):
     storage.join_client(ClientInfo("billing"))
-    clock.turn("1h")
+    jobs = [in_state(storage, state).id for state in (COMPLETED, DEAD, ABORTED)]
+    events = storage.events(EventFilter())
+    clock.turn("365d")
 
-    prune_of(storage, Settings(), is_steady=False).run()
+    assert prune_of(storage, Settings(), is_steady=False).run() is None
 
     assert [client.id for client in storage.clients()] == ["billing"]
+    assert [job.id for job in storage.get_many(jobs)] == jobs
+    assert storage.events(EventFilter()) == events
+
+
+def test_it_stops_when_the_clock_is_certain_no_more():
+    steps, answers = Steps(0.0), iter([0, 0])
+
+    assert Prune(steps.storage, Settings(), lambda: next(answers, None), steps.time).run() is None
+    assert steps.taken == 2
 
 
 def test_it_goes_on_while_there_is_more():
@@ -69,12 +97,12 @@ def test_it_goes_on_while_there_is_more():
     assert storage.prune.call_count == 3
 
 
-def test_one_run_is_bounded_and_wants_to_go_on_soon():
-    storage = create_autospec(Storage, instance=True)
-    storage.prune.return_value = Pruned(more=True)
+@pytest.mark.parametrize(("seconds", "number", "rest"), [(1 / 1024, 256, 0.25), (1 / 8, 2, 0.25), (2.0, 1, 2.0)])
+def test_one_run_is_bounded_by_time_and_rests_as_long_as_it_worked(seconds: float, number: int, rest: float):
+    steps = Steps(seconds)
 
-    assert prune_of(storage, Settings()).run() == 1.0
-    assert storage.prune.call_count == 10
+    assert Prune(steps.storage, Settings(), lambda: 0, steps.time).run() == rest
+    assert steps.taken == number
 
 
 @pytest.mark.parametrize(("timeout", "interval"), [(SECOND, 5.0), (15 * SECOND, 5.0), (MINUTE, 20.0), (DAY, 60.0)])

@@ -36,8 +36,10 @@ def heartbeat(clock: TurnedClock) -> Heartbeat:
     return heartbeat
 
 
-def test_after_a_lease_of_beats_it_may_rescue(heartbeat: Heartbeat) -> None:
-    assert heartbeat.may_rescue()
+def test_after_a_lease_of_beats_it_may_rescue_by_the_time_that_it_has_looked_at(
+    heartbeat: Heartbeat, clock: TurnedClock
+) -> None:
+    assert heartbeat.steady_time() == clock()
 
 
 @pytest.mark.parametrize("step", [3_600.0, -3_600.0])
@@ -46,10 +48,10 @@ def test_a_clock_that_was_set_since_the_last_beat_forbids_it(
 ) -> None:
     clock.turn(step)
 
-    assert not heartbeat.may_rescue()
+    assert heartbeat.steady_time() is None
 
 
 def test_who_is_not_steady_need_not_ask_the_storage(heartbeat: Heartbeat) -> None:
     heartbeat.steady.interrupted()
 
-    assert not heartbeat.may_rescue()
+    assert heartbeat.steady_time() is None

@@ -43,7 +43,7 @@ def answer_to_repetition(name: str, args: tuple[Any, ...], answer: Any) -> Any:
     if name in ("start", "finish"):
         return [_second_verdict(*told) for told in zip(args[0], answer, strict=True)]
     if name == "enqueue":
-        return [replace(one, placement=Placement.KEPT) for one in answer]
+        return [replace(one, placement=Placement.KEPT) if one.is_new else one for one in answer]
     return [] if name == "rescue_owner" else answer
 
 

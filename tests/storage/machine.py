@@ -590,9 +590,8 @@ class Machine(RuleBasedStateMachine):
 
 
 def _is_repeatable(jobs: Sequence[NewJob]) -> bool:
-    """Enqueueing them again changes nothing. But replacing twice is told twice, and one id for two jobs is nonsense."""
-    replaces = any(job.unique is not None and job.unique.on_conflict == "replace" for job in jobs)
-    return not replaces and len({job.id for job in jobs}) == len(jobs)
+    """Enqueueing them again changes nothing. But one id for two jobs is nonsense."""
+    return len({job.id for job in jobs}) == len(jobs)
 
 
 def _legal(how: str) -> list[State]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +143,38 @@ def test_nobody_but_its_worker_ends_a_nursery_with_a_polite_signal(nursery: Nurs
     second, _ = spawn(nursery)
     first.close()
     second.close()
+
+
+def test_a_fork_that_fails_is_told_and_costs_nobody_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    fork, full = os.fork, tmp_path / "full"
+
+    def limited() -> int:
+        if full.exists():
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        nursery = Nursery.start(echo)
+    one, _ = spawn(nursery)
+    full.touch()
+    ours, its = socket.socketpair()
+    ours.settimeout(20)
+    nursery.spawn(its)
+    its.close()
+
+    told, other_end = nursery.receive(), ours.recv(100)
+    full.unlink()
+    two, _ = spawn(nursery)
+    one.sendall(b"still here")
+
+    assert told == {"unborn": "[Errno 11] Resource temporarily unavailable"}
+    assert other_end == b""  # the nursery does not keep it
+    assert one.recv(100) == b"still here"
+    for end in (one, two, ours):
+        end.close()
+    nursery.close()
 
 
 @pytest.mark.parametrize("ending", ["hang up", "kill", "end the nursery"])

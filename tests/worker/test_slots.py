@@ -119,6 +119,30 @@ def test_an_executor_with_nothing_to_go_on_with_gives_its_slot_up():
     assert place.begun == [("a", 0), ("b", 0)]
 
 
+def test_one_that_was_handed_back_in_line_gets_no_slot():
+    place = Place(1)
+    seats = [a_seat(a_job(job_id)) for job_id in "abc"]
+    place.slots.line_up(seats)
+    seats[1].claim()
+
+    place.slots.give(0)
+
+    assert place.begun == [("a", 0), ("c", 0)]
+    assert place.slots.waiting == 0
+
+
+def test_one_that_was_handed_back_with_its_slot_gives_it_up_once():
+    place = Place(1)
+    seats = [a_seat(a_job(job_id)) for job_id in "abc"]
+    place.slots.line_up(seats)
+    seats[0].claim()
+
+    place.slots.give_up(seats[0])  # whoever handed it back
+    place.slots.give_up(seats[0])  # and the executor, when it finds out
+
+    assert place.begun == [("a", 0), ("b", 0)]
+
+
 def test_a_running_job_is_on_the_board(board: Board):
     slots = Place(2, board).slots
     one, two = a_seat(a_job("one")), a_seat(a_job("two"))
@@ -126,7 +150,7 @@ def test_a_running_job_is_on_the_board(board: Board):
     slots.begin(one, 0)
     slots.begin(two, 1)
     both = board.running()
-    slots.end(one)
+    slots.clear(one)
 
     assert both == ["one", "two"]
     assert board.running() == ["two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -15,6 +16,7 @@ SLOTS = 10
 PACKAGES = ("chancy", "psycopg")
 SETTING = "asynchronous executor (default: processes), 10 jobs at once, eager polling; it keeps no results"
 
+logging.disable(logging.INFO)  # a line for each job otherwise
 app = Chancy(URL)
 
 

@@ -10,7 +10,7 @@ from packhorse import Packhorse
 
 PACE = {"sqlite": 25_000, "redis": 20_000, "postgres": 12_000}
 SLOTS = 10
-PACKAGES = ("msgspec", "redis", "psycopg")
+PACKAGES = ("msgspec", "hiredis", "psycopg")
 SETTING = "defaults: 10 threads a worker, results and events kept, SQLite with durable commits"
 
 app = Packhorse(URL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -15,6 +16,7 @@ SLOTS = 10
 PACKAGES = ("streaq", "coredis")
 SETTING = "10 jobs at once a process (default 16)"
 
+logging.disable(logging.INFO)  # a line for each job otherwise
 worker = Worker(redis_url=URL, concurrency=SLOTS)
 
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from packhorse import changes
 from packhorse.errors import ClientNotFound, NotUnique
-from packhorse.event import Kind
 from packhorse.job import HELD, WAITING, Job, NewJob
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, TaskInfo
@@ -40,13 +39,14 @@ class InAndOut(Keeper):
         if new.id in self._jobs:
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
-            if new.unique.on_conflict == "replace" and (replaced := self._replaced_by(new, new.unique.key)):
-                return Enqueued(replaced, Placement.REPLACED)
+            if new.unique.on_conflict == "replace" and new.id in self._replaced:
+                return Enqueued(self._replaced[new.id][0], Placement.REPLACED)  # it comes again: its answer was lost
             holder = self._holder(new.unique.key)
             if holder is not None and new.unique.on_conflict == "reject":
                 raise NotUnique(holder.id, new.unique.key)
             if holder is not None and new.unique.on_conflict == "replace" and holder.state in WAITING:
                 self._keep(holder, changes.replaced(holder, new, self.now()))
+                self._replaced[new.id] = (holder.id, self.now())
                 self._subscribe(new, holder.id)
                 return Enqueued(holder.id, Placement.REPLACED)
             # A holder that runs already cannot be replaced: the new arguments get a job of their own, so that they
@@ -60,12 +60,6 @@ class InAndOut(Keeper):
             self._locks[new.unique.key] = (new.id, new.unique, self.now())
         self._subscribe(new, new.id)
         return Enqueued(new.id)
-
-    def _replaced_by(self, new: NewJob, key: str) -> str | None:
-        """The job whose call this very one has replaced already: its answer was lost."""
-        holder = self._locks[key][0] if key in self._locks else None
-        told = (event for event in self._events if event.job_id == holder and event.kind is Kind.REPLACED)
-        return holder if any((event.data or {}).get("twin") == new.id for event in told) else None
 
     def _subscribe(self, new: NewJob, job_id: str) -> None:
         """Whoever enqueued wants the outcome, be it of this job or of the twin that stands for it."""

@@ -57,6 +57,7 @@ class Keeper(Storage):
         self._jobs: dict[str, Job] = {}
         self._seq = 0
         self._locks: dict[str, tuple[str, UniqueLock, int]] = {}  # key -> job, lock, taken at
+        self._replaced: dict[str, tuple[str, int]] = {}  # call that has replaced a job's own -> that job, at
         self._events: list[Event] = []
         self._event_id = 0
         self._log: dict[str, list[LogLine]] = {}

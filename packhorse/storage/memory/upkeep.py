@@ -36,13 +36,18 @@ class Upkeep(Keeper):
         return len(over[:limit])
 
     @atomic
-    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
-        held = [job for job in self._jobs.values() if job.state in HELD]
-        lost = [job for job in held if not self._is_alive(job.owner, lease)]
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
+        now = self.now()
+        asked_at = now if at is None else at
+        # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
+        first, last = min(asked_at, now) - lease, max(asked_at, now) + 2 * lease
+        alive = {worker.id for worker in self._workers.values() if first <= worker.beat_at <= last}
+        lost = [job for job in self._jobs.values() if job.state in HELD and job.owner not in alive]
         taken = self._take_back(lost[:limit], why, (), recovered)
-        for worker in list(self._workers.values()):
-            if not self._is_alive(worker.id, lease):
-                self._strike_off(worker.id, why)
+        for worker in [worker for worker in self._workers if worker not in alive]:
+            self._strike_off(worker, why)
         return taken
 
     @atomic
@@ -60,11 +65,6 @@ class Upkeep(Keeper):
             change = changes.rescued(job, self.now(), why, ran=job.id in ran, recovered=recovered)
             taken.append(Rescued(job.id, job.owner or "", self._keep(job, change).state))
         return taken
-
-    def _is_alive(self, owner: str | None, lease: int) -> bool:
-        worker = self._workers.get(owner or "")
-        # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-        return worker is not None and self.now() - lease <= worker.beat_at <= self.now() + 2 * lease
 
     def _strike_off(self, owner: str, why: str) -> None:
         if owner in self._workers and not any(job.owner == owner for job in self._jobs.values()):
@@ -88,6 +88,9 @@ class Upkeep(Keeper):
         gone = frozenset(past[:limit])
         self._events = [event for event in self._events if event.id not in gone]
         self._ticks = [one for place, one in enumerate(self._ticks) if place >= limit or one.at > before]
+        oldest = list(self._replaced.items())[:limit]
+        for call in [call for call, (_, replaced_at) in oldest if replaced_at <= before]:
+            del self._replaced[call]
         self._failures = {cause: group for cause, group in self._failures.items() if group.last_at > before}
         more = max(len(silent), len(old), len(past)) > limit
         return Pruned(len(old[:limit]), len(gone), len(silent[:limit]), more)

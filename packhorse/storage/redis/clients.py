@@ -51,8 +51,11 @@ class Clients(Keeper):
             some = tx.members(subs) if is_last else self._some_of(tx, subs)
             jobs = tx.jobs(some)
             tx.read_members([self._keys.sub(job_id) for job_id in jobs])
-            for job_id in jobs:
-                tx.unsubscribe(job_id, client_id)
+            for job_id in some:
+                if job_id in jobs:
+                    tx.unsubscribe(job_id, client_id)
+                else:
+                    tx.do("SREM", subs, job_id)
             if not is_last:
                 return True, False
             tx.do("HDEL", self._keys.clients, client_id)

@@ -61,7 +61,7 @@ class Connection:
     def __init__(self, node: Node, address: Address, *, as_sentinel: bool = False) -> None:
         self.is_open = False
         self.node = node
-        self.used_at = time.monotonic()
+        self.used_at = time.perf_counter()
         self._reader = hiredis.Reader(
             protocolError=_Gibberish, replyError=Refusal, notEnoughData=_NOTHING_YET, errors="surrogateescape"
         )

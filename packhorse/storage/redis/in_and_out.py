@@ -3,6 +3,7 @@ that come twice, are decided here and written by a transaction."""
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterable, Sequence
 
@@ -82,6 +83,7 @@ class InAndOut(Keeper):
         keys = [new.unique.key for new in jobs if new.unique]
         if keys:
             tx.fields(self._keys.locks, keys)
+            tx.fields(self._keys.replaced, [new.id for new in jobs if _replaces(new)])
             taken = [tx.lock(key) for key in keys]
             tx.jobs([one.job_id for one in taken if one is not None])
         for task, queue in dict.fromkeys((new.task, new.queue) for new in jobs):
@@ -94,8 +96,7 @@ class InAndOut(Keeper):
         if tx.jobs([new.id]):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
-            replaced = self._replaced_by(tx, new)
-            if replaced is not None:
+            if _replaces(new) and (replaced := tx.replaced_by(new.id)) is not None:
                 return Enqueued(replaced, Placement.REPLACED)
             holder = tx.holder(new.unique.key)
             if holder is not None:
@@ -107,13 +108,6 @@ class InAndOut(Keeper):
         tx.keep(None, changes.added(new, seq, tx.now))
         self._subscribe_to(tx, new, new.id)
         return Enqueued(new.id)
-
-    def _replaced_by(self, tx: Transaction, new: NewJob) -> str | None:
-        """The job whose call this very one has replaced already: its answer was lost."""
-        if new.unique is None or new.unique.on_conflict != "replace":
-            return None
-        taken = tx.lock(new.unique.key)
-        return taken.job_id if taken is not None and tx.has_replaced(taken.job_id, new.id) else None
 
     def _meet_twin(self, tx: Transaction, holder: Job, new: NewJob) -> Enqueued | None:
         """Another job holds the unique key. None: the new job is to be added all the same."""
@@ -153,6 +147,10 @@ class InAndOut(Keeper):
         ]
 
 
+def _replaces(new: NewJob) -> bool:
+    return new.unique is not None and new.unique.on_conflict == "replace"
+
+
 def _is_plain(new: NewJob) -> bool:
     """Can the script add it by itself?"""
     return (
@@ -180,24 +178,25 @@ def _is_plainest(new: NewJob) -> bool:
 
 
 def _runs(jobs: Sequence[NewJob]) -> list[Word]:
-    """The jobs, with what neighbours have in common said once."""
-    words: list[Word] = [0]
-    shape: tuple[object, ...] = ()
-    count_at = 0
-    for new in jobs:
-        its_shape = (
+    """The jobs, with what those of one run have in common said once, and their places in the batch, in whose order they
+    are numbered."""
+    runs: dict[tuple[object, ...], list[int]] = {}
+    for number, new in enumerate(jobs):
+        shape = (
             new.queue, new.task, new.priority, new.persistent, new.delay, new.due_at, new.expires, new.total_timeout,
         )  # fmt: skip
-        if its_shape != shape:
-            shape, count_at = its_shape, len(words)
-            words[0] += 1  # type: ignore[operator]
-            words += (
-                0, new.queue, place(new.queue, new.task), rank_of(new.priority), new.priority,
-                PERSISTENT if new.persistent else 0, new.delay, _or_nothing(new.due_at), _or_nothing(new.expires),
-                _or_nothing(new.total_timeout),
-            )  # fmt: skip
-        words[count_at] += 1  # type: ignore[operator]
-        words += (new.id, body_of_new(new))
+        runs.setdefault(shape, []).append(number)
+    words: list[Word] = [len(runs)]
+    for numbers in runs.values():
+        new = jobs[numbers[0]]
+        places = b"" if len(numbers) == len(jobs) else struct.pack(f">{len(numbers)}H", *numbers)
+        words += (
+            len(numbers), places, new.queue, place(new.queue, new.task), rank_of(new.priority), new.priority,
+            PERSISTENT if new.persistent else 0, new.delay, _or_nothing(new.due_at), _or_nothing(new.expires),
+            _or_nothing(new.total_timeout),
+        )  # fmt: skip
+        for number in numbers:
+            words += (jobs[number].id, body_of_new(jobs[number]))
     return words
 
 

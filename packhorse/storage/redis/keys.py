@@ -66,6 +66,8 @@ class Keys:
         self.expiring = f"{prefix}expiring"
         self.holders = f"{prefix}holders"
         self.locks = f"{prefix}locks"
+        self.replaced = f"{prefix}replaced"
+        self.replaced_at = f"{prefix}replaced_at"
         self.events = f"{prefix}ev"
         self.holes = f"{prefix}holes"
         self.floor = f"{prefix}floor"
@@ -117,9 +119,6 @@ class Keys:
 
     def ready(self, client: str) -> str:
         return f"{self.prefix}ready:{client}"
-
-    def twins(self, job_id: str) -> str:
-        return f"{self.prefix}twins:{job_id}"
 
     def log(self, job_id: str) -> str:
         return f"{self.prefix}log:{job_id}"

@@ -45,7 +45,6 @@ class Plan:
         self.failed: list[Job] = []
         self.fields: dict[tuple[str, str], bytes | None] = {}
         self.subscribers: dict[str, set[str]] = {}
-        self.twins: dict[tuple[str, str], None] = {}  # (job, the id of the call that has replaced its own)
         self.commands: list[Command] = []
         self.adds = False
         self.wakes = False
@@ -63,7 +62,6 @@ class Plan:
         twin.failed = list(self.failed)
         twin.fields = dict(self.fields)
         twin.subscribers = dict(self.subscribers)
-        twin.twins = dict(self.twins)
         twin.commands = list(self.commands)
         twin.adds, twin.wakes = self.adds, self.wakes
         return twin
@@ -107,9 +105,6 @@ class _Writer:
         words.append(len(self._lines))
         for rank, queue in self._lines:
             words += (rank, queue)
-        words.append(len(self._plan.twins))
-        for job_id, twin in self._plan.twins:
-            words += (job_id, twin, numbers[job_id])
         words += (len(self._ended) // 3, *self._ended)
         words += (len(self._reopened) // 2, *self._reopened)
         words += (len(self._gone) // 5, *self._gone)

@@ -80,8 +80,9 @@ class Records(Keeper):
         return found
 
     def _prune_records(self, before: int, limit: int) -> None:
-        """Ticks and failures that are older than events are kept."""
-        while self._server.run("prune_records", before, limit, -before, _FAILURES_AT_ONCE) == _FAILURES_AT_ONCE:
+        """Ticks, failures and calls that have replaced another job's, when they are older than events are kept."""
+        most = self._server.address.events
+        while self._server.run("prune_records", before, limit, -before, _FAILURES_AT_ONCE, most) == _FAILURES_AT_ONCE:
             limit = 0
 
     # --- charts -----------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from packhorse.job import FINAL, QUEUED, Job, NewJob, UniqueLock
 from packhorse.series import has_failed, measure
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.guards import Guards
+from packhorse.storage.redis.indexes import places_of
 from packhorse.storage.redis.keys import Keys, mark
 from packhorse.storage.redis.plan import Command, Known, Plan
-from packhorse.storage.redis.rows import chunks, events_of, from_msgpack, job_of, marks_of, to_msgpack
+from packhorse.storage.redis.rows import chunks, from_msgpack, job_of, marks_of, to_msgpack
 from packhorse.storage.redis.server import Server
 
 R = TypeVar("R")
@@ -79,6 +80,16 @@ class Transaction:
                 self._learn(job_id, head, body)
         found = ((job_id, self._present(job_id)) for job_id in wanted)
         return {job_id: job for job_id, job in found if job is not None}
+
+    def jobs_in(self, key: str, job_ids: Iterable[str]) -> list[Job]:
+        """Of these jobs, which a range of this sorted set has told, those that still stand in it. A range is only where
+        to look: whoever was quicker may have moved them, and what they are now is what is decided upon."""
+        found = self.jobs(job_ids).values()
+        return [job for job in found if self._stands_in(key, job)]
+
+    def _stands_in(self, key: str, job: Job) -> bool:
+        is_subscribed = self._known[job.id].marks.is_subscribed
+        return any(where == key for where, _ in places_of(self._keys, job, is_subscribed=is_subscribed))
 
     def _learn(self, job_id: str, head: bytes | None, body: bytes | None) -> None:
         self._guards.texts[self._keys.head(job_id)] = head
@@ -157,19 +168,10 @@ class Transaction:
         job = self.jobs([taken.job_id]).get(taken.job_id)
         return job if job is not None and changes.holds(job, taken.lock, taken.taken_at, self.now) else None
 
-    def has_replaced(self, job_id: str, twin: str) -> bool:
-        """Has the call with this id replaced the job's own, and is that still remembered?"""
-        if (job_id, twin) in self._plan.twins:
-            return True
-        number = self.field(self._keys.twins(job_id), twin)
-        if number is None:
-            return False
-        entries, floor = self.ask(("XRANGE", self._keys.events, number, number), ("GET", self._keys.floor))
-        told = [event for _, (_, at, _, packed) in entries for event in events_of(int(number), int(at), packed)]
-        for event in told:
-            if event.job_id == job_id and (event.data or {}).get("twin") == twin and event.id > int(floor or 0):
-                return self.ask(("ZSCORE", self._keys.holes, event.id)) == [None]
-        return False
+    def replaced_by(self, twin: str) -> str | None:
+        """The job whose call this one has replaced already: its answer was lost."""
+        job_id = self.field(self._keys.replaced, twin)
+        return None if job_id is None else job_id.decode()
 
     def take_numbers(self, counter: str, number: int) -> int:
         """The first of so many new numbers. If nothing comes of the transaction, they are left out for ever."""
@@ -195,7 +197,7 @@ class Transaction:
         """A job goes, with all that hangs on it; its events stay."""
         self.record([changes.deleted(job, self.now, by)])
         self._plan.jobs[job.id] = None
-        self.do("DEL", self._keys.body(job.id), self._keys.log(job.id), self._keys.twins(job.id))
+        self.do("DEL", self._keys.body(job.id), self._keys.log(job.id))
         if job.unique_key:
             taken = self.lock(job.unique_key)
             if taken is not None and taken.job_id == job.id:
@@ -204,7 +206,8 @@ class Transaction:
     def replace(self, job: Job, new: NewJob) -> None:
         """A waiting job takes the call of its unique twin."""
         self.keep(job, changes.replaced(job, new, self.now))
-        self._plan.twins[job.id, new.id] = None
+        self.put_field(self._keys.replaced, new.id, job.id)
+        self.do("ZADD", self._keys.replaced_at, self.now, new.id)
 
     def take_lock(self, lock: UniqueLock, job_id: str) -> None:
         """This job holds the unique key from now on."""

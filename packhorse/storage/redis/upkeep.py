@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from packhorse import changes, clock
@@ -43,14 +45,16 @@ class Upkeep(Workers, Clients, Records):
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 
-    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
-        silent_since = self.now() - lease  # counted from the call, however often it must begin anew
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
+        called_at = self.now() if at is None else at  # counted from the call, however often it must begin anew
 
         def work(tx: Transaction) -> list[Rescued]:
             told, holders = tx.ask(("ZRANGE", self._keys.beats, 0, -1, "WITHSCORES"), ("SMEMBERS", self._keys.holders))
             beats = {owner.decode(): beat for owner, beat in zip(told[::2], told[1::2], strict=True)}
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            first, last = min(silent_since, tx.now - lease), tx.now + 2 * lease
+            first, last = min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease
             silent = [owner for owner, beat in beats.items() if not first <= int(float(beat)) <= last]
             unknown = sorted({owner.decode() for owner in holders} - beats.keys())
             for owner in [*silent, *unknown]:
@@ -70,21 +74,22 @@ class Upkeep(Workers, Clients, Records):
         self, tx: Transaction, owners: Sequence[str], why: str, ran: Collection[str], recovered: bool, limit: int
     ) -> list[Rescued]:
         """Take back jobs of these workers, the oldest first; strike off those that hold nothing any more."""
-        held = tx.ask(*(("ZRANGE", self._keys.held(owner), 0, limit, "WITHSCORES") for owner in owners))
-        found = sorted(
-            (int(float(seq)), job_id.decode())
-            for told in held
-            for job_id, seq in zip(told[::2], told[1::2], strict=True)
-        )
+        told = tx.ask(*(("ZRANGE", self._keys.held(owner), 0, limit, "WITHSCORES") for owner in owners))
+        ranges = {
+            owner: [(int(float(seq)), job_id.decode()) for job_id, seq in zip(one[::2], one[1::2], strict=True)]
+            for owner, one in zip(owners, told, strict=True)
+        }
+        oldest = sorted(itertools.chain(*ranges.values()))[:limit]
+        jobs = tx.jobs(job_id for _, job_id in oldest)
         taken = []
-        for job in tx.jobs([job_id for _, job_id in found[:limit]]).values():
-            change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
-            taken.append(Rescued(job.id, job.owner or "", tx.keep(job, change).state))
-        left = {job_id for _, job_id in found[limit:]}
-        for owner, told in zip(owners, held, strict=True):
-            if not any(job_id.decode() in left for job_id in told[::2]):
-                self._strike_off(tx, owner, len(told) // 2, why)
-        return taken
+        for owner, held in ranges.items():
+            own = [jobs[job_id] for _, job_id in held if job_id in jobs and jobs[job_id].owner == owner]
+            for job in own:
+                change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
+                taken.append((job.seq, Rescued(job.id, owner, tx.keep(job, change).state)))
+            if len(own) == len(held):  # else some are left, or were in other hands when we looked again
+                self._strike_off(tx, owner, len(held), why)
+        return [rescued for _, rescued in sorted(taken, key=itemgetter(0))]
 
     def _strike_off(self, tx: Transaction, owner: str, held: int, why: str) -> None:
         """A worker that holds nothing but these jobs, which are taken from it, goes: its record is what its jobs are
@@ -136,7 +141,8 @@ class Upkeep(Workers, Clients, Records):
             most = min(_AT_ONCE, limit + 1 - len(found))
             asked = ("ZRANGEBYSCORE", self._keys.finished(state), "-inf", before, "LIMIT", start, most)
             (marks,) = tx.ask(asked)
-            jobs = list(tx.jobs(map(id_of, marks)).values())
+            listed = tx.jobs_in(self._keys.finished(state), map(id_of, marks))
+            jobs = [job for job in listed if job.finished_at is not None and job.finished_at <= before]
             tx.fields(self._keys.locks, [job.unique_key for job in jobs if job.unique_key])
             found += [job for job in jobs if not (job.unique_key and tx.holder(job.unique_key) == job)]
             start += len(marks)

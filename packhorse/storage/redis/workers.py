@@ -41,11 +41,13 @@ class Workers(Keeper):
 
     def leave(self, owner: str, *, why: str = "stopped") -> None:
         def work(tx: Transaction) -> bool:
-            """Whether it is done: one that holds very many jobs hands them back in parts."""
-            held, number = tx.ask(("ZRANGE", self._keys.held(owner), 0, BATCH - 1), ("ZCARD", self._keys.held(owner)))
-            for job in tx.jobs([job_id.decode() for job_id in held]).values():
+            """Whether all is done: one that holds very many jobs hands them back in parts."""
+            key = self._keys.held(owner)
+            held, number = tx.ask(("ZRANGE", key, 0, BATCH - 1), ("ZCARD", key))
+            jobs = tx.jobs_in(key, [job_id.decode() for job_id in held])
+            for job in jobs:
                 tx.keep(job, changes.released(job, tx.now, why))
-            if number > len(held):
+            if len(jobs) < number:  # there are more, or some were in other hands when we looked again
                 return False
             tx.must_hold(owner, number)
             tx.do("SREM", self._keys.holders, owner)
@@ -55,8 +57,7 @@ class Workers(Keeper):
                 tx.record_about(subject_in(packed), Kind.KILLED, owner=owner, why=why)
             return True
 
-        while not self._change("leave", work):
-            pass
+        self._until_done("leave", lambda: (self._change("leave", work), None))
 
     def _strike(self, tx: Transaction, owner: str) -> None:
         """Its record goes."""

@@ -100,7 +100,7 @@ class InAndOut(Keeper):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
             if new.unique.on_conflict == "replace":
-                replaced = tx.execute(SQL["replaced_by"], (new.unique.key, new.id)).fetchone()
+                replaced = tx.execute(SQL["replaced_by"], (new.id,)).fetchone()
                 if replaced is not None:
                     return Enqueued(replaced[0], Placement.REPLACED)
             holder = self._holder(tx, new.unique.key)
@@ -130,6 +130,7 @@ class InAndOut(Keeper):
         if new.unique.on_conflict == "replace":
             if holder.state in WAITING:
                 self._keep(tx, holder, changes.replaced(holder, new, tx.now))
+                tx.execute(SQL["put_replaced"], (new.id, holder.id, tx.now))
                 return Enqueued(holder.id, Placement.REPLACED)
             if holder.state in HELD:
                 return None  # it has read the old arguments; the new ones must not be lost

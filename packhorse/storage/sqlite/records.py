@@ -11,8 +11,11 @@ from packhorse.storage.sqlite.keeper import SQL, Keeper
 from packhorse.storage.sqlite.recorder import EVENT_COLUMNS, events_of
 from packhorse.storage.sqlite.rows import to_json
 
+_PACKS = SQL["packs_of"]
+# In one statement with the events that they lead to, and so of the same moment.
+_PACKS_OF = f"SELECT each.value FROM ({_PACKS}), json_each('[' || packs || '0]') AS each"
 _CONDITIONS = {
-    "job_id": "(job_id = ? OR id IN (SELECT value FROM json_each(?)))",
+    "job_id": f"(job_id = ? OR id IN ({_PACKS_OF}))",
     "subject": "subject = ?",
     "kind": "kind = ?",
     "queue": "queue = ?",
@@ -32,12 +35,13 @@ class Records(Keeper):
         sql = f"SELECT {EVENT_COLUMNS} FROM packhorse_event"
         if conditions:
             sql += f" WHERE {' AND '.join(conditions)}"
-        sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
+        sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'}"
+        values = [part for name, value in asked.items() for part in _values(name, value)]
 
         def work(connection: sqlite3.Connection) -> list[Event]:
-            values = [part for name in asked for part in _values(connection, name, asked[name])]
             found: list[Event] = []
-            cursor = connection.execute(sql, [*values, limit])
+            # No LIMIT: of a pack that is half beyond the bounds, or that a job has left, nothing may fit.
+            cursor = connection.execute(sql, values)
             while len(found) < limit and (row := cursor.fetchone()) is not None:
                 fitting = [event for event in events_of(row) if _is_asked(event, where)]
                 found += reversed(fitting) if newest_first else fitting
@@ -65,11 +69,10 @@ class Records(Keeper):
         return dict(self._db.read("totals", SQL["totals"]))
 
 
-def _values(connection: sqlite3.Connection, name: str, value: str | int) -> list[str | int]:
+def _values(name: str, value: str | int) -> list[str | int]:
     """What to bind for a condition."""
     if name == "job_id":
-        packs = "".join(row[0] for row in connection.execute(SQL["packs_of"], (value,)).fetchall())
-        return [value, f"[{packs.rstrip(',')}]"]
+        return [value, value, value]
     if name == "before":
         assert isinstance(value, int)
         return [value + BATCH, value]  # the first bounds the walk: no pack spans more ids

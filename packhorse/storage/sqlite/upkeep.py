@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Collection, Sequence
 
 from packhorse import changes
-from packhorse.event import Event, Kind, Subject
+from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, Job
 from packhorse.series import LEVELS
 from packhorse.storage.records import Pruned, Rescued, Retention
 from packhorse.storage.sqlite.keeper import SQL, Keeper
 from packhorse.storage.sqlite.recorder import events_of
-from packhorse.storage.sqlite.rows import job_of
+from packhorse.storage.sqlite.rows import Row, job_of
 from packhorse.storage.sqlite.transaction import Transaction
 
 
@@ -29,10 +29,12 @@ class Upkeep(Keeper):
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 
-    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
         # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
         # could beat, and whoever called before that would else find everybody silent.
-        called_at = self.now()
+        called_at = self.now() if at is None else at
 
         def work(tx: Transaction) -> list[Rescued]:
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
@@ -100,27 +102,40 @@ class Upkeep(Keeper):
 
     def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         tx.execute(SQL["delete_ticks"], (limit, before))
-        tx.execute(SQL["delete_old_packs"], (limit, before))
+        tx.execute(SQL["delete_replaced"], (limit, before))
         tx.execute(SQL["delete_failures"], (before,))
-        newest = tx.execute(SQL["newest_event"]).fetchone()[0]
-        oldest, last = self._oldest_events(tx, limit + 1)
-        if not oldest or oldest[0].at > before:
-            return 0, False
-        past = [event for event in oldest[: limit + 1] if event.at <= before and event.id < newest]
-        gone = {event.id for event in past[:limit]}
-        stay = [event for event in oldest if event.id not in gone]
-        tx.execute(SQL["delete_events"], (last,))
-        tx.events.put_back(stay)
-        return len(gone), len(past) > limit
+        oldest = tx.execute(SQL["oldest_events"], (limit + 1,)).fetchall()
+        gone, more = (0, False) if not oldest or oldest[0][1] > before else self._drop_events(tx, oldest, before, limit)
+        # What leads to the events of jobs that are gone goes after them.
+        first = tx.execute(SQL["oldest_events"], (1,)).fetchall()
+        tx.execute(SQL["delete_old_packs"], (limit, min([before, *(at - 1 for _, at, _ in first)])))
+        return gone, more
 
-    def _oldest_events(self, tx: Transaction, number: int) -> tuple[list[Event], int]:
-        """So many, and the rest of the last one's pack; and the last id of all these."""
-        events: list[Event] = []
-        cursor = tx.execute(SQL["oldest_events"], (number,))
-        while len(events) < number and (row := cursor.fetchone()) is not None:
-            events += events_of(row)
-        cursor.close()
-        return events, events[-1].id if events else 0
+    def _drop_events(self, tx: Transaction, oldest: Sequence[Row], before: int, limit: int) -> tuple[int, bool]:
+        """Of these rows of (id, at, span), at most `limit` events that are over. Whole packs go unread; of one that is
+        only partly over, the rest is put back."""
+        newest = tx.execute(SQL["newest_event"]).fetchone()[0]
+        gone = seen = 0
+        more = False
+        for number, at, span in oldest:
+            if seen > limit:
+                break
+            size = span + 1
+            if at <= before and number < newest and gone + size <= limit and seen + size <= limit + 1:
+                tx.execute(SQL["delete_event"], (number,))
+                gone += size
+            else:
+                events = list(events_of(tx.execute(SQL["event_row"], (number,)).fetchone()))
+                window = events[: limit + 1 - seen]
+                past = [event for event in window if event.at <= before and event.id < newest]
+                dropped = {event.id for event in past[: limit - gone]}
+                more = more or len(past) > len(dropped)
+                gone += len(dropped)
+                if dropped:
+                    tx.execute(SQL["delete_event"], (number,))
+                    tx.events.put_back([event for event in events if event.id not in dropped])
+            seen += size
+        return gone, more
 
     def roll_up(self) -> None:
         def work(tx: Transaction) -> None:

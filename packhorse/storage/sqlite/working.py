@@ -19,14 +19,14 @@ from packhorse.series import measure_runs
 from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine
 from packhorse.storage.sqlite.keeper import SQL, Keeper
 from packhorse.storage.sqlite.recorder import Packed
-from packhorse.storage.sqlite.rows import FIELDS, EventRow, job_of, reserved_plain_job, to_json
+from packhorse.storage.sqlite.rows import FIELDS, LARGE_ARGS, EventRow, job_of, reserved_plain_job, to_json
 from packhorse.storage.sqlite.transaction import Place, Transaction
 
 _seq_of = itemgetter(FIELDS.index("seq"))
 
 
-_LINES_AT_ONCE = 100
-"""How many queues of one rank share the turns at once."""
+_LINES_AT_ONCE = 32
+"""How many queues of one rank share the turns at once: a job alone costs more than one among others of its queue."""
 _MOST_DEALT = 10_000
 """How many reserved jobs are remembered; those of workers that have died are never asked for again."""
 
@@ -159,7 +159,7 @@ class Working(Keeper):
         """Remember what finishing will need of these. Whether they are still held is asked then."""
         if len(self._dealt) > _MOST_DEALT:
             self._dealt.clear()
-        self._dealt.update({job.id: job for job in jobs})
+        self._dealt.update({job.id: job for job in jobs if len(job.args) <= LARGE_ARGS})
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -240,24 +240,23 @@ class Working(Keeper):
         def work(own: Transaction) -> None:
             now = own.now
             runs: dict[Place, list[tuple[int, int]]] = {}
-            begun: dict[str, list[Packed]] = {}
-            ended: dict[str, list[Packed]] = {}
+            alike: dict[tuple[str, str], tuple[list[Packed], list[Packed]]] = {}  # by owner and queue: begun, ended
             started: list[int] = []
             for job, outcome in completed:
                 queued_at = job.queued_at or 0
                 started_at = max(now - outcome.ago - outcome.ran, queued_at)
                 started.append(started_at)
-                begun.setdefault(job.queue, []).append((job.id, 1, started_at - now))
-                ended.setdefault(job.queue, []).append((job.id, 1, 0, {"ran": outcome.ran}))
+                begun, ended = alike.setdefault((outcome.token.owner, job.queue), ([], []))
+                begun.append((job.id, 1, started_at - now))
+                ended.append((job.id, 1, 0, {"ran": outcome.ran}))
                 runs.setdefault((job.queue, job.task, "reserved"), []).append((outcome.ran, started_at - queued_at))
-            owner = completed[0][1].token.owner
             packs = {
-                queue: own.events.pack(Kind.STARTED, now, queue, "running", owner, begun[queue])
-                + own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, ended[queue])
-                for queue in begun
+                (owner, queue): own.events.pack(Kind.STARTED, now, queue, "running", owner, begun)
+                + own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, ended)
+                for (owner, queue), (begun, ended) in alike.items()
             }
             rows = [
-                (outcome.token.owner, started_at, now, outcome.result, packs[job.queue], job.seq)
+                (owner := outcome.token.owner, started_at, now, outcome.result, packs[owner, job.queue], job.seq)
                 for (job, outcome), started_at in zip(completed, started, strict=True)
             ]
             if own.executemany(SQL["complete_dealt"], rows).rowcount < len(rows):

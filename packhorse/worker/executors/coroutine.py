@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from packhorse.outcome import Outcome
 from packhorse.worker import attempt
-from packhorse.worker.ending import of_told
+from packhorse.worker.ending import of_told, of_unknown
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
@@ -46,10 +46,10 @@ class CoroutineExecutor:
         self.loop().call_soon_threadsafe(self._begin, seat, slot)
 
     def _begin(self, seat: Seat | None, slot: int) -> None:
-        """Begin this one here, or, if it was handed back, whichever of ours is next."""
-        while seat is not None and not seat.claim():
-            seat = self._slots.follow(slot, self)
         if seat is None:
+            return
+        if not seat.claim():
+            self._slots.give_up(seat)
             return
         self._slots.begin(seat, slot)
         attempted = attempt.arun(seat.job, seat.task, seat.chain, seat, self._result_limit)
@@ -59,9 +59,14 @@ class CoroutineExecutor:
 
     def _end(self, seat: Seat, task: asyncio.Task[Outcome]) -> None:
         del self._tasks[seat]
-        self._finisher.put(seat, self._of_cancelled(seat) if task.cancelled() else task.result())
-        self._slots.clear(seat.slot)
+        self._finisher.put(seat, self._outcome_of(seat, task))
         self._begin(self._slots.follow(seat.slot, self), seat.slot)
+
+    def _outcome_of(self, seat: Seat, task: asyncio.Task[Outcome]) -> Outcome:
+        if task.cancelled():
+            return self._of_cancelled(seat)
+        error = task.exception()
+        return task.result() if error is None else of_unknown(seat, error)
 
     def _of_cancelled(self, seat: Seat) -> Outcome:
         """It was told to end, and did. If nobody told it, it cancelled itself, which is a failure like any other."""

@@ -3,22 +3,36 @@ ended by replacing the whole worker process, which is the desk's decision."""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 
+from packhorse.outcome import Outcome
 from packhorse.worker import attempt
+from packhorse.worker.ending import of_unknown
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
+log = logging.getLogger("packhorse.worker")
+
 
 class ThreadExecutor:
-    """As many threads as are needed at once, at most one for each slot; they stay for the next jobs."""
+    """As many threads as are needed at once, at most one for each slot; they stay for the next jobs. `condemn` is
+    called when there can be none."""
 
-    def __init__(self, slots: Slots, finisher: Finisher, result_limit: int) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        finisher: Finisher,
+        result_limit: int,
+        condemn: Callable[[str], None] = lambda why: None,
+    ) -> None:
         self._slots = slots
         self._finisher = finisher
         self._result_limit = result_limit
+        self._condemn = condemn
         self._given: SimpleQueue[tuple[Seat, int] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -29,33 +43,44 @@ class ThreadExecutor:
             self._idle -= 1
             # Whoever has just given up its slot is about to come for the next: no thread more than there are slots.
             if self._idle < 0 and len(self._threads) < self._slots.number:
-                self._idle += 1
                 self._add_thread()
         self._given.put((seat, slot))
 
     def _add_thread(self) -> None:
-        name = f"packhorse-slot-{len(self._threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        thread = threading.Thread(target=self._work, name=f"packhorse-slot-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more; whichever ends its job first comes for this one too
+            log.error("cannot start another thread: %s", error)
+            if not self._threads:
+                self._condemn(f"it cannot start a thread: {error}")
+            return
         self._threads.append(thread)
-        thread.start()
+        self._idle += 1
 
     def _work(self) -> None:
         while (given := self._given.get()) is not None:
             seat: Seat | None
             seat, slot = given
             while seat is not None:
-                self._run(seat, slot)
-                seat = self._slots.follow(slot, self)
+                seat = self._go_through(seat, slot)
             with self._lock:
                 self._idle += 1
 
-    def _run(self, seat: Seat, slot: int) -> None:
+    def _go_through(self, seat: Seat, slot: int) -> Seat | None:
+        """Run it, unless it was handed back; answers who is next in this slot."""
         if not seat.claim():
-            return
+            self._slots.give_up(seat)
+            return None
         self._slots.begin(seat, slot)
-        outcome = attempt.run(seat.job, seat.task, seat.chain, seat, self._result_limit)
-        self._finisher.put(seat, outcome)
-        self._slots.clear(slot)
+        self._finisher.put(seat, self._attempt(seat))
+        return self._slots.follow(slot, self)
+
+    def _attempt(self, seat: Seat) -> Outcome:
+        try:
+            return attempt.run(seat.job, seat.task, seat.chain, seat, self._result_limit)
+        except BaseException as error:  # noqa: BLE001 - a thread that ended here would take its slot and the job along
+            return of_unknown(seat, error)
 
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         """The next check-in of the job answers True; more cannot be done."""

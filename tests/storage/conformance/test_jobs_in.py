@@ -14,7 +14,7 @@ from packhorse.event import Kind
 from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, State
 from packhorse.outcome import Completed, Failed, Stopped
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import EventFilter, Placement, Steered
+from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
 from tests.storage.builders import (
     FAILURE,
     WORKER,
@@ -219,6 +219,49 @@ def test_repeating_an_older_replace_does_not_undo_a_newer_one(storage: Storage) 
     storage.enqueue([older])
 
     assert stored(storage, holder.id).args == '{"n": 2}'
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["run", "deleted"])
+def test_repeating_a_replace_does_not_touch_who_holds_the_key_since(storage: Storage, is_deleted: bool) -> None:
+    holder = add(storage, unique=unique())
+    call = new_job("twin", unique=unique(on_conflict="replace"), args='{"old": 1}')
+    first = storage.enqueue([call])
+    finish(storage, Completed(take(storage, holder).token))
+    if is_deleted:
+        storage.delete([holder.id])
+    newer = add(storage, unique=unique(), args='{"newer": 1}')
+    before, found = snapshot(storage, newer.id), ids(find_all(storage))
+
+    again = storage.enqueue([call])
+
+    assert again == first == [Enqueued(holder.id, Placement.REPLACED)]
+    assert snapshot(storage, newer.id) == before
+    assert ids(find_all(storage)) == found
+
+
+def test_a_replace_is_remembered_as_long_as_events_are(storage: Storage, clock: TurnedClock) -> None:
+    holder = add(storage, unique=unique())
+    older, newer = (new_job(name, unique=unique(on_conflict="replace")) for name in ("older", "newer"))
+    storage.enqueue([older])
+    clock.turn("1h")
+    storage.enqueue([newer])
+    finish(storage, Completed(take(storage, holder).token))
+
+    storage.prune(Retention(events=HOUR))
+
+    assert storage.enqueue([newer]) == [Enqueued(holder.id, Placement.REPLACED)]
+    assert storage.enqueue([older]) == [Enqueued("older")]
+
+
+def test_a_replace_that_was_refused_with_its_batch_is_not_remembered(storage: Storage) -> None:
+    holder, _ = add(storage, unique=unique()), add(storage, unique=unique("other"))
+    call = new_job("twin", unique=unique(on_conflict="replace"), args='{"new": 1}')
+    with pytest.raises(NotUnique):
+        storage.enqueue([call, new_job(unique=unique("other", on_conflict="reject"))])
+
+    storage.enqueue([call])
+
+    assert stored(storage, holder.id).args == '{"new": 1}'
 
 
 def test_replace_may_move_the_holder_to_a_queue_that_is_new(storage: Storage) -> None:

@@ -120,10 +120,13 @@ class Findings:
     def check_leftovers(self) -> None:
         """Nothing hangs on a job, a worker or a failure that is not there."""
         assert set(self.under("b:")) == self.jobs.keys(), "bodies without heads"
-        assert set(self.under("log:")) <= self.jobs.keys(), "logs of jobs that are gone"
+        for kind in ("log:", "twins:"):
+            assert set(self.under(kind)) <= self.jobs.keys(), f"{kind} of jobs that are gone"
         (packed,) = self._ask(("HVALS", self._keys.locks))
         holders = {rows.from_msgpack(one)[0] for one in packed}
         assert holders <= self.jobs.keys(), f"keys are held by {holders - self.jobs.keys()}, which are gone"
+        (told,) = self._ask(("HKEYS", self._keys.replaced))
+        assert set(told) == self._scores(self._keys.replaced_at).keys(), "replaced calls that nobody will ever forget"
         gone = {one.decode() for one in self._scores(self._keys.gone)}
         assert set(self.under("g:")) <= gone | self.jobs.keys(), "entries that nobody will ever drop"
         beating = {one.decode() for one in self._scores(self._keys.beats)}

@@ -1,4 +1,7 @@
-"""Somebody else is quicker: lets another call happen just before a storage writes what it has decided."""
+"""Somebody else is quicker: lets another call happen while a storage reads, or just before it writes what it decided.
+
+Both are told to happen at a certain point, so what in life takes bad luck is the same every time.
+"""
 
 from __future__ import annotations
 
@@ -20,3 +23,16 @@ def overtake(monkeypatch: pytest.MonkeyPatch, storage: Redis, *calls: Callable[[
         return run(name, *args, **options)
 
     monkeypatch.setattr(storage._server, "run", late)
+
+
+def step_between(monkeypatch: pytest.MonkeyPatch, storage: Redis, key: str, call: Callable[[], object]) -> None:
+    """The call happens once: just after this storage has read from `key` with a plain command."""
+    ask, left = storage._server.ask, [call]
+
+    def interrupted(name: str, *commands: tuple[Any, ...]) -> list[Any]:
+        replies = ask(name, *commands)
+        if left and any(key in command for command in commands):
+            left.pop()()
+        return replies
+
+    monkeypatch.setattr(storage._server, "ask", interrupted)

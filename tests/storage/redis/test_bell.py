@@ -115,7 +115,7 @@ def test_a_wake_up_takes_milliseconds(place: Place, other: Place):
         sleeper.result(5)
         took.append(time.perf_counter() - began_at)
 
-    assert sorted(took)[10] < 0.01
+    assert sorted(took)[10] < 0.1
 
 
 def test_an_idle_worker_blocks_once_for_many_short_sleeps(place: Place):

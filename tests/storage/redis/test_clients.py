@@ -9,11 +9,13 @@ import pytest
 
 from packhorse.clock import HOUR
 from packhorse.event import Kind, Subject
-from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED
+from packhorse.job import COMPLETED, DEAD, FINAL, QUEUED, RESERVED, RUNNING
+from packhorse.outcome import Completed
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import ClientInfo, EventFilter, Filter, Retention, ScheduleInfo, Tick
 from packhorse.storage.redis import Redis, clients
 from tests.storage.builders import (
+    WORKER,
     add,
     at_once,
     find_all,
@@ -26,7 +28,10 @@ from tests.storage.builders import (
     stored,
     tallies,
 )
-from tests.storage.redis.overtaking import overtake
+from tests.storage.redis.audit import audit
+from tests.storage.redis.overtaking import overtake, step_between
+
+AT_ONCE = Retention(completed=0, dead=0, aborted=0, events=HOUR, clients=HOUR)
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def carl(storage: Redis) -> str:
 def prunable(storage: Redis) -> set[str]:
     """The finished jobs that retention would remove."""
     before = {job.id for job in find_all(storage, Filter(FINAL))}
-    storage.prune(Retention(completed=0, dead=0, aborted=0, events=HOUR, clients=HOUR))
+    storage.prune(AT_ONCE)
     return before - {job.id for job in find_all(storage, Filter(FINAL))}
 
 
@@ -154,6 +159,61 @@ def test_what_a_worker_reserves_while_it_leaves_is_handed_back_too(
 
     assert {stored(storage, job.id).state for job in (first, second)} == {QUEUED}
     assert storage.workers() == []
+
+
+# --- moved between two readings: a range says where jobs stood, their heads where they stand --------------------------
+
+
+def test_a_job_that_is_retried_while_it_is_pruned_stays(
+    storage: Redis, neighbour: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [in_state(storage, DEAD) for _ in range(2)]
+    step_between(monkeypatch, storage, storage._keys.finished(DEAD), lambda: neighbour.retry([jobs[0].id]))
+
+    pruned = storage.prune(AT_ONCE)
+
+    assert pruned.jobs == 1
+    assert stored(storage, jobs[0].id).state is QUEUED
+    assert storage.get(jobs[1].id) is None
+
+
+def test_a_job_that_somebody_subscribes_to_while_it_is_pruned_stays(
+    storage: Redis, neighbour: Redis, carl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = in_state(storage, COMPLETED)
+    key = storage._keys.finished(COMPLETED)
+    step_between(monkeypatch, storage, key, lambda: neighbour.subscribe(carl, [job.id]))
+
+    assert storage.prune(AT_ONCE).jobs == 0
+
+    assert ids(storage.outcomes_for(carl)) == [job.id]
+
+
+@pytest.mark.parametrize("call", ["rescue_owner", "rescue", "leave"])
+def test_a_job_that_is_completed_while_its_worker_is_given_up_stays_completed(
+    storage: Redis, neighbour: Redis, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    job, other, third = in_state(storage, RUNNING), in_state(storage, RUNNING), add(storage)
+
+    def go_on() -> None:
+        """The number of jobs in its hands is the same afterwards."""
+        neighbour.finish([Completed(job.token)])
+        neighbour.reserve(WORKER, {third.queue: 1}, 1)
+
+    step_between(monkeypatch, storage, storage._keys.held(WORKER), go_on)
+    calls = {
+        "rescue_owner": lambda: storage.rescue_owner(WORKER, why="signal 9"),
+        "rescue": lambda: storage.rescue(lease=0, why="silence"),
+        "leave": lambda: storage.leave(WORKER),
+    }
+    calls[call]()
+
+    assert stored(storage, job.id).state is COMPLETED
+    assert stored(storage, other.id).state is QUEUED
+    calls[call]()
+    assert stored(storage, third.id).state is QUEUED
+    assert storage.workers() == []
+    audit(storage)
 
 
 def test_one_of_many_pauses_a_queue(storage: Redis, neighbour: Redis) -> None:

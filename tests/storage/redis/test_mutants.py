@@ -21,7 +21,7 @@ from packhorse.changes import Changed
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.job import Job, UniqueLock
 from packhorse.outcome import Failed
-from packhorse.storage.redis import server, steering, transaction, upkeep
+from packhorse.storage.redis import indexes, plan, server, steering, transaction, upkeep
 from packhorse.storage.redis.scripts import Script
 from packhorse.storage.redis.transaction import Transaction
 from tests.storage.builders import LEASE
@@ -138,7 +138,10 @@ def a_paused_queue_holds_forced_jobs_back(monkeypatch: pytest.MonkeyPatch) -> No
     in_lua(monkeypatch, "(rank == FORCED or queue.mask < PAUSED)", "queue.mask < PAUSED")
 
 
-@mutant()
+@mutant(
+    does("enqueue_plain", wishes=[Wish(queue=queue) for queue in ("mail", "pics") for _ in range(4)]),
+    does("reserve", weights={"mail": 3, "pics": 1}, limit=4),
+)
 def turns_are_not_shared_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     in_lua(monkeypatch, "line.pass = line.pass + 1 / line.queue.weight", "line.pass = line.pass + 1")
 
@@ -175,8 +178,8 @@ def a_lease_ends_a_microsecond_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def the_latest_of_one_moment_is_promoted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     in_lua(
         monkeypatch,
-        "local id, seq_text = ARGV[k], write('>I8', seq)",
-        "local id, seq_text = ARGV[k], write('>I8', 99 - seq)",
+        "local id, seq_text = ARGV[k], write('>I8', its_seq)",
+        "local id, seq_text = ARGV[k], write('>I8', 99 - its_seq)",
     )
 
 
@@ -248,9 +251,15 @@ def a_log_that_has_lost_its_beginning_does_not_say_so(monkeypatch: pytest.Monkey
     in_lua(monkeypatch, "call('LSET', key, 0,", "local _ = (")
 
 
-@mutant(does("enqueue", wishes=[Wish(persistent=True)]), RESERVE, FINISH, does("turn", by=DAY), PRUNE)
+@mutant(does("enqueue", wishes=[Wish(persistent=True)]), ABORT, does("turn", by=DAY), PRUNE)
 def persistent_jobs_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_lua(monkeypatch, "if flags < 4 then", "if flags < 16 then")
+    places_of = indexes.places_of
+
+    def bug(keys: Any, job: Job | None, *, is_subscribed: bool) -> Any:
+        return places_of(keys, job and replace(job, persistent=False), is_subscribed=is_subscribed)
+
+    monkeypatch.setattr(plan, "places_of", bug)
+    monkeypatch.setattr(transaction, "places_of", bug)
 
 
 @mutant(does("enqueue_plain", wishes=[Wish(), Wish()], lost=True), LOOK)

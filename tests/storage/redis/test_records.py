@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from packhorse.clock import DAY, HOUR, MINUTE, TurnedClock
@@ -11,8 +13,10 @@ from packhorse.outcome import Completed, Failed, Snoozed
 from packhorse.series import LEVELS
 from packhorse.storage.records import EventFilter, LogLine, Retention, Span
 from packhorse.storage.redis import Redis, records
+from packhorse.storage.redis.address import Address
 from tests.redis_server import fresh_url
-from tests.storage.builders import add, finish, history, join, kinds, new_jobs, run, take
+from tests.storage.builders import add, finish, history, join, kinds, new_job, new_jobs, run, take, unique
+from tests.storage.redis.audit import audit
 
 
 @pytest.fixture
@@ -128,6 +132,21 @@ def test_what_was_pruned_is_not_told_in_any_way(storage: Redis, clock: TurnedClo
     assert kinds(storage, old.id) == []
     assert storage.events(EventFilter(subject=Subject.QUEUE)) == []
     assert kinds(storage, "young") == [Kind.ADDED]
+
+
+def test_no_more_replaced_calls_are_remembered_than_events(url: str) -> None:
+    with contextlib.closing(Redis(Address.parse(url)._replace(events=2))) as storage:
+        holder = add(storage, unique=unique())
+        twins = [new_job(f"twin {number}", unique=unique(on_conflict="replace")) for number in range(5)]
+        for twin in twins:
+            storage.enqueue([twin])
+        storage.delete([holder.id])
+
+        storage.prune(Retention())
+
+        assert [one.job_id for one in storage.enqueue(twins[3:])] == [holder.id] * 2
+        assert storage.enqueue(twins[2:3])[0].is_new
+        audit(storage)
 
 
 # --- log lines ------------------------------------------------------------------------------------------------------

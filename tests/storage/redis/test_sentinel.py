@@ -25,7 +25,7 @@ def test_work_goes_on_when_the_master_dies_and_nothing_that_was_replicated_is_lo
         safe = set(load.acknowledged)
         group.master.command("WAIT", 1, 5_000)
         old, new = group.master.port, group.replica.port
-        group.master.kill()
+        group.kill_master()
         load.until_acknowledged(300)
         load.drain()
 

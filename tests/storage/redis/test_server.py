@@ -152,6 +152,21 @@ def test_threads_share_the_connections_and_waiting_is_counted():
     server.close()
 
 
+def test_many_threads_share_few_connections_and_all_get_their_own_answers():
+    server = connected(fresh_url() + "&connections=3")
+
+    def ask(number: int) -> bool:
+        return all(server.ask("test", ("ECHO", f"{number}-{i}")) == [f"{number}-{i}".encode()] for i in range(100))
+
+    with ThreadPoolExecutor(12) as threads:
+        assert all(threads.map(ask, range(12)))
+
+    opened, in_use = server.pool.counts()
+    assert 1 <= opened <= 3
+    assert in_use == 0
+    server.close()
+
+
 def test_who_waits_too_long_for_a_connection_is_told_what_to_do():
     server = connected(fresh_url() + "&connections=1&patience=50ms")
     blocker = threading.Thread(target=server.ask, args=("test", ("BLPOP", f"{server.prefix}nothing", "0.3")))
@@ -277,11 +292,11 @@ def test_connections_that_the_server_closed_while_idle_are_not_noticed_by_caller
 
 
 def test_a_frozen_server_is_told_after_the_timeout(own_server: RedisServer):
-    server = connected(f"{own_server.url}?timeout=200ms&patience=100ms")
+    server = connected(f"{own_server.url}?timeout=500ms&patience=100ms")
     server.ask("test", ("PING",))
     own_server.freeze()
 
-    with pytest.raises(StorageUnavailable, match=r"no answer within 0\.2 seconds"):
+    with pytest.raises(StorageUnavailable, match=r"no answer within 0\.5 seconds"):
         server.ask("test", ("PING",))
 
     own_server.thaw()

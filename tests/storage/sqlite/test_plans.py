@@ -3,6 +3,7 @@ without looking at jobs that have nothing to do with it."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import sqlite3
@@ -272,6 +273,17 @@ def test_a_call_that_finds_nothing_to_do_looks_at_next_to_nothing(call: Call, co
 def test_the_upkeep_of_workers_looks_at_held_jobs_only(call: Call, copy: Path) -> None:
     """A thousand are held, of twenty thousand."""
     assert watch(copy, call).steps < 400
+
+
+def test_a_replace_costs_the_same_after_a_thousand_others(copy: Path) -> None:
+    def another(name: str) -> NewJob:
+        return new_job(name, delay=HOUR, unique=unique("k", on_conflict="replace"))
+
+    with contextlib.closing(SQLite(copy)) as storage:
+        storage.enqueue([another(f"twin {number}") for number in range(1_000)])
+
+    assert watch(copy, lambda s: s.enqueue([another("the last twin")])).steps < FEW
+    assert watch(copy, lambda s: s.enqueue([another("twin 500")])).steps < FEW
 
 
 @pytest.mark.parametrize("number", [1, 100])

@@ -1,7 +1,8 @@
 -- parts: bell, head, events, lines, counts
 -- Stores plain jobs (no unique key, no subscriber, no id twice). ARGV: number of names that become known, for each task,
--- its JSON, queue; number of runs, for each what its jobs have in common: number of jobs, queue, place, rank, priority,
--- flags, delay, due_at or '', expires or '', total_timeout or '', and then for each job id, body.
+-- its JSON, queue; number of runs, for each what its jobs have in common: number of jobs, their places in the batch (2 bytes
+-- each, counted from 0; '' where it is the only run), queue, place, rank, priority, flags, delay, due_at or '', expires or
+-- '', total_timeout or '', and then for each job id, body.
 -- Answers the ids that were there before; these are left alone. Sent again, it takes them for its own.
 local SOON = 2000000
 
@@ -33,16 +34,16 @@ i = i + 3 * names
 local runs, keys, number = {}, {}, 0
 local start = P .. 'j:'
 for r = 1, tonumber(ARGV[i]) do
-  local run = { count = tonumber(ARGV[i + 1]), at = i + 2, first = i + 11 }
+  local run = { count = tonumber(ARGV[i + 1]), places = ARGV[i + 2], at = i + 3, first = i + 12 }
   for k = run.first, run.first + 2 * run.count - 1, 2 do
     number = number + 1
     keys[number] = start .. ARGV[k]
   end
-  i = i + 10 + 2 * run.count
+  i = i + 11 + 2 * run.count
   runs[r] = run
 end
 local there, is_there = those_there(keys)
-local seq = call('INCRBY', P .. 'n:job', number - #there) - number + #there
+local seq = call('INCRBY', P .. 'n:job', number) - number + 1 -- of the first in the batch; those there leave gaps
 local texts, size, key, wakes = {}, 0, 0, false
 
 local function add(run)
@@ -56,7 +57,7 @@ local function add(run)
   local before = write('>c1BI4I4I8I8I8I2I2', is_queued and 'q' or 's', flags, 0, 0, now, is_queued and now or 0, 0, 0, #place)
     .. place
   local behind = write('>I4I8BBI4', 0, now, priority, rank, #packed) .. packed
-  local line, moment, moments, entry, told, count = {}, cold.expire_at or cold.due_at, {}, nil, {}, 0
+  local line, moment, moments, told, count = {}, cold.expire_at or cold.due_at, {}, {}, 0
   local tail = behind
   local function tell_told()
     tell(at, #told, cmsgpack.pack({ #told, told, 'added', is_queued and 'queued' or 'scheduled', false, queue, false,
@@ -67,12 +68,14 @@ local function add(run)
     key = key + 1
     if not is_there[keys[key]] then
       if #told == 0 then tail = behind .. next_entry() end
-      seq, count = seq + 1, count + 1
-      local id, seq_text = ARGV[k], write('>I8', seq)
+      count = count + 1
+      local index = (k - run.first) / 2
+      local its_seq = seq + (run.places == '' and index or read('>I2', run.places, 2 * index + 1))
+      local id, seq_text = ARGV[k], write('>I8', its_seq)
       texts[size + 1], texts[size + 2] = keys[key], before .. seq_text .. tail
       texts[size + 3], texts[size + 4] = P .. 'b:' .. id, ARGV[k + 1]
       size = size + 4
-      line[2 * count - 1], line[2 * count] = seq, id
+      line[2 * count - 1], line[2 * count] = its_seq, id
       if moment then moments[2 * count - 1], moments[2 * count] = moment, seq_text .. id end
       told[#told + 1] = id
       if #told == EVENTS_AT_ONCE then tell_told() end

@@ -25,8 +25,10 @@ SELECT job_id, period, until, taken_at FROM packhorse_unique_lock WHERE key = ?
 
 -- name: replaced_by
 -- The job whose call this very one has replaced already: its answer was lost.
-SELECT event.job_id FROM packhorse_unique_lock AS lock JOIN packhorse_event AS event ON event.job_id = lock.job_id
-WHERE lock.key = ? AND event.kind = 'replaced' AND json_extract(event.data, '$.twin') = ? LIMIT 1
+SELECT job_id FROM packhorse_replaced WHERE twin = ?
+
+-- name: put_replaced
+INSERT INTO packhorse_replaced (twin, job_id, at) VALUES (?, ?, ?)
 
 -- name: put_lock
 INSERT INTO packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES (?, ?, ?, ?, ?)

@@ -39,10 +39,13 @@ ORDER BY finished_at, seq LIMIT ?
 SELECT max(id) FROM packhorse_event
 
 -- name: oldest_events
-SELECT {event} FROM packhorse_event ORDER BY id LIMIT ?
+SELECT id, at, span FROM packhorse_event ORDER BY id LIMIT ?
 
--- name: delete_events
-DELETE FROM packhorse_event WHERE id <= ?
+-- name: event_row
+SELECT {event} FROM packhorse_event WHERE id = ?
+
+-- name: delete_event
+DELETE FROM packhorse_event WHERE id = ?
 
 -- name: delete_old_packs
 DELETE FROM packhorse_old_packs
@@ -51,6 +54,10 @@ WHERE id IN (SELECT id FROM (SELECT id, at FROM packhorse_old_packs ORDER BY id 
 -- name: delete_ticks
 DELETE FROM packhorse_tick
 WHERE id IN (SELECT id FROM (SELECT id, at FROM packhorse_tick ORDER BY id LIMIT ?) WHERE at <= ?)
+
+-- name: delete_replaced
+DELETE FROM packhorse_replaced
+WHERE rowid IN (SELECT id FROM (SELECT rowid AS id, at FROM packhorse_replaced ORDER BY rowid LIMIT ?) WHERE at <= ?)
 
 -- name: delete_failures
 DELETE FROM packhorse_failure WHERE last_at <= ?

@@ -68,10 +68,6 @@ local function apply()
   call_with('MSET', nil, heads)
   for _ = 1, number() do open_line(words(2)) end
   for _ = 1, number() do
-    local id, twin, entry = words(3)
-    call('HSET', P .. 'twins:' .. id, twin, (read('>I8', told[tonumber(entry)])))
-  end
-  for _ = 1, number() do
     local id, finished_at, mark = words(3)
     for _, client in ipairs(call('SMEMBERS', P .. 'sub:' .. id)) do
       call('ZADD', P .. 'ready:' .. client, finished_at, mark)

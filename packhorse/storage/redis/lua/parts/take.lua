@@ -3,7 +3,7 @@
 -- pass (see `turns.py`). Answers {is_due, due_in, turns, jobs}. is_due is 1 when jobs must be promoted or expired first;
 -- then nothing is taken. The turns are a list for each rank: the number of a queue, how many were taken of it, and so on.
 -- The jobs are id, head, body, one after the other. Needs the parts head, events, counts.
-local FORCED, LOWEST, PAUSED = 1, 12, 8192
+local FORCED, LOWEST, PAUSED, LINES_AT_ONCE = 1, 12, 8192, 32
 
 local function first_score(key) return call('ZRANGE', P .. key, 0, 0, 'WITHSCORES')[2] end
 
@@ -27,19 +27,25 @@ local function queues_at(first, number)
   return queues
 end
 
--- The lines of this rank that have jobs. Where there is but one, its length need not be known.
+-- The lines of this rank that may have jobs.
 local function lines_of(queues, rank)
   local lines, flag = {}, 2 ^ rank
   for _, queue in ipairs(queues) do
     if math.floor(queue.mask / flag) % 2 == 1 and (rank == FORCED or queue.mask < PAUSED) then
-      lines[#lines + 1] = { queue = queue, key = P .. 'l:' .. rank .. ':' .. queue.name, flag = flag, taken = 0 }
+      lines[#lines + 1] = { queue = queue, key = P .. 'l:' .. rank .. ':' .. queue.name, flag = flag, taken = 0,
+        pass = queue.pass }
     end
   end
-  if #lines == 1 then return lines end
+  return lines
+end
+
+-- Those of them, from `first` on, that have jobs.
+local function full_lines(lines, first)
   local full = {}
-  for _, line in ipairs(lines) do
+  for i = first, math.min(first + LINES_AT_ONCE - 1, #lines) do
+    local line = lines[i]
     line.length = call('ZCARD', line.key)
-    if line.length > 0 then full[#full + 1] = line else line.queue.mask = line.queue.mask - flag end
+    if line.length > 0 then full[#full + 1] = line else line.queue.mask = line.queue.mask - line.flag end
   end
   return full
 end
@@ -92,31 +98,45 @@ local function take_alone(line, limit, present)
   return start + (line.taken - 1) / queue.weight
 end
 
--- Chooses; writes nothing. Answers the lines that give jobs, and the turns.
+-- Notes what these lines give. Answers how many jobs that is, and the turns.
+local function note(lines, chosen)
+  local number, told = 0, {}
+  for _, line in ipairs(lines) do
+    if line.length or line.taken > 0 then
+      told[#told + 1] = line.queue.index
+      told[#told + 1] = line.taken
+    end
+    if line.taken > 0 then
+      number = number + line.taken
+      line.found = line.found or call('ZRANGE', line.key, 0, line.taken - 1, 'WITHSCORES')
+      if line.taken == line.length then line.queue.mask = line.queue.mask - line.flag end
+      chosen[#chosen + 1] = line
+    end
+  end
+  return number, told
+end
+
+-- Chooses; writes nothing. Answers the lines that give jobs, and the turns. Of very many lines those go first whose turn
+-- is nearest, and give more than one job each: a job alone costs three times as much as one among others of its queue.
 local function choose(queues, limit, present)
   local chosen, turns = {}, {}
   for rank = 0, LOWEST do
     if limit <= 0 then break end
     local lines = lines_of(queues, rank)
-    if #lines == 1 and lines[1].length == nil then
-      present = take_alone(lines[1], limit, present)
-    else
-      present = share(lines, limit, present)
-    end
-    local told = {}
-    for _, line in ipairs(lines) do
-      if line.length or line.taken > 0 then
-        told[#told + 1] = line.queue.index
-        told[#told + 1] = line.taken
+    if #lines > LINES_AT_ONCE then table.sort(lines, goes_before) end
+    local first = 1
+    while limit > 0 and first <= #lines do
+      local some = lines
+      if #lines == 1 then -- its length need not be known
+        present = take_alone(lines[1], limit, present)
+      else
+        some = full_lines(lines, first)
+        present = share(some, limit, present)
       end
-      if line.taken > 0 then
-        limit = limit - line.taken
-        line.found = line.found or call('ZRANGE', line.key, 0, line.taken - 1, 'WITHSCORES')
-        if line.taken == line.length then line.queue.mask = line.queue.mask - line.flag end
-        chosen[#chosen + 1] = line
-      end
+      local number, told = note(some, chosen)
+      limit, first = limit - number, first + LINES_AT_ONCE
+      if #told > 0 then turns[#turns + 1] = told end
     end
-    if #told > 0 then turns[#turns + 1] = told end
   end
   return chosen, turns
 end

@@ -123,6 +123,13 @@ CREATE TABLE packhorse_unique_lock (
     taken_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Calls that were not stored because a job of the same key took their arguments, and that job. By rowid they are in order.
+CREATE TABLE packhorse_replaced (
+    twin   TEXT PRIMARY KEY,
+    job_id TEXT NOT NULL,
+    at     INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE packhorse_tally (
     queue  TEXT NOT NULL,
     task   TEXT NOT NULL,
