@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
 
 from packhorse.cli.failing import ExitCode
@@ -12,11 +15,9 @@ from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 
 
-def test_the_shop_leaves_a_believable_history_behind():
-    import random
-
+def test_the_shop_leaves_a_believable_history_behind(tmp_path: Path):
     clock = TurnedClock(now() - HOUR)
-    storage = open_storage("memory://", now=clock)
+    storage = open_storage(f"sqlite:///{tmp_path / 'shop.db'}", now=clock)
     shop = Shop(storage, clock, random.Random(7))
     until = clock() + HOUR
     shop.open()
@@ -34,6 +35,7 @@ def test_the_shop_leaves_a_believable_history_behind():
     assert {point.task for point in storage.series(Span.TWO_HOURS)} >= {"send_notice", "resize"}
     assert len([worker for worker in storage.workers() if worker.beat_at == until]) == 6
     assert storage.ticks("sweep")
+    storage.close()
 
 
 def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
