@@ -29,6 +29,13 @@ from packhorse.worker.warden import Warden
 
 log = logging.getLogger("packhorse.worker")
 
+SHORT_TASK = 0.001
+"""Seconds. Jobs of plain tasks that take less than this run one after the other on one thread: ten threads would hand
+the interpreter's lock around between them and take twice as long."""
+SMOOTHING = 0.02
+"""How much the latest job counts in the mean of its task."""
+STALL = 0.003
+"""Seconds without a job begun, after which such jobs get all slots: one of them takes longer than the last did."""
 LONG_TASK = 0.1
 """Seconds. Jobs of a task that takes longer than this are marked as running before they run."""
 MARK_AFTER = 0.5
@@ -84,9 +91,11 @@ class Desk:
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
-        self._durations: dict[str, float] = {}
+        self._durations: dict[str, float] = {}  # of the latest job of each task
+        self._means: dict[str, float] = {}  # of late; a single job may have waited for the interpreter's lock
         self._signals: SimpleQueue[None] = SimpleQueue()
         self._asleep: str | None = None
+        self._seen_begun, self._seen_at = -1, 0.0  # how many had begun when it was last looked at
         self._next_visit = 0.0
         self._next_ask = 0.0
         self._next_try = 0.0  # while the storage is away
@@ -125,6 +134,8 @@ class Desk:
     def turn(self, most_sleep: float = 1.0) -> None:
         """Look after the seats, write down, take in, or else sleep a little. Called again and again by the worker."""
         now = time.monotonic()
+        if self._slots.is_narrow:
+            self._widen(now)
         is_visit = now >= self._next_visit
         if is_visit:
             self._visit(now)
@@ -138,6 +149,13 @@ class Desk:
             self._sleep(most_sleep)
         except StorageUnavailable as error:
             self._wait_for_storage(error)
+
+    def _widen(self, now: float) -> None:
+        """Short jobs run one after the other; should one of them hold up the rest, they get all slots."""
+        if self._slots.begun != self._seen_begun:
+            self._seen_begun, self._seen_at = self._slots.begun, now
+        elif now - self._seen_at >= STALL:
+            self._slots.widen()
 
     def _wait_for_storage(self, error: StorageUnavailable) -> None:
         """Everything stays here until the storage is back; the tokens decide then whether it still counts."""
@@ -204,7 +222,9 @@ class Desk:
 
     def _count(self, seat: Seat, outcome: Outcome) -> None:
         self.done += 1
-        self._durations[seat.task.name] = outcome.ran / SECOND
+        task, ran = seat.task.name, outcome.ran / SECOND
+        self._durations[task] = ran
+        self._means[task] = self._means.get(task, ran) * (1 - SMOOTHING) + ran * SMOOTHING
         if type(outcome) is Failed:
             self.failed += 1
             next_try = "no more tries" if outcome.retry_in is None else f"again in {outcome.retry_in / SECOND:g} s"
@@ -224,7 +244,11 @@ class Desk:
         seats = [seat for job in jobs if (seat := self._known(job)) is not None]
         self.seats.update({seat.job.id: seat for seat in seats})
         self._mark_first([seat for seat in seats if self._is_marked_first(seat)])
-        self._slots.line_up(seat for seat in seats if not seat.is_settled)
+        are_short = all(self._is_short(seat) for seat in seats)
+        self._slots.line_up((seat for seat in seats if not seat.is_settled), at_once=1 if are_short else None)
+
+    def _is_short(self, seat: Seat) -> bool:
+        return not seat.is_async and self._means.get(seat.task.name, SHORT_TASK) < SHORT_TASK
 
     def _known(self, job: Job) -> Seat | None:
         """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""
@@ -310,6 +334,8 @@ class Desk:
         now = time.monotonic()
         if self.seats:
             most = min(most, max(0.0, self._next_visit - now))
+        if self._slots.is_narrow:
+            most = min(most, STALL)
         if now < self._next_try:
             self._doze(min(most, self._next_try - now))
         elif (due_in := self.finisher.due_in()) is not None:

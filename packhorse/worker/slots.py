@@ -26,25 +26,37 @@ class Slots:
         self._lock = threading.Lock()
         self._free = deque(range(self.number))
         self._line: deque[tuple[Seat, Executor]] = deque()
+        self.begun = 0  # how many have begun so far
 
     @property
     def waiting(self) -> int:
         """How many wait for a slot."""
         return len(self._line)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Does somebody wait although there are free slots?"""
+        return bool(self._line and self._free)
+
     # --- giving and taking ------------------------------------------------------------------------------------------
 
-    def line_up(self, seats: Iterable[Seat]) -> None:
-        """These begin as soon as there are slots for them, after all that came before."""
+    def line_up(self, seats: Iterable[Seat], *, at_once: int | None = None) -> None:
+        """These begin as soon as there are slots for them, after all that came before. With `at_once` no more than so
+        many run side by side, until `widen` is called."""
         arrived = [(seat, self._executor_of(seat)) for seat in seats]
         with self._lock:
             self._line.extend(arrived)
-        while (slot := self._free_slot()) is not None:
+        while (slot := self._free_slot(self.number if at_once is None else at_once)) is not None:
             self.give(slot)
 
-    def _free_slot(self) -> int | None:
+    def widen(self) -> None:
+        """Let whoever waits use all slots."""
+        self.line_up([])
+
+    def _free_slot(self, at_once: int) -> int | None:
         with self._lock:
-            return self._free.popleft() if self._free and self._line else None
+            is_wanted = self._line and self.number - len(self._free) < at_once
+            return self._free.popleft() if self._free and is_wanted else None
 
     def give(self, slot: int) -> None:
         """This slot is free, for whoever has waited longest."""
@@ -87,6 +99,7 @@ class Slots:
 
     def begin(self, seat: Seat, slot: int) -> None:
         """The seat's job begins."""
+        self.begun += 1
         seat.begin(slot)
         if self._board is not None and self._places:
             seat.place = self._places.pop()

@@ -1081,3 +1081,40 @@ def test_no_thread_to_be_had_loses_no_slot(works: Works, monkeypatch: pytest.Mon
     works.finish(*[works.app.enqueue("task") for _ in range(6)])
 
     assert len(works.worker.desk._slots._free) == 2
+
+
+# --- short jobs -----------------------------------------------------------------------------------------------------
+
+
+def test_short_jobs_run_on_one_thread(works: Works):
+    threads = set()
+
+    @works.app.task
+    def short() -> None:
+        threads.add(threading.get_ident())
+
+    works.open(4)
+    works.finish(short.enqueue())
+    threads.clear()
+    works.fill_buffer()
+    works.finish(*[short.enqueue() for _ in range(20)])
+
+    assert len(threads) == 1
+
+
+def test_a_short_job_that_takes_long_for_once_holds_up_nobody(works: Works, gate: threading.Event):
+    @works.app.task
+    def short(blocks: bool = False) -> None:
+        if blocks:
+            gate.wait(DEADLINE)
+
+    works.open(4)
+    works.finish(short.enqueue())
+    works.fill_buffer()
+    first, *rest = [short.enqueue(blocks=True), *[short.enqueue() for _ in range(10)]]
+    works.finish(*rest)
+    was_running = works.state(first) is not COMPLETED
+    gate.set()
+    works.finish(first)
+
+    assert was_running

@@ -210,3 +210,16 @@ def test_many_threads_never_share_a_slot_and_miss_nobody():
 
     assert crowd.shared == 0
     assert sorted(crowd.run, key=int) == [str(number) for number in range(1_000)]
+
+
+def test_a_narrow_line_is_widened():
+    place = Place(3)
+    seats = [a_seat(a_job(job_id)) for job_id in "abcd"]
+
+    place.slots.line_up(seats, at_once=1)
+    before, was_narrow = list(place.begun), place.slots.is_narrow
+    place.slots.widen()
+
+    assert (before, was_narrow) == ([("a", 0)], True)
+    assert [job_id for job_id, _ in place.begun] == ["a", "b", "c"]
+    assert not place.slots.is_narrow

@@ -19,7 +19,16 @@ from packhorse.series import measure_runs
 from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine
 from packhorse.storage.sqlite.keeper import SQL, Keeper
 from packhorse.storage.sqlite.recorder import Packed
-from packhorse.storage.sqlite.rows import FIELDS, LARGE_ARGS, EventRow, job_of, reserved_plain_job, to_json
+from packhorse.storage.sqlite.rows import (
+    FIELDS,
+    LARGE_ARGS,
+    EventRow,
+    Row,
+    from_json,
+    job_of,
+    reserved_plain_job,
+    to_json,
+)
 from packhorse.storage.sqlite.transaction import Place, Transaction
 
 _seq_of = itemgetter(FIELDS.index("seq"))
@@ -122,7 +131,7 @@ class Working(Keeper):
         return self._turns.share(lengths, weights, limit)
 
     def _take(self, tx: Transaction, owner: str, rank: int, queue: str, limit: int) -> list[Job]:
-        rows = tx.execute(SQL["head_of_line"], (rank, queue, limit)).fetchall()
+        rows = from_json(tx.execute(SQL["head_of_line"], (rank, queue, limit)).fetchone()[0])
         if not rows:
             return []
         first, last = rows[0][1], rows[-1][1]
@@ -240,27 +249,20 @@ class Working(Keeper):
         def work(own: Transaction) -> None:
             now = own.now
             runs: dict[Place, list[tuple[int, int]]] = {}
-            alike: dict[tuple[str, str], tuple[list[Packed], list[Packed]]] = {}  # by owner and queue: begun, ended
-            started: list[int] = []
+            alike: dict[tuple[str, str], tuple[list[Packed], list[Packed], list[Row]]] = {}  # by owner and queue
             for job, outcome in completed:
                 queued_at = job.queued_at or 0
                 started_at = max(now - outcome.ago - outcome.ran, queued_at)
-                started.append(started_at)
-                begun, ended = alike.setdefault((outcome.token.owner, job.queue), ([], []))
+                begun, ended, rows = alike.setdefault((outcome.token.owner, job.queue), ([], [], []))
                 begun.append((job.id, 1, started_at - now))
                 ended.append((job.id, 1, 0, {"ran": outcome.ran}))
+                rows.append((job.seq, started_at, outcome.result))
                 runs.setdefault((job.queue, job.task, "reserved"), []).append((outcome.ran, started_at - queued_at))
-            packs = {
-                (owner, queue): own.events.pack(Kind.STARTED, now, queue, "running", owner, begun)
-                + own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, ended)
-                for (owner, queue), (begun, ended) in alike.items()
-            }
-            rows = [
-                (owner := outcome.token.owner, started_at, now, outcome.result, packs[owner, job.queue], job.seq)
-                for (job, outcome), started_at in zip(completed, started, strict=True)
-            ]
-            if own.executemany(SQL["complete_dealt"], rows).rowcount < len(rows):
-                raise _NotHeldError
+            for (owner, queue), (begun, ended, rows) in alike.items():
+                packs = own.events.pack(Kind.STARTED, now, queue, "running", owner, begun)
+                packs += own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, ended)
+                if own.execute(SQL["complete_dealt"], (owner, now, packs, to_json(rows))).rowcount < len(rows):
+                    raise _NotHeldError
             self._count_completed(own, runs)
 
         try:

@@ -29,11 +29,15 @@ SELECT count(*) FROM (
 )
 
 -- name: head_of_line
--- The last column tells whether the job is plain: it was never held before, and has nothing but what the others show.
-SELECT {plain},
-    fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
-        timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta) IS NULL
-FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? ORDER BY seq LIMIT ?
+-- The last value tells whether the job is plain: it was never held before, and has nothing but what the others show.
+-- All in one row: the driver gives the interpreter's lock away for each, and has to wait for it while jobs run.
+SELECT json_group_array(json_array({plain}, is_plain)) FROM (
+    SELECT {plain},
+        fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
+            timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
+        ) IS NULL AS is_plain
+    FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? ORDER BY seq LIMIT ?
+)
 
 -- name: take_plain
 UPDATE packhorse_job SET state = 'reserved', owner = ?, fence = 1, updated_at = ?, packs = packs || ?
@@ -80,10 +84,12 @@ SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, finished_
 WHERE seq = ?
 
 -- name: complete_dealt
+-- One statement for all, for the same reason. The plus keeps SQLite from finding each among all that the owner holds.
 UPDATE packhorse_job
-SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2, finished_at = ?3, updated_at = ?3,
-    attempts = 1, result = ?4, expire_at = NULL, packs = packs || ?5
-WHERE seq = ?6 AND owner = ?1 AND fence = 1 AND state = 'reserved'
+SET state = 'completed', owner = NULL, last_owner = ?1, started_at = dealt.value ->> 1, finished_at = ?2,
+    updated_at = ?2, attempts = 1, result = dealt.value ->> 2, expire_at = NULL, packs = packs || ?3
+FROM json_each(?4) AS dealt
+WHERE seq = dealt.value ->> 0 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: jobs_of_owner
 SELECT {job} FROM packhorse_job WHERE owner = ? ORDER BY seq LIMIT ?
