@@ -126,6 +126,11 @@ class Works:
     def state(self, job: JobHandle[Any]) -> State:
         return self.job(job).state
 
+    def has_begun(self, job: JobHandle[Any]) -> bool:
+        """Does it run here? The storage says that a job is reserved a moment before the desk knows of it."""
+        seat = self.worker.desk.seats.get(job.id)
+        return seat is not None and seat.began_at is not None
+
     def kinds(self, job: JobHandle[Any]) -> list[Kind]:
         return [event.kind for event in self.storage.events(EventFilter(job_id=job.id))]
 
