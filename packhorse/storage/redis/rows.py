@@ -233,53 +233,16 @@ def job_of(job_id: str, head: bytes, body: bytes) -> Job:
             is_held, seq, result, created_at, priority, rank,
         )  # fmt: skip
     return Job(
-        job_id,
-        seq,
-        asked.task,
-        asked.queue,
-        asked.args,
-        state,
-        priority,
-        rank,
-        created_at,
-        updated_at,
-        None,
-        queued_at,
-        queued_at,
-        started_at or None,
-        updated_at if state in FINAL else None,
-        owner if is_held else None,
-        None if is_held else owner,
-        fence,
-        attempts,
-        0,
-        0,
-        0,
-        0,
-        asked.max_attempts,
-        asked.max_halts,
-        asked.timeout,
-        asked.idle_timeout,
-        asked.expires,
-        asked.total_timeout,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        result,
-        None,
-        None,
-        None,
-        None,
-        asked.unique_key,
-        flags >= PERSISTENT,
-        asked.created_by,
-        asked.schedule,
-        asked.backoff,
-        asked.meta,
-    )
+        job_id, seq, asked.task, asked.queue, asked.args, state, priority, rank, created_at, updated_at,
+        None, queued_at, queued_at, started_at or None,  # due_at, queued_at, first_queued_at, started_at
+        updated_at if state in FINAL else None,  # finished_at
+        owner if is_held else None, None if is_held else owner,  # owner, last_owner
+        fence, attempts, 0, 0, 0, 0,  # failures, halts, losses, snoozes
+        asked.max_attempts, asked.max_halts, asked.timeout, asked.idle_timeout, asked.expires, asked.total_timeout,
+        None, None, None, None, None, None,  # expire_at, abort_at, abort_reason, reason, error, cause
+        result, None, None, None, None,  # progress, progress_text, checkin, checkin_at
+        asked.unique_key, flags >= PERSISTENT, asked.created_by, asked.schedule, asked.backoff, asked.meta,
+    )  # fmt: skip
 
 
 def _odd_job(
