@@ -245,7 +245,7 @@ class Desk:
         self.seats.update({seat.job.id: seat for seat in seats})
         self._mark_first([seat for seat in seats if self._is_marked_first(seat)])
         are_short = all(self._is_short(seat) for seat in seats)
-        self._slots.line_up((seat for seat in seats if not seat.is_settled), at_once=1 if are_short else None)
+        self._slots.line_up((seat for seat in seats if not seat.is_settled), narrow=are_short)
 
     def _is_short(self, seat: Seat) -> bool:
         return not seat.is_async and self._means.get(seat.task.name, SHORT_TASK) < SHORT_TASK

@@ -40,23 +40,25 @@ class Slots:
 
     # --- giving and taking ------------------------------------------------------------------------------------------
 
-    def line_up(self, seats: Iterable[Seat], *, at_once: int | None = None) -> None:
-        """These begin as soon as there are slots for them, after all that came before. With `at_once` no more than so
-        many run side by side, until `widen` is called."""
+    def line_up(self, seats: Iterable[Seat], *, narrow: bool = False) -> None:
+        """These begin as soon as there are slots for them, after all that came before. A narrow line has one slot more
+        than those that are taken already, and goes through it one by one, until `widen` is called."""
         arrived = [(seat, self._executor_of(seat)) for seat in seats]
         with self._lock:
+            # Where somebody waits already, another goes through the line.
+            most = (0 if self._line else 1) if narrow else self.number
             self._line.extend(arrived)
-        while (slot := self._free_slot(self.number if at_once is None else at_once)) is not None:
+        while most > 0 and (slot := self._free_slot()) is not None:
             self.give(slot)
+            most -= 1
 
     def widen(self) -> None:
         """Let whoever waits use all slots."""
         self.line_up([])
 
-    def _free_slot(self, at_once: int) -> int | None:
+    def _free_slot(self) -> int | None:
         with self._lock:
-            is_wanted = self._line and self.number - len(self._free) < at_once
-            return self._free.popleft() if self._free and is_wanted else None
+            return self._free.popleft() if self._free and self._line else None
 
     def give(self, slot: int) -> None:
         """This slot is free, for whoever has waited longest."""

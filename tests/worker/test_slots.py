@@ -216,10 +216,21 @@ def test_a_narrow_line_is_widened():
     place = Place(3)
     seats = [a_seat(a_job(job_id)) for job_id in "abcd"]
 
-    place.slots.line_up(seats, at_once=1)
+    place.slots.line_up(seats, narrow=True)
     before, was_narrow = list(place.begun), place.slots.is_narrow
     place.slots.widen()
 
     assert (before, was_narrow) == ([("a", 0)], True)
     assert [job_id for job_id, _ in place.begun] == ["a", "b", "c"]
     assert not place.slots.is_narrow
+
+
+def test_a_narrow_line_begins_at_once_beside_a_job_that_runs():
+    place = Place(3)
+    place.line_up("a")
+
+    place.slots.line_up([a_seat(a_job(job_id)) for job_id in "bc"], narrow=True)
+    place.slots.line_up([a_seat(a_job("d"))], narrow=True)
+
+    assert place.begun == [("a", 0), ("b", 1)]
+    assert place.slots.waiting == 2
