@@ -11,17 +11,17 @@ from urllib.parse import parse_qsl, unquote
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue
 from packhorse.storage.records import Health
+from packhorse.storage.sql.lists import Lists
+from packhorse.storage.sql.records import Records
+from packhorse.storage.sql.schedules import Schedules
+from packhorse.storage.sql.steering import Steering
+from packhorse.storage.sql.upkeep import Upkeep
+from packhorse.storage.sql.workers import Workers
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
-from packhorse.storage.sqlite.keeper import SQL
-from packhorse.storage.sqlite.lists import Lists
-from packhorse.storage.sqlite.records import Records
-from packhorse.storage.sqlite.schedules import Schedules
 from packhorse.storage.sqlite.schema import SCHEMA, prepare
-from packhorse.storage.sqlite.steering import Steering
-from packhorse.storage.sqlite.upkeep import Upkeep
-from packhorse.storage.sqlite.workers import Workers
+from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.working import Working
 from packhorse.turns import Turns
 
@@ -29,7 +29,7 @@ _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024
 
 
-class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Records):
+class SQLite(Working, InAndOut, Lists, Steering, Upkeep, Schedules, Workers, Records):
     """Jobs in a SQLite file. Open it with `open_storage("sqlite:///jobs.db")` or `SQLite("jobs.db")`.
 
     Several processes and threads of one machine may share the file. The clock is the machine's.

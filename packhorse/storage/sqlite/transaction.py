@@ -1,8 +1,4 @@
-"""A transaction: the statements of one call, and what is written once at its end.
-
-Events, tallies and measures are collected while the calls that share a commit do their work, and written together
-just before it: a batch of a hundred jobs updates one tally, not a hundred.
-"""
+"""A transaction on the SQLite file: see `sql/transaction.py` for what it collects."""
 
 from __future__ import annotations
 
@@ -11,15 +7,14 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from packhorse.event import Event
 from packhorse.job import Job
-from packhorse.series import MINUTES, Measures, measure
-from packhorse.storage.sqlite.rows import EventRow, event_row
+from packhorse.series import MINUTES
+from packhorse.storage.sql import transaction
+from packhorse.storage.sql.rows import Row
+from packhorse.storage.sqlite.rows import LARGE_ARGS, UPDATE_JOB, changed_row
+from packhorse.storage.sqlite.statements import SQL
 
 R = TypeVar("R")
-
-Place = tuple[str, str, str]
-"""Where a job is counted: its queue, its task, its state."""
 
 _INSERT_EVENT = (
     "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)"
@@ -35,39 +30,32 @@ _ADD_MEASURE = (
 )
 
 
-class Transaction:
-    """What one call does. `now` is the same for everything in it."""
+class Transaction(transaction.Transaction):
+    """What one call does, under the file's write lock."""
 
-    __slots__ = ("_connection", "event_rows", "execute", "executemany", "measures", "now", "tallies", "wakes")
+    __slots__ = ("_connection", "execute", "executemany")
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        super().__init__(now)
         self._connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
-        self.now = now
-        self.event_rows: list[EventRow] = []
-        self.tallies: dict[Place, int] = {}
-        self.measures: Measures = {}
-        self.wakes = False
 
-    def record(self, events: Iterable[Event]) -> None:
-        """Write these events with the commit."""
-        self.event_rows.extend(event_row(event) for event in events)
+    def keep(self, before: Job, job: Job) -> None:
+        self.execute(UPDATE_JOB, changed_row(job))
+        if job.args != before.args:
+            self.keep_args([job])
 
-    def count(self, before: Job | None, job: Job, ran: int | None) -> None:
-        """Count a change for the charts."""
-        measure(self.measures, before, job, ran)
+    def keep_args(self, jobs: Iterable[Job]) -> None:
+        """Long arguments lie apart from the row, which is copied with every change of state."""
+        for job in jobs:
+            if len(job.args) > LARGE_ARGS:
+                self.execute(SQL["put_large_args"], (job.seq, job.args))
 
-    def move(self, before: Place | None, after: Place | None, number: int = 1) -> None:
-        """Jobs went from one place to another; None: they came or went."""
-        tallies = self.tallies
-        if before is not None:
-            tallies[before] = tallies.get(before, 0) - number
-        if after is not None:
-            tallies[after] = tallies.get(after, 0) + number
+    def count_failure(self, row: Row) -> None:
+        self.execute(SQL["count_failure"], row)
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
-        """Do `work` as a part of this transaction that is undone alone if it fails."""
         own = Transaction(self._connection, self.now)
         self.execute("SAVEPOINT nested")
         try:
@@ -78,17 +66,8 @@ class Transaction:
                 self.execute("RELEASE nested")
             raise
         self.execute("RELEASE nested")
-        self._absorb(own)
+        self.absorb(own)
         return result
-
-    def _absorb(self, other: Transaction) -> None:
-        """Take over what a finished call wants written."""
-        self.event_rows += other.event_rows
-        for tally, number in other.tallies.items():
-            self.tallies[tally] = self.tallies.get(tally, 0) + number
-        for measured, amount in other.measures.items():
-            self.measures[measured] = self.measures.get(measured, 0) + amount
-        self.wakes = self.wakes or other.wakes
 
     def flush(self) -> None:
         """Write what was collected."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from packhorse.event import Event
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
-from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.rows import event_of, to_json
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import event_of, to_json
 
 _EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
 _CONDITIONS = {
@@ -28,27 +28,27 @@ class Records(Keeper):
         # Said so that the index over events without a job, which are few, can serve.
         if where.job_id is None and where.subject not in (None, "job"):
             conditions.append("job_id IS NULL")
-        sql = f"SELECT {_EVENT_COLUMNS} FROM packhorse_event"
+        sql = f"SELECT {_EVENT_COLUMNS} FROM {self._dialect.prefix}event"
         if conditions:
             sql += f" WHERE {' AND '.join(conditions)}"
         sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
         values: list[Any] = [str(value) if isinstance(value, str) else value for value in asked.values()]
-        return [event_of(row) for row in self._db.read("events", sql, [*values, limit])]
+        return [event_of(row) for row in self._db.read("events", self._dialect.say(sql), [*values, limit])]
 
     def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
-        rows = self._db.read("log_lines", SQL["log_of"], (job_id, after, limit))
+        rows = self._db.read("log_lines", self._sql["log_of"], (job_id, after, limit))
         return [LogLine(message, LogKind(kind), *rest) for message, kind, *rest in rows]
 
     def failures(self, *, limit: int = 50) -> list[FailureGroup]:
-        return [FailureGroup(*row) for row in self._db.read("failures", SQL["latest_failures"], (limit,))]
+        return [FailureGroup(*row) for row in self._db.read("failures", self._sql["latest_failures"], (limit,))]
 
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
         width, start = span.level.width, span.level.start_of(self.now() - span.length)
         points: dict[tuple[int, str, str], dict[str, int]] = {}
         asked = (width, to_json(span.levels), start, queue, task)
-        for at, its_queue, its_task, counted, amount in self._db.read("series", SQL["series"], asked):
+        for at, its_queue, its_task, counted, amount in self._db.read("series", self._sql["series"], asked):
             points.setdefault((at, its_queue, its_task), {})[counted] = amount
         return [Point(*key, values) for key, values in points.items()]
 
     def totals(self) -> dict[str, int]:
-        return dict(self._db.read("totals", SQL["totals"]))
+        return dict(self._db.read("totals", self._sql["totals"]))

@@ -10,9 +10,9 @@ from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, Job
 from packhorse.series import LEVELS
 from packhorse.storage.records import Pruned, Rescued, Retention
-from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.rows import job_of, to_json
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.transaction import Transaction
 
 
 class Upkeep(Keeper):
@@ -20,7 +20,7 @@ class Upkeep(Keeper):
         return self._db.write("promote", lambda tx: self._promote(tx, limit))
 
     def next_due(self) -> int | None:
-        ((due_at,),) = self._db.read("next_due", SQL["next_due"])
+        ((due_at,),) = self._db.read("next_due", self._sql["next_due"])
         return None if due_at is None else max(0, due_at - self.now())
 
     def expire(self, *, limit: int = 500) -> int:
@@ -36,9 +36,9 @@ class Upkeep(Keeper):
         def work(tx: Transaction) -> list[Rescued]:
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
             alive = (min(silent_since, tx.now - lease), tx.now + 2 * lease)
-            lost = [job_of(row) for row in tx.execute(SQL["lost_jobs"], (*alive, limit)).fetchall()]
+            lost = [job_of(row) for row in tx.execute(self._sql["lost_jobs"], (*alive, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, (), recovered)
-            self._strike_off(tx, tx.execute(SQL["silent_workers"], alive).fetchall(), why)
+            self._strike_off(tx, tx.execute(self._sql["silent_workers"], alive).fetchall(), why)
             return taken
 
         return self._db.write("rescue", work)
@@ -47,9 +47,9 @@ class Upkeep(Keeper):
         self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
     ) -> list[Rescued]:
         def work(tx: Transaction) -> list[Rescued]:
-            lost = [job_of(row) for row in tx.execute(SQL["jobs_of_owner"], (owner, limit)).fetchall()]
+            lost = [job_of(row) for row in tx.execute(self._sql["jobs_of_owner"], (owner, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, ran, recovered)
-            self._strike_off(tx, tx.execute(SQL["idle_worker"], (owner,)).fetchall(), why)
+            self._strike_off(tx, tx.execute(self._sql["idle_worker"], (owner,)).fetchall(), why)
             return taken
 
         return self._db.write("rescue_owner", work)
@@ -66,7 +66,7 @@ class Upkeep(Keeper):
     def _strike_off(self, tx: Transaction, workers: Sequence[tuple[str, str]], why: str) -> None:
         """Only workers that hold nothing any more: a worker's record is what its jobs are found by."""
         for owner, subject in workers:
-            tx.execute(SQL["delete_worker"], (owner,))
+            tx.execute(self._sql["delete_worker"], (owner,))
             self._record_about(tx, Subject(subject), Kind.DIED, owner=owner, why=why)
 
     # --- prune ----------------------------------------------------------------------------------------------------
@@ -81,10 +81,10 @@ class Upkeep(Keeper):
         return self._db.write("prune", work)
 
     def _prune_clients(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
-        silent = tx.execute(SQL["silent_clients"], (before, limit + 1)).fetchall()
+        silent = tx.execute(self._sql["silent_clients"], (before, limit + 1)).fetchall()
         for (client_id,) in silent[:limit]:
-            tx.execute(SQL["delete_client"], (client_id,))
-            tx.execute(SQL["delete_subscriptions"], (client_id,))
+            tx.execute(self._sql["delete_client"], (client_id,))
+            tx.execute(self._sql["delete_subscriptions"], (client_id,))
             self._record_about(tx, Subject.CLIENT, Kind.TIMED_OUT, owner=client_id)
         return len(silent[:limit]), len(silent) > limit
 
@@ -92,26 +92,26 @@ class Upkeep(Keeper):
         old: list[Job] = []
         for state in sorted(FINAL):
             asked = (state.value, tx.now - keep.of(state), tx.now, limit + 1)
-            old += [job_of(row) for row in tx.execute(SQL["prunable_jobs"], asked).fetchall()]
+            old += [job_of(row) for row in tx.execute(self._sql["prunable_jobs"], asked).fetchall()]
         old.sort(key=lambda job: (job.finished_at, job.seq))
         self._remove(tx, old[:limit], "retention")
         return len(old[:limit]), len(old) > limit
 
     def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
-        tx.execute(SQL["delete_ticks"], (limit, before))
-        tx.execute(SQL["delete_failures"], (before,))
-        oldest = tx.execute(SQL["oldest_event"]).fetchone()
+        tx.execute(self._sql["delete_ticks"], (limit, before))
+        tx.execute(self._sql["delete_failures"], (before,))
+        oldest = tx.execute(self._sql["oldest_event"]).fetchone()
         if oldest is None or oldest[0] > before:
             return 0, False
-        past = [row[0] for row in tx.execute(SQL["old_events"], (limit + 1, before)).fetchall()]
-        tx.execute(SQL["delete_events"], (to_json(past[:limit]),))
+        past = [row[0] for row in tx.execute(self._sql["old_events"], (limit + 1, before)).fetchall()]
+        tx.execute(self._sql["delete_events"], (to_json(past[:limit]),))
         return len(past[:limit]), len(past) > limit
 
     def roll_up(self) -> None:
-        def work(tx: Transaction) -> None:
-            for level, coarser in itertools.pairwise(LEVELS):
-                last = tx.now - level.keep - level.width
-                tx.execute(SQL["fold_measures"], (coarser.name, coarser.width, level.name, last))
-                tx.execute(SQL["drop_folded_measures"], (level.name, last))
+        self._db.write("roll_up", self._roll_up)
 
-        self._db.write("roll_up", work)
+    def _roll_up(self, tx: Transaction) -> None:
+        for level, coarser in itertools.pairwise(LEVELS):
+            last = tx.now - level.keep - level.width
+            tx.execute(self._sql["fold_measures"], (coarser.name, coarser.width, level.name, last))
+            tx.execute(self._sql["drop_folded_measures"], (level.name, last))
