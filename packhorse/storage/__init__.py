@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from urllib.parse import urlsplit
 
 from packhorse import clock
@@ -40,10 +41,18 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
         from packhorse.storage.sqlite import SQLite
 
         return SQLite.from_url(url, now=now)
+    if scheme in ("postgresql", "postgres") and _is_installed("psycopg"):
+        from packhorse.storage.postgres import Postgres
+
+        return Postgres.from_url(url, now=now)
     if scheme in _EXTRAS:
         extra = _EXTRAS[scheme]
         raise MissingDriver(f"no driver for {scheme}:// is installed", hint=f"pip install 'packhorse[{extra}]'")
     raise BadURL(
         f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
-        hint="use sqlite:// or memory://",
+        hint="use sqlite://, postgresql:// or memory://",
     )
+
+
+def _is_installed(driver: str) -> bool:
+    return importlib.util.find_spec(driver) is not None

@@ -1,6 +1,6 @@
 """The storages on which the conformance suite runs, each fresh for every test, and the clock that they are handed.
 
-`PACKHORSE_TEST_STORAGES=memory,sqlite` chooses among them. To add a storage, write a function that answers the URL of
+`PACKHORSE_TEST_STORAGES=memory,sqlite,postgres` chooses among them. To add a storage, write a function that answers the URL of
 an empty one, and give it a line in `ADDRESSES`.
 """
 
@@ -15,6 +15,7 @@ import pytest
 from packhorse.clock import TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+from tests.servers import new_schema_url
 
 
 def memory_address(directory: Path) -> str:
@@ -25,14 +26,19 @@ def sqlite_address(directory: Path) -> str:
     return f"sqlite:///{directory / 'jobs.db'}"
 
 
+def postgres_address(directory: Path) -> str:
+    return new_schema_url()
+
+
 ADDRESSES: dict[str, Callable[[Path], str]] = {
     "memory": memory_address,
     "sqlite": sqlite_address,
+    "postgres": postgres_address,
 }
 
 
 def chosen_storages() -> list[str]:
-    names = [name.strip() for name in os.environ.get("PACKHORSE_TEST_STORAGES", "memory,sqlite").split(",")]
+    names = [name.strip() for name in os.environ.get("PACKHORSE_TEST_STORAGES", "memory,sqlite,postgres").split(",")]
     unknown = [name for name in names if name not in ADDRESSES]
     if unknown:
         raise pytest.UsageError(

@@ -1,0 +1,50 @@
+"""Jobs into PostgreSQL: one statement for plain ones, however many. What becomes of unique ones, and all that is read,
+is in `sql/in_and_out.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from packhorse.job import NewJob
+from packhorse.storage.postgres.keeper import PostgresKeeper
+from packhorse.storage.postgres.transaction import Transaction
+from packhorse.storage.records import Enqueued, Placement
+from packhorse.storage.sql import in_and_out
+from packhorse.storage.sql.rows import to_json
+
+
+class InAndOut(PostgresKeeper, in_and_out.InAndOut):
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        if not jobs:
+            return []
+        if any(new.unique or new.subscriber for new in jobs) or not self._are_known(jobs):
+            return super().enqueue(jobs)
+        rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment()))
+        self._counting(2)
+        return _placements(jobs, rows)
+
+    def _are_known(self, jobs: Sequence[NewJob]) -> bool:
+        now = time.monotonic()
+        return all(self._known.get((new.task, new.queue), 0.0) >= now for new in jobs)
+
+    def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        self._know(tx, sorted({(new.task, new.queue) for new in jobs}))
+        if not any(new.unique or new.subscriber for new in jobs):
+            return self._insert(tx, jobs)
+        self._lock_keys(tx, {new.unique.key for new in jobs if new.unique})
+        return [self._enqueue_one(tx, new) for new in jobs]
+
+    def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return _placements(jobs, tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now)).fetchall())
+
+
+def _placements(jobs: Sequence[NewJob], rows: Sequence[tuple[str]]) -> list[Enqueued]:
+    if len(rows) == len(jobs):
+        return [Enqueued(new.id) for new in jobs]
+    added = {row[0] for row in rows}
+    answers = []
+    for new in jobs:
+        answers.append(Enqueued(new.id, Placement.ADDED if new.id in added else Placement.KEPT))
+        added.discard(new.id)  # the same id once more in one batch
+    return answers
