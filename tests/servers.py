@@ -1,5 +1,5 @@
-"""Private database servers for the tests: started on first use from the programs on this machine, on loopback and a free
-port, with their data in a directory of their own, and ended with the test run.
+"""Private database servers for the tests: started on first use from the programs on this machine, on loopback and a
+free port, with their data in a directory of their own, and ended with the test run.
 
 Root may not run PostgreSQL, so root runs it as the user `postgres`, whom Debian's package makes.
 """

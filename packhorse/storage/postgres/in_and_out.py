@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import itemgetter
 
 from packhorse.job import NewJob
 from packhorse.storage.postgres.keeper import PostgresKeeper
@@ -29,7 +30,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return all(self._known.get((new.task, new.queue), 0.0) >= now for new in jobs)
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        self._know(tx, sorted({(new.task, new.queue) for new in jobs}))
+        # In the order of their names, as everybody writes them; a task's first queue stays its first.
+        self._know(tx, sorted(dict.fromkeys((new.task, new.queue) for new in jobs), key=itemgetter(0)))
         if not any(new.unique or new.subscriber for new in jobs):
             return self._insert(tx, jobs)
         self._lock_keys(tx, {new.unique.key for new in jobs if new.unique})

@@ -66,7 +66,9 @@ class Working(PostgresKeeper, working.Working):
         """Jobs, and whether somebody must see first to those that are due or have expired."""
         taken: list[Job] = []
         for _ in range(_SOME_TRIES):  # others may be quicker at what was seen in line
-            lines = self._lines(link, queues, limit - len(taken))
+            lines = self._lines(link, owner, queues, limit - len(taken), anyway)
+            if lines is None:
+                return taken, True
             rows = link.execute(self._sql["take"], self._asked(owner, lines, limit, anyway)).fetchall()
             batch, is_late = self._taken(owner, queues, rows)
             taken += batch
@@ -78,12 +80,18 @@ class Working(PostgresKeeper, working.Working):
     def _asked(self, owner: str, lines: Sequence[_Line], limit: int, anyway: bool) -> tuple[Any, ...]:
         return owner, self._moment(), to_json(lines), limit, anyway
 
-    def _lines(self, link: Link, queues: Mapping[str, int], limit: int) -> list[_Line]:
-        """What to take from where. A lone queue needs no turns: its jobs go by rank and age."""
+    def _lines(
+        self, link: Link, owner: str, queues: Mapping[str, int], limit: int, anyway: bool = False
+    ) -> list[_Line] | None:
+        """What to take from where; None: time must be seen to first. A lone queue needs no turns."""
         if len(queues) == 1:
             return self._lone_line(queues, limit)
-        rows = link.execute(self._sql["lines"], (to_json(sorted(queues)), limit)).fetchall()
-        return self._shares(rows, queues, limit)
+        asked = (to_json(sorted(queues)), limit, owner, self._moment(), anyway)
+        rows = link.execute(self._sql["lines"], asked).fetchall()
+        is_known, is_late = rows[0][:2]
+        if not is_known:
+            raise WorkerNotFound(owner)
+        return None if is_late else self._shares([row[2:] for row in rows if row[2] is not None], queues, limit)
 
     def _lone_line(self, queues: Mapping[str, int], limit: int) -> list[_Line]:
         return [_Line(queue, RANKS[0], RANKS[-1], limit) for queue in queues]
@@ -168,10 +176,9 @@ class Working(PostgresKeeper, working.Working):
     ) -> tuple[list[Any], tuple[list[Job], bool]]:
         """One round trip for a lone queue; two when turns have to be shared out in between."""
         told = (_told(outcomes), self._moment(), owner)
-        if len(queues) == 1:
-            lines = self._lone_line(queues, limit)
-        else:
-            lines = self._lines(link, queues, limit)
+        lines = self._lines(link, owner, queues, limit)
+        if lines is None:
+            return link.execute(self._sql["complete"], told).fetchall(), ([], True)
         with link.pipeline() as pipeline:  # one transaction, committed when all has been sent
             completed = pipeline.execute(self._sql["complete"], told)
             taken = pipeline.execute(self._sql["take"], self._asked(owner, lines, limit, anyway=False))

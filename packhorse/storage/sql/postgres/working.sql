@@ -1,7 +1,17 @@
 -- name: lines
 -- The ranks in which each of these queues has jobs in line, and how many, up to a limit: a hop from rank to rank along
--- the index, never over the jobs. Paused queues show only their forced jobs.
-WITH RECURSIVE line (queue, rank) AS (
+-- the index, never over the jobs. Paused queues show only their forced jobs. The first two columns, which stand alone
+-- when there is no line, tell whether the worker is known, and whether jobs are due or have expired.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now),
+gate AS MATERIALIZED (
+    SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3) AS is_known,
+           NOT $5::boolean AND (
+               EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE due_at <= now)
+               OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
+           ) AS is_late
+    FROM clock
+),
+line (queue, rank) AS (
     SELECT name.queue, (
         SELECT job.rank FROM {schema}.packhorse_job AS job
         WHERE job.state = 'queued' AND job.queue = name.queue ORDER BY job.rank LIMIT 1
@@ -13,18 +23,20 @@ WITH RECURSIVE line (queue, rank) AS (
         WHERE job.state = 'queued' AND job.queue = line.queue AND job.rank > line.rank ORDER BY job.rank LIMIT 1
     )
     FROM line WHERE line.rank IS NOT NULL
+),
+open AS MATERIALIZED (
+    SELECT line.rank, line.queue, (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {schema}.packhorse_job AS job
+            WHERE job.state = 'queued' AND job.queue = line.queue AND job.rank = line.rank LIMIT $2
+        ) AS job
+    ) AS length
+    FROM line
+    WHERE line.rank IS NOT NULL AND (line.rank = 1 OR NOT EXISTS (
+        SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
+    ))
 )
-SELECT line.rank, line.queue, (
-    SELECT count(*) FROM (
-        SELECT 1 FROM {schema}.packhorse_job AS job
-        WHERE job.state = 'queued' AND job.queue = line.queue AND job.rank = line.rank LIMIT $2
-    ) AS job
-)
-FROM line
-WHERE line.rank IS NOT NULL AND (line.rank = 1 OR NOT EXISTS (
-    SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
-))
-ORDER BY line.rank, line.queue
+SELECT gate.is_known, gate.is_late, open.* FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 
 -- name: take
 -- Reserve from lines, each a queue, a lowest and a highest rank, and a share. Takes nothing when the worker is unknown,
