@@ -14,15 +14,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each is run; the median counts (default 5)")
     parser.add_argument("--no-race", action="store_true", help="leave out the race against Huey")
+    parser.add_argument("--no-postgres", action="store_true", help="leave out PostgreSQL")
     options = parser.parse_args()
     rounds = options.rounds
     print(f"SQLite {sqlite3.sqlite_version}, Python {sys.version.split()[0]}, medians of {rounds}, durable commits\n")
     table = results(rounds)
     _show(table)
+    if not options.no_postgres:
+        table += _on_postgres(rounds)
     is_reached = all(result.is_reached for result in table)
     if not options.no_race:
         is_reached = _show_race(race(max(1, rounds // 2))) and is_reached
     return 0 if is_reached else 1
+
+
+def _on_postgres(rounds: int) -> list[Result]:
+    """The same on a server of our own, with its default settings, on the disk."""
+    from bench import postgres
+    from tests.servers import PostgresServer
+
+    server = PostgresServer(on_disk=True).start()
+    print("\nPostgreSQL\n")
+    table = postgres.results(server.url, rounds)
+    _show(table)
+    server.end()
+    return table
 
 
 def _show(table: list[Result]) -> None:

@@ -23,15 +23,16 @@ import psycopg
 import pytest
 
 _PLACES = ["/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql*/bin"]
-_RAM = Path("/dev/shm")  # there, waiting for the disk costs nothing
+_RAM = Path("/dev/shm")
 _numbers = itertools.count(1)
 
 
 class PostgresServer:
-    """A server of our own. `settings` are as in postgresql.conf."""
+    """A server of our own. `settings` are as in postgresql.conf. Its data are in memory where there is room, so that
+    waiting for the disk costs nothing; `on_disk` says otherwise."""
 
-    def __init__(self, *settings: str) -> None:
-        has_room = _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
+    def __init__(self, *settings: str, on_disk: bool = False) -> None:
+        has_room = not on_disk and _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
         self.directory = Path(tempfile.mkdtemp(prefix="packhorse-postgres-", dir=_RAM if has_room else None))
         self.port = _free_port()
         self._settings = settings

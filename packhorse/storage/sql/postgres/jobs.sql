@@ -10,11 +10,13 @@ SELECT unique_key FROM {schema}.packhorse_job
 WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) AND unique_key IS NOT NULL
 
 -- name: enqueue
--- New jobs from a JSON list, with their events and what is counted; ids that are stored already are left out of the
--- answer. Wakes one sleeper that serves one of their queues.
+-- New jobs from a JSON list, each without what is as by default; with their events and what is counted. Ids
+-- that are stored already are left out of the answer. Wakes one sleeper that serves one of their queues.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 wanted AS MATERIALIZED (
-    SELECT wish.*, clock.now, coalesce(wish.due_at, clock.now + wish.delay) > clock.now AS waits
+    SELECT wish.*, coalesce(wish.priority, 1) AS rated, clock.now,
+           coalesce(wish.due_at, clock.now + coalesce(wish.delay, 0)) AS due,
+           coalesce(wish.due_at, clock.now + coalesce(wish.delay, 0)) > clock.now AS waits
     FROM clock, ROWS FROM (json_to_recordset($1::json) AS (
         id text, task text, queue text, args text, priority smallint, delay bigint, due_at bigint,
         max_attempts integer, max_halts integer, timeout bigint, idle_timeout bigint, expires bigint,
@@ -31,11 +33,12 @@ stored AS (
         max_attempts, max_halts, timeout, idle_timeout, expires, total_timeout, expire_at, unique_key, persistent,
         created_by, schedule, backoff, meta
     )
-    SELECT id, task, queue, args, CASE WHEN waits THEN 'scheduled' ELSE 'queued' END, priority, 13 - priority, now, now,
-           CASE WHEN waits THEN coalesce(due_at, now + delay) END, CASE WHEN NOT waits THEN now END,
-           CASE WHEN NOT waits THEN now END, max_attempts, max_halts, timeout, idle_timeout, expires, total_timeout,
-           CASE WHEN NOT waits THEN now + least(expires, total_timeout) END, "unique" ->> 'key', persistent::integer,
-           created_by, schedule, backoff, meta
+    SELECT id, task, queue, coalesce(args, '{}'), CASE WHEN waits THEN 'scheduled' ELSE 'queued' END,
+           rated, 13 - rated, now, now,
+           CASE WHEN waits THEN due END, CASE WHEN NOT waits THEN now END, CASE WHEN NOT waits THEN now END,
+           coalesce(max_attempts, 4), coalesce(max_halts, 3), timeout, idle_timeout, expires, total_timeout,
+           CASE WHEN NOT waits THEN now + least(expires, total_timeout) END, "unique" ->> 'key',
+           coalesce(persistent, false)::integer, created_by, schedule, backoff, meta
     FROM wanted ORDER BY place
     ON CONFLICT (id) DO NOTHING
     RETURNING id, seq, queue, task, state, due_at, created_at
