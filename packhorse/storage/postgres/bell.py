@@ -15,24 +15,28 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from packhorse import clock
 from packhorse.errors import StorageError
+from packhorse.storage.postgres.link import Pg, is_alive
+from packhorse.storage.postgres.trouble import translate
 from packhorse.storage.sql.rows import to_json
 
 if TYPE_CHECKING:
     from packhorse.storage.postgres.database import Database
 
 _POLL = 0.5
+_NAP = 0.02
+"""Seconds that are too short for lying down."""
 
 
 class _Ear:
     """A connection that listens on a channel of its own."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def __init__(self, connection: Pg) -> None:
         self.connection = connection
         self.channel = f"packhorse_{secrets.token_hex(8)}"
         connection.execute(f"LISTEN {self.channel}")
@@ -95,6 +99,8 @@ class Bell:
         try:
             if was_interrupted:
                 return True
+            if timeout <= _NAP:
+                return bool(select.select([sleeper], [], [], max(0.0, timeout))[0])
             if self._db.options.pgbouncer:
                 return self._look_now_and_then(sleeper, timeout)
             return self._listen(sleeper, timeout)
@@ -111,17 +117,14 @@ class Bell:
             ear.forget_old()
             lasts = round(max(0.0, timeout) * clock.SECOND)
             queues = to_json(self._queues)
-            self._db.run("wait", self._sql["lie_down"], (ear.channel, queues, lasts, self._moment()))
-            # Only now that the bell can reach us: did something come in before we lay down?
-            if self._has_work(queues):
+            asked = (ear.channel, queues, lasts, self._moment())
+            if self._db.run("wait", self._sql["lie_down"], asked)[0][0]:
                 self._db.run("wait", self._sql["get_up"], (ear.channel,))
                 woken = True
             else:
                 woken = self._sleep(ear, sleeper, timeout)
         except psycopg.Error as error:
             ear.connection.close()
-            from packhorse.storage.postgres.database import translate
-
             raise translate(error, self._db.address) from error
         except BaseException:
             ear.connection.close()
@@ -159,10 +162,10 @@ class Bell:
     def _take_ear(self) -> _Ear:
         with self._lock:
             ear = self._ears.pop() if self._ears else None
-        if ear is not None and not ear.connection.closed:
-            return ear
-        from packhorse.storage.postgres.database import translate
-
+        if ear is not None:
+            if is_alive(ear.connection):
+                return ear
+            ear.connection.close()
         try:
             return _Ear(self._db.connect())
         except psycopg.Error as error:

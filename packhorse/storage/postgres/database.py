@@ -16,10 +16,11 @@ import psycopg
 from psycopg import errors
 
 from packhorse import clock
-from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.errors import StorageUnavailable
 from packhorse.storage.meter import Meter
-from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.link import Link, is_alive
 from packhorse.storage.postgres.transaction import Transaction
+from packhorse.storage.postgres.trouble import may_pass, translate
 from packhorse.storage.sql.dialect import Dialect
 
 R = TypeVar("R")
@@ -171,7 +172,7 @@ class Database:
             if link is None:
                 return self._open()
             # A call just before proves that it lives; else it is asked, which costs less than finding out in a call.
-            if time.monotonic() - link.used_at < 0.05 or link.is_alive:
+            if time.monotonic() - link.used_at < 0.05 or is_alive(link.connection):
                 return link
             self._drop(link)
 
@@ -216,7 +217,7 @@ class Database:
                 self._has_answered = True
                 return link
             except psycopg.OperationalError as error:
-                is_passing = self._has_answered or _is_passing(error)
+                is_passing = self._has_answered or may_pass(error)
                 if not is_passing or time.monotonic() + pause > deadline:
                     raise
                 time.sleep(random.uniform(0.5, 1.5) * pause)
@@ -259,39 +260,3 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _is_passing(error: psycopg.OperationalError) -> bool:
-    """Will the server perhaps take a connection in a moment? At the start of a connection libpq tells only words."""
-    words = str(error)
-    return any(
-        one in words for one in ("too many clients", "remaining connection slots", "starting up", "shutting down")
-    )
-
-
-def translate(error: Exception, address: str) -> StorageError | BadValue:
-    """The server's error as one of ours, with what to do about it."""
-    place = f"the database {without_password(address)}"
-    text = " ".join(str(error).split())
-    if isinstance(error, psycopg.DataError | OverflowError | UnicodeEncodeError | psycopg.ProgrammingError):
-        if isinstance(error, errors.InsufficientPrivilege):
-            return StorageReadOnly(f"not allowed in {place}", why=text, hint="grant the rights on the schema")
-        if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
-            return StorageUnavailable(f"{place} has lost its tables", why=text, hint="packhorse migrate")
-        return BadValue("a value cannot be stored or looked for", why=text)
-    if isinstance(error, errors.DiskFull | errors.OutOfMemory):
-        return StorageFull(f"no room in {place}", why=text, hint="free some disk space; nothing was half-written")
-    if isinstance(error, errors.ReadOnlySqlTransaction):
-        return StorageReadOnly(f"{place} takes no writes", why=text, hint="is it a standby? use the primary's address")
-    if isinstance(error, psycopg.IntegrityError):
-        return StorageError(f"{place} refused a value", why=text, hint="nothing was written; check what was passed in")
-    if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled):
-        return StorageUnavailable(f"{place} is held up", why=text, hint="find who holds its locks: pg_stat_activity")
-    return StorageUnavailable(f"{place} does not answer as it should", why=text)
-
-
-def without_password(address: str) -> str:
-    """The address as it may be shown."""
-    head, separator, tail = address.partition("://")
-    user, at, host = tail.rpartition("@")
-    return f"{head}{separator}{user.partition(':')[0]}{at}{host.partition('?')[0]}"

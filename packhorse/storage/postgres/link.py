@@ -18,6 +18,21 @@ from packhorse.storage.sql.transaction import Cursor
 Pg = psycopg.Connection[tuple[Any, ...]]
 
 
+def is_alive(connection: Pg) -> bool:
+    """Has the server not hung up? On a connection that nobody uses it says so, or it says nothing."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    if not poll.poll(0):
+        return True
+    try:
+        connection.pgconn.consume_input()  # a notice, perhaps; or the end
+    except psycopg.OperationalError:
+        return False
+    return connection.pgconn.status is pq.ConnStatus.OK
+
+
 class Link:
     """A connection. Used by one thread at a time."""
 
@@ -63,21 +78,6 @@ class Link:
     def is_idle(self) -> bool:
         """Is it between two transactions, and whole?"""
         return not self.connection.closed and self.connection.info.transaction_status is pq.TransactionStatus.IDLE
-
-    @property
-    def is_alive(self) -> bool:
-        """Has the server not hung up? It says so, or says nothing, on a connection that nobody uses."""
-        if self.connection.closed:
-            return False
-        readable = select.poll()
-        readable.register(self.connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-        if not readable.poll(0):
-            return True
-        try:
-            self.connection.pgconn.consume_input()  # a notice, perhaps; or the end
-        except psycopg.OperationalError:
-            return False
-        return not self.connection.closed and self.connection.pgconn.status is pq.ConnStatus.OK
 
     def close(self) -> None:
         with suppress(psycopg.Error):

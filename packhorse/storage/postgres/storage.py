@@ -10,10 +10,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue, StorageError
 from packhorse.storage.postgres.bell import Bell
-from packhorse.storage.postgres.database import Database, Options, without_password
+from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
 from packhorse.storage.postgres.schema import SCHEMA, prepare
 from packhorse.storage.postgres.statements import dialect_for, statements_for
+from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working

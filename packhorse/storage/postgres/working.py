@@ -67,8 +67,8 @@ class Working(PostgresKeeper, working.Working):
         taken: list[Job] = []
         for _ in range(_SOME_TRIES):  # others may be quicker at what was seen in line
             lines = self._lines(link, owner, queues, limit - len(taken), anyway)
-            if lines is None:
-                return taken, True
+            if not lines:
+                return taken, lines is None
             rows = link.execute(self._sql["take"], self._asked(owner, lines, limit, anyway)).fetchall()
             batch, is_late = self._taken(owner, queues, rows)
             taken += batch

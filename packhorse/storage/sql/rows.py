@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import Job, Reason, State
 
@@ -80,7 +81,10 @@ def event_of(row: Row) -> Event:
 
 
 def to_json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:  # half a character
+        raise BadValue("a value cannot be stored or looked for", why=str(error)) from error
 
 
 def from_json(text: str) -> Any:

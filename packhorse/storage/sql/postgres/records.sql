@@ -42,9 +42,24 @@ INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[])
 
 -- name: lie_down
-INSERT INTO {schema}.packhorse_sleeper (channel, queues, until)
-VALUES ($1, ARRAY(SELECT json_array_elements_text($2::json)), coalesce($4::bigint, {schema}.packhorse_now()) + $3)
-ON CONFLICT (channel) DO UPDATE SET queues = excluded.queues, until = excluded.until
+-- Where to ring, for so long; and whether a job is in line already. One that comes in at this very moment is missed, and
+-- found by the next look.
+WITH sleeper AS (
+    INSERT INTO {schema}.packhorse_sleeper (channel, queues, until)
+    VALUES ($1, ARRAY(SELECT json_array_elements_text($2::json)), coalesce($4::bigint, {schema}.packhorse_now()) + $3)
+    ON CONFLICT (channel) DO UPDATE SET queues = excluded.queues, until = excluded.until
+)
+SELECT EXISTS (
+    SELECT 1 FROM json_array_elements_text($2::json) AS name (queue)
+    WHERE (
+        SELECT true FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
+        AND (job.rank = 1 OR NOT EXISTS (
+            SELECT 1 FROM {schema}.packhorse_queue AS queue
+            WHERE queue.name = name.queue AND queue.paused_at IS NOT NULL
+        ))
+        ORDER BY job.rank LIMIT 1
+    )
+)
 
 -- name: get_up
 DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
@@ -53,12 +68,13 @@ DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
 -- Whether a job is in line for these queues.
 SELECT EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS name (queue)
-    WHERE EXISTS (
-        SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
+    WHERE (
+        SELECT true FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
         AND (job.rank = 1 OR NOT EXISTS (
             SELECT 1 FROM {schema}.packhorse_queue AS queue
-            WHERE queue.name = job.queue AND queue.paused_at IS NOT NULL
+            WHERE queue.name = name.queue AND queue.paused_at IS NOT NULL
         ))
+        ORDER BY job.rank LIMIT 1
     )
 )
 

@@ -13,7 +13,7 @@ SELECT {job} FROM {schema}.packhorse_job
 WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(
     SELECT id FROM {schema}.packhorse_worker WHERE beat_at BETWEEN $1 AND $2
 ))
-ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
+ORDER BY seq + 0 LIMIT $3 FOR UPDATE SKIP LOCKED -- the sum keeps the server from walking over all jobs in order
 
 -- name: silent_workers
 SELECT id, subject FROM {schema}.packhorse_worker AS worker

@@ -190,8 +190,9 @@ WITH RECURSIVE line (queue) AS (
     FROM line WHERE line.queue IS NOT NULL
 )
 SELECT queue FROM line
-WHERE queue IS NOT NULL AND EXISTS (
-    SELECT 1 FROM {schema}.packhorse_job AS job WHERE state = 'queued' AND job.queue = line.queue AND rank = $1
+WHERE queue IS NOT NULL AND ( -- not EXISTS, which the server may turn into a join over all jobs of the rank
+    SELECT true FROM {schema}.packhorse_job AS job
+    WHERE state = 'queued' AND job.queue = line.queue AND rank = $1 LIMIT 1
 )
 LIMIT $3
 

@@ -1,0 +1,177 @@
+"""Addresses, health, values that PostgreSQL cannot take, the server's clock, and forked children."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.errors import BadURL, BadValue, StorageError, StorageUnavailable
+from packhorse.job import COMPLETED
+from packhorse.outcome import Completed
+from packhorse.storage import open_storage
+from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres.database import Options
+from packhorse.storage.postgres.trouble import without_password
+from packhorse.storage.postgres.upkeep import FOLD_AFTER
+from packhorse.storage.records import Filter
+from tests.children import forked, in_child
+from tests.servers import shared_postgres
+from tests.storage.builders import add, find_all, ids, join, new_job, new_jobs, recount, stored, tallies
+
+Bystander = psycopg.Connection[tuple[object, ...]]
+
+
+def test_options_are_read_from_the_address() -> None:
+    storage = Postgres.from_url(
+        "postgres://ann:secret@db:5433/shop?schema=jobs&pgbouncer=1&connections=3&patience=2s&sslmode=require"
+    )
+
+    assert storage.options == Options("jobs", True, 3, 2.0)
+    assert storage._db.address == "postgresql://ann:secret@db:5433/shop?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    "query", ["schema=", f"schema={'x' * 64}", "connections=0", "connections=many", "patience=soon"]
+)
+def test_an_option_that_makes_no_sense_is_refused(query: str) -> None:
+    with pytest.raises(BadURL):
+        open_storage(f"postgresql://localhost/shop?{query}")
+
+
+def test_a_password_is_never_shown() -> None:
+    assert without_password("postgresql://ann:s@cret@db/shop?sslmode=require") == "postgresql://ann@db/shop"
+
+
+def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    storage = Postgres.from_url("postgresql://ann:secret@127.0.0.1:1/shop")
+    began_at = time.monotonic()
+
+    with pytest.raises(StorageUnavailable) as caught:
+        storage.tallies()
+
+    assert time.monotonic() - began_at < 5
+    assert "secret" not in str(caught.value)
+
+
+def test_two_schemas_do_not_know_each_other(storage: Postgres) -> None:
+    other = Postgres.from_url(f'{shared_postgres().url}?schema=An odd "name"')
+    add(storage, "here")
+
+    assert other.get("here") is None
+    other.close()
+
+
+@pytest.mark.parametrize("text", ["nothing\0here", "\ud800"])
+def test_text_that_the_server_cannot_take_is_refused(storage: Postgres, text: str) -> None:
+    add(storage, "known")
+
+    for call in (lambda: storage.get(text), lambda: storage.enqueue([new_job(args=text)])):
+        with pytest.raises(BadValue):
+            call()
+
+    assert ids(find_all(storage)) == ["known"]
+
+
+def test_time_is_the_servers(storage: Postgres, bystander: Bystander) -> None:
+    ((now,),) = bystander.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchall()
+    job = add(storage)
+
+    assert isinstance(now, int)
+    assert 0 <= job.created_at - now < 10 * SECOND
+    assert 0 <= storage.now() - job.created_at < 10 * SECOND
+
+
+def test_health_tells_of_a_transaction_that_stays_open(
+    storage: Postgres, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.storage.postgres.storage._LONG_TRANSACTION", -1)
+    bystander.execute("BEGIN")
+
+    health = storage.health()
+
+    assert health.kind == "postgresql"
+    assert health.version.startswith("1")
+    assert health.size is not None
+    assert health.size > 0
+    assert any("a transaction has been open" in problem for problem in health.problems)
+    bystander.execute("ROLLBACK")
+
+
+def test_what_was_counted_is_folded_and_stays_right(storage: Postgres, schema: str, bystander: Bystander) -> None:
+    join(storage)
+    for _ in range(FOLD_AFTER // 2):
+        storage.enqueue([new_job()])
+    while jobs := storage.reserve("ann", {"mail": 1}, 100):
+        storage.finish([Completed(job.token) for job in jobs])
+
+    ((unfolded,),) = bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall()
+    assert isinstance(unfolded, int)
+    assert unfolded < FOLD_AFTER
+    assert tallies(storage) == recount(storage)
+    storage.roll_up()
+    assert bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall() == [(0,)]
+    assert tallies(storage) == recount(storage)
+    assert storage.totals()["completed"] == FOLD_AFTER // 2
+
+
+def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url: str, bystander: Bystander) -> None:
+    pooled = Postgres.from_url(f"{url}&pgbouncer=1&connections=1")
+    join(pooled)
+    for _ in range(10):
+        pooled.enqueue(new_jobs(2))
+        jobs = pooled.reserve("ann", {"mail": 1}, 2)
+        pooled.finish([Completed(job.token) for job in jobs])
+
+    with pooled._db.lent() as link:
+        assert link.rows("SELECT name FROM pg_prepared_statements") == []
+        assert link.rows("SELECT pg_listening_channels()") == []
+    assert pooled.wait(0.1) is False
+    pooled.enqueue(new_jobs(1))
+    assert pooled.wait(10) is True
+    pooled.close()
+
+
+def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection_alone(storage: Postgres) -> None:
+    add(storage, "parent-1")
+
+    def work() -> list[str]:
+        storage.enqueue([new_job("child-1")])
+        taken = storage.reserve(join(storage), {"mail": 1}, 10)
+        storage.finish([Completed(job.token) for job in taken])
+        storage.close()
+        return ids(taken)
+
+    assert in_child(work) == ["parent-1", "child-1"]
+    assert stored(storage, "child-1").state is COMPLETED
+    assert storage._db.connections()[0] == 1
+
+
+def test_parent_and_children_write_at_the_same_time(storage: Postgres) -> None:
+    add(storage, "before")
+
+    def work(name: str) -> str:
+        for number in range(20):
+            storage.enqueue([new_job(f"{name}-{number}-{one}") for one in range(3)])
+            assert storage.find(Filter(), limit=1).jobs
+        return "done"
+
+    with (
+        forked(lambda parent: parent.say(work("ann"))) as ann,
+        forked(lambda parent: parent.say(work("bob"))) as bob,
+    ):
+        assert work("cas") == "done"
+        assert (ann.hear(), bob.hear()) == ("done", "done")
+
+    assert len(find_all(storage)) == 181
+    assert tallies(storage) == recount(storage)
+
+
+def test_a_schema_that_was_dropped_is_told(storage: Postgres, schema: str, bystander: Bystander) -> None:
+    add(storage)
+    bystander.execute(f"DROP SCHEMA {schema} CASCADE")
+
+    with pytest.raises(StorageError):
+        storage.tallies()
