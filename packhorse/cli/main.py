@@ -48,6 +48,7 @@ COMMANDS: dict[str, Entry] = {
     "delete": Entry("Steer", "steering:delete", "remove jobs with their log lines"),
     "pause": Entry("Steer", "steering:pause", "let no job of a queue begin"),
     "resume": Entry("Steer", "steering:resume", "undo a pause"),
+    "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
     "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
 }
 

@@ -37,6 +37,7 @@ from packhorse.storage.records import (
     Filter,
     Health,
     LogLine,
+    Migration,
     Page,
     Point,
     Pruned,
@@ -72,6 +73,15 @@ class Storage(ABC):
     @abstractmethod
     def health(self) -> Health:
         """How the storage is: latency, size, connections, contention, and what an operator should know."""
+
+    def pending_migrations(self) -> list[Migration]:
+        """What `migrate` would do, in order. Looks only; nothing is changed or made."""
+        return []
+
+    def migrate(self) -> list[str]:
+        """Bring the storage's tables up to date. Answers the names of the migrations that were applied. Safe from many
+        hosts at once; programs of the version before go on working meanwhile."""
+        return []
 
     # --- in and out -----------------------------------------------------------------------------------------------
 

@@ -165,6 +165,19 @@ class Database:
         finally:
             room.release()
 
+    @contextmanager
+    def unprepared(self) -> Iterator[Link]:
+        """A connection for migrating, whatever the schema is like."""
+        try:
+            link = self._connect_patiently()
+            try:
+                link.begin("SET statement_timeout = 0")  # an index over many jobs takes its time
+                yield link
+            finally:
+                link.close()
+        except psycopg.Error as error:
+            raise translate(error, self.address) from error
+
     def _take(self) -> Link:
         while True:
             with self._lock:

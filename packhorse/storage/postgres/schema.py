@@ -45,25 +45,25 @@ def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATION
         link.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
         present, _ = versions(link, schema)  # somebody may have been quicker
         missing = [migration for migration in migrations if migration[0] > present]
-        for statement in script(schema, missing):
+        for _, statement in script(schema, missing):
             link.begin(statement)
     return [name for _, name, _ in missing]
 
 
-def script(schema: str, migrations: Sequence[Migration]) -> list[str]:
-    """What brings the schema up to date, one text for each step."""
+def script(schema: str, migrations: Sequence[Migration]) -> list[tuple[str, str]]:
+    """What brings the schema up to date: (name, SQL) of each step."""
     if not migrations:
         return []
-    name = quoted(schema)
-    steps = [sql.replace("{schema}", name) for _, _, sql in migrations]
+    own = quoted(schema)
+    steps = [(name, sql.replace("{schema}", own)) for _, name, sql in migrations]
     if migrations[0][0] == 1:
-        steps.insert(0, f"CREATE SCHEMA IF NOT EXISTS {name};\n")
+        steps.insert(0, ("schema", f"CREATE SCHEMA IF NOT EXISTS {own};\n"))
     known = f"('schema', '{migrations[-1][0]}'), ('oldest_program', '{OLDEST_PROGRAM}')"
-    steps.append(
-        f"INSERT INTO {name}.packhorse_meta (key, value) VALUES {known}\n"
+    record = (
+        f"INSERT INTO {own}.packhorse_meta (key, value) VALUES {known}\n"
         "ON CONFLICT (key) DO UPDATE SET value = excluded.value;\n"
     )
-    return steps
+    return [*steps, ("version", record)]
 
 
 def pending(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[Migration]:

@@ -9,16 +9,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue, StorageError
+from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
-from packhorse.storage.postgres.schema import SCHEMA, prepare
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
-from packhorse.storage.records import Health
+from packhorse.storage.records import Health, Migration
 from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.records import Records
 from packhorse.storage.sql.schedules import Schedules
@@ -49,7 +49,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             options,
             self._sql,
             self._dialect,
-            prepare=lambda link: prepare(link, options.schema),
+            prepare=lambda link: schema.prepare(link, options.schema),
             now=now,
             after_commit=lambda: self._bell.ring(),
         )
@@ -82,6 +82,17 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             with suppress(StorageError):  # what was asked for is done; the next one folds
                 self._fold()
 
+    # --- migrations -----------------------------------------------------------------------------------------------
+
+    def pending_migrations(self) -> list[Migration]:
+        with self._db.unprepared() as link:
+            missing = schema.pending(link, self.options.schema)
+        return [Migration(name, sql) for name, sql in schema.script(self.options.schema, missing)]
+
+    def migrate(self) -> list[str]:
+        with self._db.unprepared() as link:
+            return schema.migrate(link, self.options.schema)
+
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> bool:
@@ -113,7 +124,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             kind="postgresql",
             url=without_password(self._db.address),
             version=version,
-            schema=SCHEMA,
+            schema=schema.SCHEMA,
             latency=latency,
             size=size,
             connections_open=opened,

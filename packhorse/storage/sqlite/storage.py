@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue
-from packhorse.storage.records import Health
+from packhorse.storage.records import Health, Migration
 from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.records import Records
 from packhorse.storage.sql.schedules import Schedules
@@ -20,7 +20,7 @@ from packhorse.storage.sql.workers import Workers
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
-from packhorse.storage.sqlite.schema import SCHEMA, prepare
+from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, prepare, present_version
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.working import Working
 from packhorse.turns import Turns
@@ -73,6 +73,19 @@ class SQLite(Working, InAndOut, Lists, Steering, Upkeep, Schedules, Workers, Rec
     def close(self) -> None:
         self._known.clear()
         self._db.close()
+
+    # --- migrations -----------------------------------------------------------------------------------------------
+
+    def pending_migrations(self) -> list[Migration]:
+        present = present_version(self.path)
+        return [Migration(name, sql) for number, name, sql in MIGRATIONS if number > present]
+
+    def migrate(self) -> list[str]:
+        """Opening the file does it; a copy of an older one is kept beside it."""
+        pending = [step.name for step in self.pending_migrations()]
+        self.close()
+        self.tallies()
+        return pending
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 

@@ -78,10 +78,25 @@ def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, b
 def test_the_script_does_what_the_migration_does() -> None:
     schema = "by_hand"
     with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
-        hand.execute(";\n".join(script(schema, MIGRATIONS)).replace(";;", ";"))  # type: ignore[arg-type]
+        hand.execute("\n".join(sql for _, sql in script(schema, MIGRATIONS)))  # type: ignore[arg-type]
     storage = Postgres.from_url(f"{shared_postgres().url}?schema={schema}")
 
     add(storage, "first")
 
     assert storage.get("first") is not None
+    storage.close()
+
+
+def test_the_storage_says_what_it_would_do_and_does_it(url: str, bystander: Bystander) -> None:
+    storage = Postgres.from_url(url)
+    schema = storage.options.schema
+
+    planned = storage.pending_migrations()
+
+    assert [step.name for step in planned] == ["schema", "001_start.sql", "version"]
+    assert f'CREATE TABLE "{schema}".packhorse_job' in planned[1].sql
+    assert bystander.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).rowcount == 0
+    assert storage.migrate() == ["001_start.sql"]
+    assert (storage.migrate(), storage.pending_migrations()) == ([], [])
+    assert add(storage, "first").id == "first"
     storage.close()

@@ -28,7 +28,7 @@ def made() -> Iterator[Postgres]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_statement_is_understood_by_todays_schema(name: str, made: Postgres) -> None:
     with made._db.lent() as link:
-        link.begin(f"PREPARE tried AS {made._sql[name]}; DEALLOCATE tried")
+        link.begin(f"PREPARE tried AS {made._sql[name]}\n; DEALLOCATE tried")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,7 +36,7 @@ def test_a_statement_has_all_its_parts_and_is_one(name: str) -> None:
     text = statements_for("packhorse")[name]
 
     assert not re.search(r"\{[a-z_]+\}", text)
-    assert ";" not in text.replace("dropped; ", "")
+    assert ";" not in re.sub(r"--.*", "", text)
 
 
 @pytest.mark.parametrize("name", NAMES)
