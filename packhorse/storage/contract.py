@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from packhorse.errors import BadValue
 from packhorse.event import Event
 from packhorse.job import Job, NewJob, Token
 from packhorse.outcome import Outcome, Verdict
@@ -94,6 +95,14 @@ class Storage(ABC):
         `NotUnique` and stores none of the batch; so does a subscriber that is unknown (`ClientNotFound`). Names of
         tasks and queues become known here.
         """
+
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """`enqueue` as a part of the caller's own transaction on the same database: the jobs are there if and when it
+        commits, and vanish with it. Raises BadValue for a connection that the storage cannot use."""
+        raise BadValue(
+            f"this storage cannot enqueue by {type(connection).__name__}: it is not in that database",
+            hint="enqueue without connection= once your transaction is committed",
+        )
 
     @abstractmethod
     def get(self, job_id: str) -> Job | None:

@@ -7,9 +7,13 @@ import time
 from collections.abc import Sequence
 from operator import itemgetter
 
+import psycopg
+
 from packhorse.job import NewJob
+from packhorse.storage.postgres.guest import guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
+from packhorse.storage.postgres.trouble import translate
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import to_json
@@ -21,9 +25,27 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
             return []
         if any(new.unique or new.subscriber for new in jobs) or not self._are_known(jobs):
             return super().enqueue(jobs)
-        rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment()))
+        rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
         return _placements(jobs, rows)
+
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._db.lent():
+            pass  # makes sure that the tables are there: making them is not for the caller's transaction
+        if not jobs:
+            return []
+        try:
+            with guest(connection, self._sql, self._dialect) as link:
+                now = self._moment()
+                if now is None:
+                    now = int(link.execute(self._sql["now"]).fetchone()[0])
+                tx = Transaction(link, now, is_guest=True)
+                enqueued = self._enqueue(tx, jobs)
+                tx.flush()
+                link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), now))
+        except psycopg.Error as error:
+            raise translate(error, self._db.address) from error
+        return enqueued
 
     def _are_known(self, jobs: Sequence[NewJob]) -> bool:
         now = time.monotonic()
@@ -38,7 +60,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return [self._enqueue_one(tx, new) for new in jobs]
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return _placements(jobs, tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now)).fetchall())
+        return _placements(jobs, tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_guest)).fetchall())
 
 
 def _placements(jobs: Sequence[NewJob], rows: Sequence[tuple[str]]) -> list[Enqueued]:

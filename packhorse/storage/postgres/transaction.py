@@ -21,14 +21,14 @@ R = TypeVar("R")
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_changed", "_failures", "_link", "deltas")
+    __slots__ = ("_changed", "_failures", "_link", "is_guest")
 
-    def __init__(self, link: Link, now: int) -> None:
+    def __init__(self, link: Link, now: int, *, is_guest: bool = False) -> None:
         super().__init__(now)
+        self.is_guest = is_guest  # it is somebody else's transaction, and nobody knows when it ends
         self._link = link
         self._changed: list[list[Any]] = []
         self._failures: list[Row] = []
-        self.deltas = 0
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
         self._send_changed()
@@ -51,7 +51,7 @@ class Transaction(transaction.Transaction):
             self._link.executemany(self._link.dialect.say(update_of(self._link.dialect.prefix)), changed)
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
-        own = Transaction(self._link, self.now)
+        own = Transaction(self._link, self.now, is_guest=self.is_guest)
         self.execute("SAVEPOINT nested")
         try:
             result = work(own)
@@ -76,7 +76,6 @@ class Transaction(transaction.Transaction):
         if self._failures:
             # In the order of their causes, last of all: two calls that count the same ones never wait in a circle.
             self._link.executemany(sql["count_failure"], sorted(self._failures, key=lambda row: str(row[0])))
-        self.deltas = len(deltas)
 
     def _deltas(self) -> list[Row]:
         minute = MINUTES.start_of(self.now)

@@ -12,6 +12,7 @@ from packhorse.job import Job, NewJob
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row
+from packhorse.storage.sqlite.guest import guest
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.rows import insert_of
 from packhorse.storage.sqlite.statements import SQL
@@ -21,6 +22,16 @@ _SOON = 2 * SECOND
 
 
 class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        self._db.ensure_prepared()
+        if not jobs:
+            return []
+        with guest(connection, self._db.path) as cursor:
+            tx = Transaction(cursor, self.now())
+            enqueued = self._enqueue(tx, jobs)
+            tx.flush()
+        return enqueued
+
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         self._know(tx, dict.fromkeys((new.task, new.queue) for new in jobs))
         if any(new.unique or new.subscriber for new in jobs):

@@ -35,7 +35,7 @@ class Transaction(transaction.Transaction):
 
     __slots__ = ("_connection", "execute", "executemany")
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor, now: int) -> None:
         super().__init__(now)
         self._connection = connection
         self.execute = connection.execute

@@ -11,7 +11,8 @@ WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) AND unique_key
 
 -- name: enqueue
 -- New jobs from a JSON list, each without what is as by default; with their events and what is counted. Ids
--- that are stored already are left out of the answer. Wakes one sleeper that serves one of their queues.
+-- that are stored already are left out of the answer. With $3,
+-- wakes one sleeper that serves one of their queues.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 wanted AS MATERIALIZED (
     SELECT wish.*, coalesce(wish.priority, 1) AS rated, clock.now,
@@ -68,7 +69,7 @@ urgent AS MATERIALIZED (
 woken AS (
     DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
         SELECT channel FROM {schema}.packhorse_sleeper
-        WHERE until > (SELECT now FROM clock) AND (SELECT count(*) > 0 FROM urgent)
+        WHERE $3::boolean AND until > (SELECT now FROM clock) AND (SELECT count(*) > 0 FROM urgent)
           AND (queues = '{}' OR queues && ARRAY(SELECT queue FROM urgent))
         LIMIT 1 FOR UPDATE SKIP LOCKED
     )

@@ -84,3 +84,9 @@ DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
     WHERE until > coalesce($1::bigint, {schema}.packhorse_now()) LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 RETURNING pg_notify(channel, '')
+
+-- name: hint
+-- For a transaction of somebody else: the sleeper is told when it commits. Its row is left alone, for nobody knows how
+-- long it would stay locked.
+SELECT pg_notify(channel, '') FROM {schema}.packhorse_sleeper
+WHERE until > $2 AND (queues = '{}' OR queues && ARRAY(SELECT json_array_elements_text($1::json))) LIMIT 1
