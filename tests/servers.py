@@ -104,10 +104,43 @@ class PostgresServer:
         return own if self._user is None else {**own, "user": self._user.pw_uid, "group": self._user.pw_gid}
 
 
+class PgBouncer:
+    """A pooler of our own before a server, in transaction mode: each transaction may get another connection."""
+
+    def __init__(self, server: PostgresServer, pool_size: int = 3) -> None:
+        program = shutil.which("pgbouncer") or pytest.skip("there is no pgbouncer on this machine")
+        self.port = _free_port()
+        self._directory = Path(tempfile.mkdtemp(prefix="packhorse-pgbouncer-"))
+        user = _unprivileged()
+        settings = self._directory / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\npostgres = host=127.0.0.1 port={server.port} user=postgres pool_size={pool_size}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = transaction\nmax_client_conn = 100\n"
+        )
+        if user is not None:
+            os.chown(self._directory, user.pw_uid, user.pw_gid)
+        as_user = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid}
+        self._process = subprocess.Popen(
+            [program, "-q", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **as_user
+        )
+        _await_port(self.port)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
 @cache
 def shared_postgres() -> PostgresServer:
-    """The server for tests that need none of their own."""
-    return PostgresServer().start()
+    """The server for tests that need none of their own. It does nothing unasked: a transaction of its own would hold
+    back for a moment what the tests look at."""
+    return PostgresServer("autovacuum=off").start()
 
 
 def new_schema_url() -> str:
@@ -143,6 +176,17 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _await_port(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, f"nobody answers on port {port}"
+            time.sleep(0.01)
 
 
 def _children_of(pid: int) -> list[int]:

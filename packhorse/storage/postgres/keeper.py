@@ -12,6 +12,9 @@ from packhorse.storage.postgres.database import Database
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
 
+_LONG_WRITE = 10 * clock.SECOND
+"""After so long an event is shown although a transaction that began before it is still open."""
+
 
 class PostgresKeeper(Keeper):
     """A server, its bell, and the words of one schema."""
@@ -24,6 +27,13 @@ class PostgresKeeper(Keeper):
     def _moment(self) -> int | None:
         """What statements take as the time: None for the server's own."""
         return None if self._clock is None else self._clock()
+
+    def _settled(self) -> tuple[list[str], list[Any]]:
+        """Events of transactions older than any that is still open; and all that are too old to wait for one that
+        somebody has forgotten to end."""
+        oldest_open = "(pg_snapshot_xmin(pg_current_snapshot())::text::bigint % 4294967296)::text::xid"
+        moment = f"coalesce(?::bigint, {self._dialect.prefix}now())"
+        return [f"(age(xmin) > age({oldest_open}) OR at < {moment} - {_LONG_WRITE})"], [self._moment()]
 
     def _lock_keys(self, tx: Any, keys: Collection[str]) -> None:
         if keys:

@@ -3,8 +3,10 @@ thousands of them a process sums them up, and so does the roll-up."""
 
 from __future__ import annotations
 
+from packhorse.job import Job
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.sql import upkeep
+from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
 
 FOLD_AFTER = 2_000
@@ -25,3 +27,8 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
     def _roll_up(self, tx: Transaction) -> None:
         if self._fold_deltas(tx):
             super()._roll_up(tx)
+
+    def _unsubscribed(self, tx: Transaction, jobs: list[Job]) -> list[Job]:
+        asked = (to_json([job.id for job in jobs]),)
+        wanted = {row[0] for row in tx.execute(self._sql["subscribed_among"], asked).fetchall()}
+        return [job for job in jobs if job.id not in wanted]

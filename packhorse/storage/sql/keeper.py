@@ -53,6 +53,11 @@ class Keeper(Storage):
         """Nobody else takes or gives up these unique keys before this transaction ends. Called before jobs are locked.
         A database with a single writer need not do anything."""
 
+    def _settled(self) -> tuple[list[str], list[Any]]:
+        """A condition, with its values, for events that no earlier one can still come before. A database with a single
+        writer needs none."""
+        return [], []
+
     def _promote(self, tx: Transaction, limit: int) -> int:
         """Queue what is due. Reserving does so too, so a lone worker needs no chore for it."""
         due = [job_of(row) for row in tx.execute(self._sql["due_jobs"], (tx.now, limit)).fetchall()]

@@ -28,11 +28,15 @@ class Records(Keeper):
         # Said so that the index over events without a job, which are few, can serve.
         if where.job_id is None and where.subject not in (None, "job"):
             conditions.append("job_id IS NULL")
+        values: list[Any] = [str(value) if isinstance(value, str) else value for value in asked.values()]
+        if where.after is not None and where.job_id is None and not newest_first:
+            # Somebody follows the events by their ids: one that became visible late would never be seen.
+            more, theirs = self._settled()
+            conditions, values = conditions + more, values + theirs
         sql = f"SELECT {_EVENT_COLUMNS} FROM {self._dialect.prefix}event"
         if conditions:
             sql += f" WHERE {' AND '.join(conditions)}"
         sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
-        values: list[Any] = [str(value) if isinstance(value, str) else value for value in asked.values()]
         return [event_of(row) for row in self._db.read("events", self._dialect.say(sql), [*values, limit])]
 
     def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:

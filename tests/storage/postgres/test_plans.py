@@ -89,7 +89,7 @@ def test_completing_jobs(crowded: Postgres) -> None:
 
 
 def test_enqueueing(crowded: Postgres) -> None:
-    assert rows_touched(crowded, "enqueue", to_json(new_jobs(100)), None) <= 0
+    assert rows_touched(crowded, "enqueue", to_json(new_jobs(100)), None, True) <= 0
 
 
 @pytest.mark.parametrize(

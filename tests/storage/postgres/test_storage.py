@@ -9,17 +9,31 @@ import pytest
 
 from packhorse.clock import SECOND
 from packhorse.errors import BadURL, BadValue, StorageError, StorageUnavailable
+from packhorse.event import Kind
 from packhorse.job import COMPLETED
-from packhorse.outcome import Completed
+from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER
-from packhorse.storage.records import Filter
+from packhorse.storage.records import EventFilter, Filter
 from tests.children import forked, in_child
-from tests.servers import shared_postgres
-from tests.storage.builders import add, find_all, ids, join, new_job, new_jobs, recount, stored, tallies
+from tests.servers import PgBouncer, shared_postgres
+from tests.storage.builders import (
+    add,
+    at_once,
+    find_all,
+    history,
+    ids,
+    join,
+    new_job,
+    new_jobs,
+    recount,
+    stored,
+    tallies,
+    unique,
+)
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 
@@ -175,3 +189,63 @@ def test_a_schema_that_was_dropped_is_told(storage: Postgres, schema: str, bysta
 
     with pytest.raises(StorageError):
         storage.tallies()
+
+
+def test_jobs_pass_through_a_real_pgbouncer_in_transaction_mode(storage: Postgres, url: str) -> None:
+    bouncer = PgBouncer(shared_postgres())
+    pooled = Postgres.from_url(f"{bouncer.url}?{url.partition('?')[2]}&pgbouncer=1")
+    names = [f"w{number}" for number in range(6)]
+    for name in names:
+        join(pooled, name)
+
+    def work(name: str) -> list[str]:
+        done: list[str] = []
+        outcomes: list[Completed] = []
+        for _ in range(20):
+            pooled.enqueue(new_jobs(5))
+            pooled.enqueue([new_job(unique=unique(f"key-{name}"))])
+            verdicts, jobs = pooled.finish_and_reserve(outcomes, name, {"mail": 1, "other": 1}, 10)
+            assert set(verdicts) <= {Verdict.ACCEPTED}
+            outcomes = [Completed(job.token) for job in jobs]
+            done += [job.id for job in jobs]
+        pooled.finish(outcomes)
+        return done
+
+    done = [job_id for each in at_once([lambda name=name: work(name) for name in names]) for job_id in each]
+
+    assert len(done) == len(set(done)) >= 500
+    assert tallies(pooled) == recount(pooled)
+    pooled.close()
+    bouncer.end()
+
+
+def test_whoever_follows_events_misses_none_that_was_committed_late(
+    storage: Postgres, schema: str, bystander: Bystander
+) -> None:
+    first = add(storage, "first")
+    (added,) = history(storage, first.id)
+    late = psycopg.connect(shared_postgres().url)
+    put = f"INSERT INTO {schema}.packhorse_event (at, kind, subject, queue) VALUES (%s, 'paused', 'queue', 'mail')"
+    late.execute(put, [storage.now()])
+    add(storage, "second")
+
+    seen_before = storage.events(EventFilter(after=added.id))
+    late.commit()
+    seen_after = storage.events(EventFilter(after=added.id))
+
+    assert seen_before == []  # the second job's event comes after one that nobody can see yet
+    assert [event.kind for event in seen_after] == [Kind.PAUSED, Kind.ADDED]
+    late.close()
+
+
+def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(storage: Postgres, schema: str) -> None:
+    add(storage)
+    forgotten = psycopg.connect(shared_postgres().url)
+    put = f"INSERT INTO {schema}.packhorse_event (at, kind, subject, queue) VALUES (1, 'paused', 'queue', 'mail')"
+    forgotten.execute(put)
+    add(storage)
+    with psycopg.connect(shared_postgres().url) as hand:
+        hand.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000")
+
+    assert len(storage.events(EventFilter(after=0))) == 2
+    forgotten.close()

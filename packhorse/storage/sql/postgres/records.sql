@@ -65,7 +65,7 @@ SELECT EXISTS (
 DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
 
 -- name: has_work
--- Whether a job is in line for these queues.
+-- Whether a job is in line for these queues; for any, if none is named.
 SELECT EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS name (queue)
     WHERE (
@@ -76,6 +76,8 @@ SELECT EXISTS (
         ))
         ORDER BY job.rank LIMIT 1
     )
+) OR json_array_length($1::json) = 0 AND EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job WHERE state = 'queued'
 )
 
 -- name: wake

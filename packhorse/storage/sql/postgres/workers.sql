@@ -67,3 +67,6 @@ SELECT client_id FROM {schema}.packhorse_subscriber WHERE job_id = $1 ORDER BY c
 SELECT {job} FROM {schema}.packhorse_job
 WHERE id IN (SELECT job_id FROM {schema}.packhorse_subscriber WHERE client_id = $1) AND finished_at IS NOT NULL
 ORDER BY finished_at, seq LIMIT $2
+
+-- name: subscribed_among
+SELECT DISTINCT job_id FROM {schema}.packhorse_subscriber WHERE job_id IN (SELECT json_array_elements_text($1::json))
