@@ -22,8 +22,8 @@ from packhorse.calls import JobTemplate
 from packhorse.event import Event, Kind, Subject
 from packhorse.foreman.death import is_alive
 from packhorse.job import FINAL, Job, NewJob
+from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
-from packhorse.storage.sqlite import SQLite
 from tests.children import ROOT
 from tests.system.ledger import LEDGER, Ledger, Line
 from tests.system.site_tasks import app
@@ -87,13 +87,13 @@ class Crew:
 class Site:
     """Where it all happens; `close` leaves no process behind."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, url: str | None = None) -> None:
         self.path = directory / "jobs.db"
-        self.url = f"sqlite:///{self.path}"
+        self.url = url or f"sqlite:///{self.path}"
         self.ledger = Ledger(directory / "ledger")
         self.log = directory / "log"
         self.mark = secrets.token_hex(8)
-        self.storage = SQLite(self.path)
+        self.storage = open_storage(self.url)
         self.crews: list[Crew] = []
         self.acknowledged: list[str] = []
 
