@@ -27,6 +27,7 @@ from packhorse.calls import (
 )
 from packhorse.clock import Duration
 from packhorse.codec import Signature, nearest
+from packhorse.commits import when_committed
 from packhorse.courier import Courier
 from packhorse.errors import BadValue, JobNotFound, TaskNotFound
 from packhorse.event import Event, Kind
@@ -429,6 +430,19 @@ class Packhorse:
             for answer in self._submit(jobs[start : start + BATCH], connection)
         ]
         return [self._handle(new, answer) for new, answer in zip(jobs, answers, strict=True)]
+
+    def enqueue_after_commit(self, transaction: Any, calls: Iterable[NewCall[R]]) -> list[JobHandle[R]]:
+        """`enqueue_many` as soon as a transaction of yours commits, and not at all if it is rolled back; for jobs that
+        are in another storage than your data. `transaction` is a SQLAlchemy Session or Django's `connection`.
+
+        The jobs are lost if this process dies just between the two; `task.using(connection=…)` has no such gap.
+
+        >>> app.enqueue_after_commit(session, [send_notice.call(user_id=1)])
+        """
+        known = list(calls)
+        jobs = _jobs_of(known)
+        when_committed(transaction, lambda: self.enqueue_many(known))
+        return [JobHandle(self, new.id, new=new, is_new=True) for new in jobs]
 
     def call(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]

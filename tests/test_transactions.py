@@ -318,3 +318,48 @@ def test_django_transactions(place: Place, django_connection: Any) -> None:
     assert (place.number_of_jobs(), place.number_of_sales()) == (1, 1)
     place.app.enqueue("send", {"to": "cas"}, connection=django_connection)
     assert place.number_of_jobs() == 2
+
+
+# --- jobs that are somewhere else -------------------------------------------------------------------------------------
+
+
+def test_after_a_session_has_committed_jobs_are_enqueued_elsewhere(place: Place, engine: Any) -> None:
+    from sqlalchemy import text
+    from sqlalchemy.orm import Session
+
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+    with Session(engine) as session:
+        elsewhere.enqueue_after_commit(session, [task.call("nobody")])
+        session.rollback()
+        session.commit()
+        session.execute(text(place.insert))
+        (job,) = elsewhere.enqueue_after_commit(session, [task.call("ann")])
+        assert elsewhere.count() == 0
+        session.commit()
+        session.commit()
+
+    assert [one.args for one in elsewhere.jobs()] == [{"to": "ann"}]
+    assert job.state == "queued"
+
+
+def test_after_django_has_committed_jobs_are_enqueued_elsewhere(place: Place, django_connection: Any) -> None:
+    from django.db import transaction
+
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+    with transaction.atomic(using="place"):
+        elsewhere.enqueue_after_commit(django_connection, [task.call("ann")])
+        assert elsewhere.count() == 0
+    with transaction.atomic(using="place"):
+        elsewhere.enqueue_after_commit(django_connection, [task.call("nobody")])
+        transaction.set_rollback(True, using="place")
+
+    assert [one.args for one in elsewhere.jobs()] == [{"to": "ann"}]
+
+
+def test_a_connection_that_does_not_tell_of_commits_is_refused() -> None:
+    app = Packhorse("memory://")
+
+    with pytest.raises(BadValue, match="does not tell when it commits"):
+        app.enqueue_after_commit(sqlite3.connect(":memory:"), [])

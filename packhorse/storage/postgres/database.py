@@ -38,6 +38,7 @@ _SESSION = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
+    "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
 _TIMEOUTS = "; ".join(f"SET LOCAL {name} = '{_SESSION[name]}'" for name in ("statement_timeout", "lock_timeout"))
