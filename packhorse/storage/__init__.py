@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from urllib.parse import urlsplit
 
 from packhorse import clock
@@ -41,18 +40,21 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
         from packhorse.storage.sqlite import SQLite
 
         return SQLite.from_url(url, now=now)
-    if scheme in ("postgresql", "postgres") and _is_installed("psycopg"):
-        from packhorse.storage.postgres import Postgres
-
-        return Postgres.from_url(url, now=now)
     if scheme in _EXTRAS:
-        extra = _EXTRAS[scheme]
-        raise MissingDriver(f"no driver for {scheme}:// is installed", hint=f"pip install 'packhorse[{extra}]'")
+        try:
+            return _open_by_driver(scheme, url, now)
+        except ImportError as error:
+            hint = f"pip install 'packhorse[{_EXTRAS[scheme]}]'"
+            raise MissingDriver(f"no driver for {scheme}:// is installed", why=str(error), hint=hint) from error
     raise BadURL(
         f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
         hint="use sqlite://, postgresql:// or memory://",
     )
 
 
-def _is_installed(driver: str) -> bool:
-    return importlib.util.find_spec(driver) is not None
+def _open_by_driver(scheme: str, url: str, now: clock.Now | None) -> Storage:
+    if scheme in ("postgresql", "postgres"):
+        from packhorse.storage.postgres import Postgres
+
+        return Postgres.from_url(url, now=now)
+    raise ImportError(f"this Packhorse has no storage for {scheme}:// yet")

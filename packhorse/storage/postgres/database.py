@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from packhorse import clock
 from packhorse.errors import StorageUnavailable
 from packhorse.storage.meter import Meter
-from packhorse.storage.postgres.link import Link, is_alive
+from packhorse.storage.postgres.link import Link, Pg, is_alive
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.trouble import may_pass, translate
 from packhorse.storage.sql.dialect import Dialect
@@ -40,6 +41,15 @@ _SESSION = {
     "enable_bitmapscan": "off",
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+}
+# A network that has swallowed a connection is noticed within a minute.
+_CONNECTION = {
+    "application_name": "packhorse",
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
 }
 _TIMEOUTS = "; ".join(f"SET LOCAL {name} = '{_SESSION[name]}'" for name in ("statement_timeout", "lock_timeout"))
 
@@ -237,12 +247,14 @@ class Database:
                 time.sleep(random.uniform(0.5, 1.5) * pause)
                 pause = min(pause * 2, 0.5)
 
-    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """A new connection with our settings."""
+    def connect(self) -> Pg:
+        """A new connection with our settings; what the address says about the connection itself goes before."""
+        said = conninfo_to_dict(self.address)
+        asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
         if self.options.pgbouncer:
-            return psycopg.connect(self.address, autocommit=True, prepare_threshold=None)
-        settings = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
-        return psycopg.connect(self.address, autocommit=True, options=settings, application_name="packhorse")
+            return psycopg.connect(self.address, autocommit=True, prepare_threshold=None, **asked)
+        settings = [str(said.get("options", "")), *(f"-c {name}={value}" for name, value in _SESSION.items())]
+        return psycopg.connect(self.address, autocommit=True, options=" ".join(settings), **asked)
 
     def connections(self) -> tuple[int, int]:
         """(open, in use) in this process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue, StorageError
@@ -61,7 +61,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         `?patience=10s`; what else stands behind the question mark is for the driver, as `sslmode=require`."""
         parts = urlsplit(url)
         options, rest = _options(url, parse_qsl(parts.query, keep_blank_values=True))
-        return cls(urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest))), options=options, now=now)
+        return cls(urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote))), options=options, now=now)
 
     def now(self) -> int:
         if self._clock is not None:

@@ -249,3 +249,28 @@ def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(storage: 
 
     assert len(storage.events(EventFilter(after=0))) == 2
     forgotten.close()
+
+
+def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -> None:
+    add(storage)
+    own = Postgres.from_url(
+        f"{shared_postgres().url}?schema={storage.options.schema}&application_name=shop&options=-c%20work_mem%3D5MB"
+    )
+
+    with own._db.lent() as link:
+        ((name, memory, scans),) = link.rows(
+            "SELECT current_setting('application_name'), current_setting('work_mem'), current_setting('enable_seqscan')"
+        )
+
+    assert (name, memory, scans) == ("shop", "5MB", "off")
+    own.close()
+
+
+def test_sessions_do_not_wait_for_ever(storage: Postgres) -> None:
+    with storage._db.lent() as link:
+        limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        assert [link.rows("SELECT current_setting($1)", (name,)) for name in limits] == [
+            [("30s",)],
+            [("5s",)],
+            [("1min",)],
+        ]
