@@ -61,7 +61,8 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         `?patience=10s`; what else stands behind the question mark is for the driver, as `sslmode=require`."""
         parts = urlsplit(url)
         options, rest = _options(url, parse_qsl(parts.query, keep_blank_values=True))
-        return cls(urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest, quote_via=quote))), options=options, now=now)
+        query = urlencode(rest, quote_via=quote)
+        return cls(urlunsplit(parts._replace(scheme="postgresql", query=query)), options=options, now=now)
 
     def now(self) -> int:
         if self._clock is not None:
