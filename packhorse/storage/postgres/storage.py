@@ -44,6 +44,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         self._turns = Turns()
         self._known = {}
         self._unfolded = 0
+        self._last_line = ""
         self._db = Database(
             address,
             options,

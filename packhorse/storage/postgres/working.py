@@ -22,6 +22,8 @@ from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.working import Hand
 
 _SOME_TRIES = 3
+_LINES_AT_ONCE = 100
+"""How many lines share the turns of one call."""
 
 
 class _Line(msgspec.Struct):
@@ -45,6 +47,8 @@ class _Told(msgspec.Struct):
 
 
 class Working(PostgresKeeper, working.Working):
+    _last_line: str
+
     # --- reserve --------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
@@ -86,12 +90,19 @@ class Working(PostgresKeeper, working.Working):
         """What to take from where; None: time must be seen to first. A lone queue needs no turns."""
         if len(queues) == 1:
             return self._lone_line(queues, limit)
-        asked = (to_json(sorted(queues)), limit, owner, self._moment(), anyway)
+        asked = (to_json(sorted(queues)), limit, owner, self._moment(), anyway, self._last_line, _LINES_AT_ONCE)
         rows = link.execute(self._sql["lines"], asked).fetchall()
+        if len(rows) == _LINES_AT_ONCE:
+            self._last_line = self._behind(rows)
         is_known, is_late = rows[0][:2]
         if not is_known:
             raise WorkerNotFound(owner)
         return None if is_late else self._shares([row[2:] for row in rows if row[2] is not None], queues, limit)
+
+    def _behind(self, rows: Sequence[tuple[Any, ...]]) -> str:
+        """The queue that the lines of the lowest rank came to: the next call begins behind it."""
+        lowest: list[str] = [queue for _, _, rank, queue, _ in rows if rank == rows[0][2]]
+        return max((queue for queue in lowest if queue > self._last_line), default=lowest[-1])
 
     def _lone_line(self, queues: Mapping[str, int], limit: int) -> list[_Line]:
         return [_Line(queue, RANKS[0], RANKS[-1], limit) for queue in queues]

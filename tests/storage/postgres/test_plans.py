@@ -77,7 +77,7 @@ def test_reserving_from_an_empty_queue(crowded: Postgres) -> None:
 def test_looking_for_lines(crowded: Postgres) -> None:
     queues = to_json(["mail", "print", *(f"empty-{n}" for n in range(50))])
 
-    assert rows_touched(crowded, "lines", queues, 100, "ann", None, False) <= 250
+    assert rows_touched(crowded, "lines", queues, 100, "ann", None, False, "", 100) <= 250
 
 
 def test_completing_jobs(crowded: Postgres) -> None:

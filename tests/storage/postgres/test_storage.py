@@ -274,3 +274,20 @@ def test_sessions_do_not_wait_for_ever(storage: Postgres) -> None:
             [("5s",)],
             [("1min",)],
         ]
+
+
+def test_of_very_many_queues_each_has_its_turn(storage: Postgres) -> None:
+    names = [f"queue-{number:03}" for number in range(250)]
+    join(storage)
+    storage.enqueue([new_job(f"{name}-{n}", queue=name) for name in names for n in range(2)])
+    storage.enqueue([new_job("urgent", queue=names[-1], priority=10)])
+    weights = dict.fromkeys(names, 1)
+
+    first = storage.reserve("ann", weights, 50)
+    served = [job.queue for job in first[1:]]
+    while jobs := storage.reserve("ann", weights, 50):
+        served += [job.queue for job in jobs]
+
+    assert first[0].id == "urgent"
+    assert len(set(served[:250])) > 150, "turns go round"
+    assert sorted(served) == sorted([*names, *names])

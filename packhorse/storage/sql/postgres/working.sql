@@ -1,7 +1,8 @@
 -- name: lines
 -- The ranks in which each of these queues has jobs in line, and how many, up to a limit: a hop from rank to rank along
 -- the index, never over the jobs. Paused queues show only their forced jobs. The first two columns, which stand alone
--- when there is no line, tell whether the worker is known, and whether jobs are due or have expired.
+-- when there is no line, tell whether the worker is known, and whether jobs are due or have expired. Of very many lines
+-- a part is shown, beginning behind the queue $6.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now),
 gate AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3) AS is_known,
@@ -25,18 +26,24 @@ line (queue, rank) AS (
     FROM line WHERE line.rank IS NOT NULL
 ),
 open AS MATERIALIZED (
-    SELECT line.rank, line.queue, (
-        SELECT count(*) FROM (
-            SELECT 1 FROM {schema}.packhorse_job AS job
-            WHERE job.state = 'queued' AND job.queue = line.queue AND job.rank = line.rank LIMIT $2
-        ) AS job
-    ) AS length
-    FROM line
+    SELECT line.rank, line.queue FROM line
     WHERE line.rank IS NOT NULL AND (line.rank = 1 OR NOT EXISTS (
         SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
     ))
+    ORDER BY line.rank, line.queue <= $6, line.queue LIMIT $7
+),
+-- With many lines nobody needs to know how long each is: a part of what is asked for is there in any case.
+enough AS MATERIALIZED (
+    SELECT CASE WHEN count(*) <= 20 THEN $2::bigint ELSE greatest(10, 8 * $2 / count(*)) END AS number FROM open
 )
-SELECT gate.is_known, gate.is_late, open.* FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
+SELECT gate.is_known, gate.is_late, open.rank, open.queue, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.packhorse_job AS job
+        WHERE job.state = 'queued' AND job.queue = open.queue AND job.rank = open.rank
+        LIMIT (SELECT number FROM enough)
+    ) AS job
+)
+FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 
 -- name: take
 -- Reserve from lines, each a queue, a lowest and a highest rank, and a share. Takes nothing when the worker is unknown,
