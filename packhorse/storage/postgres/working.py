@@ -90,9 +90,10 @@ class Working(PostgresKeeper, working.Working):
         """What to take from where; None: time must be seen to first. A lone queue needs no turns."""
         if len(queues) == 1:
             return self._lone_line(queues, limit)
-        asked = (to_json(sorted(queues)), limit, owner, self._moment(), anyway, self._last_line, _LINES_AT_ONCE)
+        most = max(_LINES_AT_ONCE, limit)  # each has one job at least, so nobody needs more lines than that
+        asked = (to_json(sorted(queues)), limit, owner, self._moment(), anyway, self._last_line, most)
         rows = link.execute(self._sql["lines"], asked).fetchall()
-        if len(rows) == _LINES_AT_ONCE:
+        if len(rows) == most:
             self._last_line = self._behind(rows)
         is_known, is_late = rows[0][:2]
         if not is_known:
