@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 import psycopg
 
@@ -18,6 +18,12 @@ from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import to_json
 
+# The values of `enqueue_one`, but for the last, the time.
+_values_of_one = attrgetter(
+    "id", "task", "queue", "args", "priority", "delay", "due_at", "max_attempts", "max_halts", "timeout",
+    "idle_timeout", "expires", "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta",
+)  # fmt: skip
+
 
 class InAndOut(PostgresKeeper, in_and_out.InAndOut):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -25,7 +31,11 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
             return []
         if any(new.unique or new.subscriber for new in jobs) or not self._are_known(jobs):
             return super().enqueue(jobs)
-        rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
+        if len(jobs) == 1 and jobs[0].copied_from is None:
+            values = (*_values_of_one(jobs[0]), self._moment())
+            rows = self._db.run("enqueue", self._sql["enqueue_one"], values)
+        else:
+            rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
         return _placements(jobs, rows)
 

@@ -51,7 +51,7 @@ class Link:
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows of a statement; none if it is not one that answers."""
         cursor = self._cursor.execute(sql, values or None)
-        return cursor.fetchall() if cursor.description else []
+        return [] if cursor.rownumber is None else cursor.fetchall()
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._cursor.executemany(sql, rows)
