@@ -3,38 +3,44 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check chaos bench clean venv
+.PHONY: help demo test check chaos bench bench-quick clean venv servers
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  ARGS='…' is handed on to demo, test, chaos and bench; PYTHON=… picks the interpreter for a new .venv"
 
 demo: venv ## see it work: sample jobs of every kind on a throw-away SQLite file
 	@$(BIN)/packhorse demo $(ARGS)
 
-test: venv ## run every test, two at a time
+test: venv servers ## run every test, two at a time
 	$(BIN)/python -m pytest -n 2 tests $(ARGS)
 
 check: venv ## lint, format, types, import layers, and nothing in the tree that does not belong there
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy packhorse $(wildcard tests/typing)
+	$(BIN)/mypy packhorse bench $(wildcard tests/typing)
 	$(BIN)/lint-imports --no-logo
 	@$(check-tree)
 
 chaos: venv ## kill, freeze and stop workers at random, and see that no job is lost; for minutes, or as ARGS say
 	$(BIN)/python -m tests.system.chaos $(ARGS)
 
-bench: venv ## measure Packhorse and its peers side by side
-	$(BIN)/python -m bench $(ARGS)
+bench: venv ## race Packhorse and its peers for two hours; writes docs/benchmarks.md
+	$(BIN)/python -m bench --write $(ARGS)
 
-clean: ## remove .venv, caches and builds
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+bench-quick: venv ## the same in less than five minutes, on SQLite and Redis; only prints
+	$(BIN)/python -m bench --quick $(ARGS)
+
+clean: ## remove .venv, .bench, caches and builds
+	rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 venv:
 	@sh requirements/venv.sh
+
+servers:
+	@sh requirements/servers.sh
 
 # Lock files of other tools would be a second truth beside requirements/dev.txt; a path into somebody's home
 # works on one machine only. Files not yet added are looked at too.

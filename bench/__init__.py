@@ -1,3 +1,3 @@
-"""Benchmarks: Packhorse beside the bare storage, in one run. `make bench`."""
+"""The race: Packhorse, its peers, and the bare storages, measured side by side in one run. `make bench`."""
 
 from __future__ import annotations

@@ -1,76 +1,113 @@
-"""`make bench`: prints a table of ratios, and fails when a floor is not reached."""
+"""`make bench` and `make bench-quick`: run the race, print its tables, write the page, fail when a floor is missed."""
 
 from __future__ import annotations
 
 import argparse
-import sqlite3
+import platform
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 
-from bench.race import Lap, race
-from bench.sqlite import Result, results
+from bench import contender, environment, storages
+from bench.chart import chart
+from bench.figure import GROUPS
+from bench.floors import floors
+from bench.machine import is_busy, machine
+from bench.page import page
+from bench.plan import FULL, QUICK, Plan
+from bench.race import Race
+from bench.results import Results, load, save
+from bench.storages.postgres import Postgres
+from bench.storages.redis import Redis
+from bench.storages.sqlite import SQLite
+from bench.storages.storage import NoServer, Storage
+from bench.table import calls_table, floor_table, race_table, strain_table
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is run; the median counts (default 5)")
-    parser.add_argument("--no-race", action="store_true", help="leave out the race against Huey")
-    parser.add_argument("--no-postgres", action="store_true", help="leave out PostgreSQL")
-    options = parser.parse_args()
-    rounds = options.rounds
-    print(f"SQLite {sqlite3.sqlite_version}, Python {sys.version.split()[0]}, medians of {rounds}, durable commits\n")
-    table = results(rounds)
-    _show(table)
-    if not options.no_postgres:
-        table += _on_postgres(rounds)
-    is_reached = all(result.is_reached for result in table)
-    if not options.no_race:
-        is_reached = _show_race(race(max(1, rounds // 2))) and is_reached
-    return 0 if is_reached else 1
-
-
-def _on_postgres(rounds: int) -> list[Result]:
-    """The same on a server of our own, with its default settings, on the disk."""
-    from bench import postgres
-    from tests.servers import PostgresServer
-
-    server = PostgresServer(on_disk=True).start()
-    print("\nPostgreSQL\n")
-    table = postgres.results(server.url, rounds)
-    _show(table)
-    server.end()
-    return table
+_RESULTS = environment.ROOT / ".bench" / "results.json"
+_DOCS = environment.ROOT / "docs"
+_STORAGES: dict[str, type[Storage]] = {one.name: one for one in (SQLite, Redis, Postgres)}
+_QUICK_STORAGES = ["sqlite", "redis"]
 
 
-def _show(table: list[Result]) -> None:
-    print(f"{'':32}{'jobs/s':>10}{'bare loop':>12}{'share':>8}  floor")
-    for result in table:
-        floor = "" if result.floor is None else f"{result.floor:.0%}" + ("" if result.is_reached else "  NOT REACHED")
-        print(f"{result.what:32}{result.ours:>10,.0f}{result.bare:>12,.0f}{result.share:>8.0%}  {floor}")
+def main(words: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(words)
+    if options.redraw:
+        results = load(_RESULTS)
+    else:
+        results = _run(options)
+        if not options.quick:
+            save(results, _RESULTS)
+    if options.redraw or options.write:
+        (_DOCS / "benchmarks.md").write_text(page(results), "utf-8")
+        (_DOCS / "benchmarks.svg").write_text(chart(results), "utf-8")
+    return _show(results)
 
 
-_DRAIN_FLOOR = 18.0
+def _parser() -> argparse.ArgumentParser:
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short lap, on SQLite and Redis")
+    parser.add_argument("--laps", type=int, help="how often everything is run; medians count (3)")
+    parser.add_argument("--peers", type=names, help="only these, e.g. packhorse,huey")
+    parser.add_argument("--storages", type=names, help="only these, e.g. sqlite,redis")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and docs/benchmarks.svg")
+    parser.add_argument("--redraw", action="store_true", help="write them again from the results of the last whole run")
+    return parser
 
 
-def _show_race(laps: dict[str, Lap]) -> bool:
-    """Packhorse and Huey on SQLite, side by side; True when the drain reaches its floor."""
-    print(f"\n{'with workers, on SQLite':32}{'packhorse':>12}{'huey':>12}{'ratio':>9}")
-    ours, theirs = laps["packhorse"], laps["huey"]
-    names = {
-        "single": "enqueue, one by one, /s",
-        "many": "enqueue, in bulk, /s",
-        "drain_one": "drain, 1 process, /s",
-        "drain_two": "drain, 2 processes, /s",
-        "latency_p50": "idle latency p50, ms",
-        "latency_p99": "idle latency p99, ms",
-        "idle_cpu": "idle CPU, % of a core",
-        "memory": "memory, MiB",
-        "start_up": "start to first job done, s",
-    }
-    for field, name in names.items():
-        mine, other = getattr(ours, field), getattr(theirs, field)
-        ratio = f"{mine / other:>8.2f}×" if other else ""
-        print(f"{name:32}{mine:>12,.1f}{other:>12,.1f}{ratio}")
-    return ours.drain_one >= _DRAIN_FLOOR * theirs.drain_one
+def _run(options: argparse.Namespace) -> Results:
+    plan, where = _plan(options), machine()
+    if is_busy():
+        print(f"Others are at work here, so these figures will mean little: {where}", file=sys.stderr)
+    names = options.storages or (_QUICK_STORAGES if options.quick else list(_STORAGES))
+    with ExitStack() as stack:
+        running = _start(names, stack)
+        race = Race(contender.enrol(options.peers or list(contender.TITLES), list(running)), running, plan)
+        race.run()
+        return Results(
+            date=time.strftime("%-d %B %Y", time.gmtime()),
+            machine=where,
+            python=platform.python_version(),
+            laps=plan.laps,
+            storages={name: storage.version for name, storage in running.items()},
+            rows=race.rows(),
+            limits=race.limits(),
+            strains=race.strains(),
+        )
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    plan = QUICK if options.quick else FULL
+    return plan._replace(laps=options.laps) if options.laps else plan
+
+
+def _start(names: Sequence[str], stack: ExitStack) -> dict[str, Storage]:
+    """The storages that can be had here; which are left out, and why, is said."""
+    running: dict[str, Storage] = {}
+    for name in names:
+        try:
+            running[name] = stack.enter_context(_STORAGES[name]())
+        except NoServer as error:
+            print(f"{storages.TITLES[name]} is left out: {error}", file=sys.stderr)
+    return running
+
+
+def _show(results: Results) -> int:
+    """Print every table; 1 when a floor is not reached, else 0."""
+    demands = floors(results)
+    tables = [race_table(results, group) for group in GROUPS]
+    tables += [strain_table(results), calls_table(results), floor_table(demands)]
+    print(f"\n{results.date}, {results.machine}, laps: {results.laps}")
+    for table in tables:
+        if table.rows:
+            print(f"\n{table.text()}")
+    for row in results.rows:
+        for trouble in row.troubles:
+            print(f"\nfailed: {trouble}")
+    return 0 if all(floor.is_reached for floor in demands) else 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from packhorse.app import Packhorse
 from packhorse.calls import NewCall
 from packhorse.context import JobContext, current_job
 from packhorse.errors import (
+    AppBroken,
+    AppNotFound,
     BadArguments,
     BadCron,
     BadURL,
@@ -27,7 +29,6 @@ from packhorse.errors import (
     SchemaOutdated,
     SchemaTooNew,
     SettingsError,
-    StaleToken,
     StorageError,
     StorageFull,
     StorageReadOnly,
@@ -53,6 +54,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Abort",
+    "AppBroken",
+    "AppNotFound",
     "Backoff",
     "BadArguments",
     "BadCron",
@@ -85,7 +88,6 @@ __all__ = [
     "SchemaTooNew",
     "SettingsError",
     "Snooze",
-    "StaleToken",
     "State",
     "Storage",
     "StorageError",

@@ -1,8 +1,8 @@
 """The board: a small shared file by which a foreman knows what its worker was doing when it died.
 
-The worker writes a job's id into a slot when the job begins and clears it when the outcome is in safe hands. The
-foreman writes the time of its last accepted heartbeat; a worker begins nothing while that is too old. Both map the
-file into memory, so a write costs a fraction of a microsecond and survives the writer's death.
+The worker writes a job's id into a place when the job begins and clears it when the outcome is stored. The foreman
+writes the time of its last accepted heartbeat; a worker begins nothing while that is too old. Both map the file into
+memory, so a write costs a fraction of a microsecond and survives the writer's death.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import struct
 import time
 from pathlib import Path
 
+SPARE = 2_000
+"""Places beyond the slots, for jobs that have ended and whose outcome is not stored yet."""
 _HEADER = 64
-_SLOT = 64
+_PLACE = 64
 _TIME = struct.Struct("<Q")
-_EMPTY = bytes(_SLOT)
+_EMPTY = bytes(_PLACE)
 
 
 class Board:
@@ -25,27 +27,29 @@ class Board:
         self.path = path
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
-        self.slots = (len(self._memory) - _HEADER) // _SLOT
+        self.places = (len(self._memory) - _HEADER) // _PLACE
+        self.slots = self.places - SPARE
 
     @classmethod
     def create(cls, path: Path, slots: int) -> Board:
         """A new board with nothing on it."""
-        path.write_bytes(bytes(_HEADER + slots * _SLOT))
+        with path.open("wb") as file:
+            file.truncate(_HEADER + (slots + SPARE) * _PLACE)
         board = cls(path)
         board.beat()
         return board
 
     # --- the worker's side ----------------------------------------------------------------------------------------
 
-    def begin(self, slot: int, job_id: str) -> None:
-        """This job has begun in this slot."""
-        start = _HEADER + slot * _SLOT
-        self._memory[start : start + _SLOT] = job_id.encode()[:_SLOT].ljust(_SLOT, b"\0")
+    def begin(self, place: int, job_id: str) -> None:
+        """This job has begun."""
+        start = _HEADER + place * _PLACE
+        self._memory[start : start + _PLACE] = job_id.encode()[:_PLACE].ljust(_PLACE, b"\0")
 
-    def clear(self, slot: int) -> None:
-        """The job in this slot has ended, and its outcome is in safe hands."""
-        start = _HEADER + slot * _SLOT
-        self._memory[start : start + _SLOT] = _EMPTY
+    def clear(self, place: int) -> None:
+        """The job of this place has ended, and its outcome is stored."""
+        start = _HEADER + place * _PLACE
+        self._memory[start : start + _PLACE] = _EMPTY
 
     def beat_age(self) -> float:
         """Seconds since the last heartbeat that the storage accepted, by a clock that counts sleep too."""
@@ -55,9 +59,9 @@ class Board:
     # --- the foreman's side ---------------------------------------------------------------------------------------
 
     def running(self) -> list[str]:
-        """The jobs that have begun and not ended."""
-        slots = (self._memory[start : start + _SLOT] for start in range(_HEADER, len(self._memory), _SLOT))
-        return [slot.rstrip(b"\0").decode(errors="replace") for slot in slots if slot != _EMPTY]
+        """The jobs that have begun and whose outcome is not stored."""
+        places = (self._memory[start : start + _PLACE] for start in range(_HEADER, len(self._memory), _PLACE))
+        return [place.rstrip(b"\0").decode(errors="replace") for place in places if place != _EMPTY]
 
     def beat(self) -> None:
         """The storage has just accepted a heartbeat."""

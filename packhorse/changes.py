@@ -94,7 +94,7 @@ def replaced(job: Job, new: NewJob, now: int) -> Changed:
     """A unique twin brought new arguments: the waiting job takes them. What was counted of it stays counted, so that a
     job which kills its workers cannot hide behind new arguments."""
     twin = added(new, job.seq, now).job
-    told = {"args": job.args[:500]}
+    told = {"args": job.args[:500], "twin": new.id}
     kept = {name: getattr(job, name) for name in _KEPT_WHEN_REPLACED}
     rank = job.rank if job.rank <= RANK_HALTED else twin.rank
     job = _with_expiry(replace(twin, rank=rank, **kept))

@@ -7,7 +7,6 @@ its type hint; what JSON cannot hold is refused at enqueue with the argument's n
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
@@ -242,6 +241,8 @@ def canonical_json(value: Any) -> bytes:
 
 def nearest(name: str, names: Iterable[str], most: int = 1) -> str:
     """The end of a sentence about a misspelt name: "; did you mean 'email'?", or nothing if none is like it."""
+    import difflib  # only who has made a mistake needs it
+
     found = difflib.get_close_matches(name, list(names), n=most)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 

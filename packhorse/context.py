@@ -31,8 +31,11 @@ class Line(Protocol):
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
         """A sign of life."""
 
-    def should_stop(self) -> bool:
+    def is_stopping(self) -> bool:
         """Has somebody asked the job, or the whole worker, to stop?"""
+
+    def should_stop(self) -> bool:
+        """The same, asked by the job itself: from now on it knows, and if it returns, it did as it was told."""
 
 
 class JobContext:
@@ -97,6 +100,11 @@ class JobContext:
         if self._timeout is None:
             return None
         return max(0.0, self._began_at + self._timeout / SECOND - time.monotonic())
+
+    @property
+    def is_stopping(self) -> bool:
+        """As `should_stop`, for middleware: that it has looked does not mean that the task knows."""
+        return self._line.is_stopping()
 
     @property
     def should_stop(self) -> bool:

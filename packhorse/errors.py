@@ -15,7 +15,6 @@
         JobNotFound
         WrongState             "cannot delete job X: it is running; abort it first"
         NotUnique              another job holds the unique key; carries that job's id
-        StaleToken             a worker spoke for a job that it no longer holds
         JobFailed              raised by `job.wait()` when the job ended dead or aborted
         WaitTimeout            raised by `job.wait(timeout=…)`
       TaskError
@@ -23,6 +22,8 @@
         TaskExists             the name is taken
         BadArguments           names the argument and why it cannot become JSON
         PayloadTooLarge        says how large, and the limit
+      AppNotFound              no app is where the target says
+      AppBroken                the user's module cannot be imported; says the line
       WorkerNotFound           a worker that has not joined, or was struck off, asks for jobs
       ClientNotFound           a client that is unknown, or timed out, subscribes
       ScheduleNotFound         no schedule has this name
@@ -133,10 +134,6 @@ class NotUnique(JobError):
         self.key = key
 
 
-class StaleToken(JobError):
-    """A worker spoke for a job that it no longer holds; the storage ignored it."""
-
-
 class JobFailed(JobError):
     """The job that was waited for ended dead or aborted."""
 
@@ -183,6 +180,14 @@ class PayloadTooLarge(TaskError):
         )
         self.size = size
         self.limit = limit
+
+
+class AppNotFound(PackhorseError):
+    """There is no app where the target says."""
+
+
+class AppBroken(PackhorseError):
+    """The user's module cannot be imported; `why` has the line that failed."""
 
 
 class WorkerNotFound(PackhorseError):

@@ -24,42 +24,42 @@ class Subject(StrEnum):
 
 
 class Kind(StrEnum):
-    """What happened. In brackets, what `data` carries."""
+    """What happened. In brackets, what `data` carries; docs/events.md has them all."""
 
     # a job
     ADDED = "added"  # enqueued [due_at, copied_from]
     QUEUED = "queued"  # a scheduled job fell due
     RESERVED = "reserved"
-    STARTED = "started"  # also of a worker, a foreman
-    COMPLETED = "completed"
+    STARTED = "started"  # also of a worker, a foreman [host, pid]
+    COMPLETED = "completed"  # [ran]
     FAILED = "failed"  # one attempt failed, another will follow [reason, error, retry_in]
-    READDED = "readded"  # in line again [why]
-    BROKEN = "broken"  # no tries left: dead [reason, error]
-    HALTED = "halted"  # its worker died while it ran [why]
+    READDED = "readded"  # in line again [why, delay]
+    BROKEN = "broken"  # no tries left: dead [reason, error, why, halts]
+    HALTED = "halted"  # its worker died while it ran [why, halts]
     SNOOZED = "snoozed"  # [delay]
     ABORT_ASKED = "abort_asked"  # a held job was asked to stop [by, reason]
     ABORTED = "aborted"  # [by, reason]
     FORCE_STARTED = "force_started"  # [by]
     PRIORITY_CHANGED = "priority_changed"  # [from, to, by]
     RETRIED = "retried"  # by an operator [by]
-    REPLACED = "replaced"  # a unique twin brought new arguments
+    REPLACED = "replaced"  # a unique twin brought new arguments [args, twin]
     HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
     DELETED = "deleted"  # [by]
     # a process or a client
     STAT = "stat"  # what a worker has done so far [its report]
-    KILLED = "killed"  # stopped on purpose
+    KILLED = "killed"  # stopped on purpose [why]
     DIED = "died"  # [why]
-    JOINED = "joined"
+    JOINED = "joined"  # [name]
     LEFT = "left"
     TIMED_OUT = "timed_out"
     # a queue or a schedule
     PAUSED = "paused"  # [by, why]
     RESUMED = "resumed"  # [by]
-    PUT = "put"  # a schedule was written or changed
+    PUT = "put"  # a schedule was written or changed [cron, tz]
     TICKED = "ticked"  # [slot, outcome]
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises."""
 
     kind: Kind

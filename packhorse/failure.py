@@ -6,13 +6,13 @@ dead jobs read as three sentences.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import traceback
 from types import TracebackType
 
 import msgspec
 
+NAME_LIMIT = 1_000
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 32_000
 
@@ -32,9 +32,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, error: BaseException) -> Failure:
         """The failure that this exception is."""
         return cls(
-            type=type(error).__qualname__,
-            message=_shorten(str(error), MESSAGE_LIMIT),
-            traceback=_shorten("".join(traceback.format_exception(error)), TRACEBACK_LIMIT),
+            type=_shorten(type(error).__qualname__, NAME_LIMIT),
+            message=_message_of(error),
+            traceback=_traceback_of(error),
             place=_innermost(error.__traceback__),
         )
 
@@ -54,8 +54,27 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def cause(self, task: str) -> str:
         """A short name for "this kind of failure of this task", the same for all of its cases."""
+        import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+
         known = "\0".join((task, self.type, self.pattern(), self.place or ""))
         return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# An error's own code may fail, and its attempt has ended all the same: what cannot be told is left out.
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return _shorten(str(error), MESSAGE_LIMIT)
+    except Exception as failed:  # noqa: BLE001 - whatever the code of a user's error raises
+        return f"(its message cannot be shown: __str__ raised {type(failed).__name__})"
+
+
+def _traceback_of(error: BaseException) -> str | None:
+    try:
+        return _shorten("".join(traceback.format_exception(error)), TRACEBACK_LIMIT)
+    except Exception:  # noqa: BLE001 - as above
+        return None
 
 
 def _innermost(trace: TracebackType | None) -> str | None:
@@ -63,12 +82,17 @@ def _innermost(trace: TracebackType | None) -> str | None:
         return None
     while trace.tb_next is not None:
         trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return _tidy(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
+
+
+def _tidy(text: str) -> str:
+    """Text that every storage takes. A path, and so a place, need not be UTF-8; nor need a name that was given."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def _shorten(text: str, limit: int) -> str:
     """Long text loses its middle: the beginning says what was called, the end says what failed."""
-    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    text = _tidy(text)
     if len(text) <= limit:
         return text
     half = limit // 2

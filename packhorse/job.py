@@ -93,7 +93,7 @@ def rank_of(priority: int) -> int:
 RANKS = range(RANK_RECOVERED, rank_of(LOWEST_PRIORITY) + 1)
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     """One stored call of a task. Never changed: a change makes a new one.
 
     Times are microseconds since 1970 on the storage's clock; durations are microseconds.
@@ -171,7 +171,7 @@ class Job(msgspec.Struct, frozen=True):
         return Token(self.id, self.owner or "", self.fence)
 
 
-class UniqueLock(msgspec.Struct, frozen=True):
+class UniqueLock(msgspec.Struct, frozen=True, gc=False):
     """At most one job may hold `key`: while it is unfinished, or, with a `period`, for so long after the enqueueing."""
 
     key: str
@@ -180,7 +180,7 @@ class UniqueLock(msgspec.Struct, frozen=True):
     on_conflict: str = "keep"  # or "replace", "reject"
 
 
-class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
+class NewJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A job that a client asks for. The id is the client's, so that asking twice adds one job. As JSON it has only what
     differs from the defaults: most of it is not worth sending."""
 
@@ -207,7 +207,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     copied_from: str | None = None
 
 
-class Token(msgspec.Struct, frozen=True):
+class Token(msgspec.Struct, frozen=True, gc=False):
     """Proof of holding a job: this worker, this handing-over. It is worthless once the job has changed hands."""
 
     job_id: str

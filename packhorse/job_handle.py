@@ -19,13 +19,13 @@ from packhorse.calls import JobKeywords, JobTemplate
 from packhorse.clock import SECOND, Duration, microseconds, to_datetime
 from packhorse.codec import decode_result
 from packhorse.errors import JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
-from packhorse.event import Event
+from packhorse.event import Event, Kind
 from packhorse.failure import Failure
-from packhorse.job import COMPLETED, FINAL, HELD, QUEUED, WAITING, Job, NewJob, Operation, Reason, State
+from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, QUEUED, WAITING, Job, NewJob, Operation, Reason, State
 from packhorse.storage import BATCH
 from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
 from packhorse.task import TaskOptions
-from packhorse.why import Seen, explain, span_text
+from packhorse.why import Seen, explain, span_text, why_aborted
 
 if TYPE_CHECKING:
     from packhorse.app import Packhorse
@@ -35,6 +35,7 @@ Numbered = TypeVar("Numbered", Event, LogLine)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks of `wait`
 _LOOKED_AHEAD = 500  # jobs that `why` counts before it says "very many"
+_LOOKS = 3  # how often `why` looks again at a job that changes while it is looked at
 
 
 class Progress(NamedTuple):
@@ -272,9 +273,7 @@ class JobHandle(Generic[R_co]):
         if job.state not in FINAL:
             raise WrongState(self.id, "read the result of", job.state, hint="wait for it with job.wait()")
         if job.state is not COMPLETED:
-            # One that was aborted by order may carry the error of an earlier attempt, which is not why it ended.
-            error = None if job.reason is Reason.ABORTED else self.error
-            raise JobFailed(self.id, job.task, job.state, job.reason, error.summary() if error else None)
+            raise job_failed(job)
         if job.result is None:
             return None  # type: ignore[return-value]
         signature = self._app._signature_of(job.task)
@@ -302,23 +301,44 @@ class JobHandle(Generic[R_co]):
     def why(self) -> str:
         """Why the job is where it is, as a clause: "its queue mail is paused by anna since …"."""
         job = self.refresh().record
-        return explain(job, self._look_around(job))
+        seen = self._look_around(job)
+        for _ in range(_LOOKS):
+            before, job = job, self.refresh().record
+            if (job.state, job.rank, job.fence) == (before.state, before.rank, before.fence):
+                break
+            # Somebody has taken or moved it meanwhile, and what was seen is of the past.
+            seen = self._look_around(job)
+        return explain(job, seen)
 
     def _look_around(self, job: Job) -> Seen:
         storage, lease = self._app.storage, self._app.settings.lease
+        if job.state is ABORTED:
+            return Seen(storage.now(), lease, aborts=self._aborts())
         if job.state not in WAITING:
             return Seen(storage.now(), lease)
         if job.state is not QUEUED:
             return Seen(storage.now(), lease, workers=storage.workers())
         line = storage.find(Filter(states=frozenset({QUEUED}), queue=job.queue), limit=_LOOKED_AHEAD).jobs
+        queues = {queue.name: queue for queue in storage.queues()}
         return Seen(
             now=storage.now(),
             lease=lease,
-            queue=next((queue for queue in storage.queues() if queue.name == job.queue), None),
+            queue=queues.get(job.queue),
             task=next((task for task in storage.tasks() if task.name == job.task), None),
             workers=storage.workers(),
+            held={name: sum(queue.counts.get(state, 0) for state in HELD) for name, queue in queues.items()},
             ahead=next((place for place, other in enumerate(line) if other.id == job.id), None),
         )
+
+    def _aborts(self) -> list[Event]:
+        """How its last life was ended: the events that say who wanted it."""
+        kinds = (Kind.ABORT_ASKED, Kind.ABORTED)
+        events = [event for kind in kinds for event in self._latest(kind)]
+        begun = max((event.id for event in self._latest(Kind.RETRIED)), default=0)
+        return [event for event in events if event.id > begun]
+
+    def _latest(self, kind: Kind) -> list[Event]:
+        return self._app.storage.events(EventFilter(job_id=self.id, kind=kind), limit=1, newest_first=True)
 
     # --- steering: `by` is who, for the record --------------------------------------------------------------------
     # A job whose state does not allow the step is left alone: WrongState. One that is gone: JobNotFound.
@@ -464,16 +484,27 @@ _ACTIONS = {
 }
 
 
+def job_failed(job: Job) -> JobFailed:
+    """The error that tells how this job, which is dead or aborted, came to its end."""
+    if job.state is ABORTED:
+        # One that was aborted may carry the error of an earlier attempt, which is not why it ended.
+        return JobFailed(job.id, job.task, job.state, job.reason, why_aborted(job))
+    error = Failure.from_json(job.error) if job.error else None
+    return JobFailed(job.id, job.task, job.state, job.reason, error.summary() if error else None)
+
+
 def _advice(operation: Operation, state: State) -> str:
     match operation:
         case Operation.SET_PRIORITY:
             return "only waiting jobs have a place in line"
         case Operation.DELETE:
-            return "abort it first, or use force"
+            return "abort it first, or have both done: job.delete(force=True), packhorse delete --force"
         case Operation.ABORT:
             return "it has ended already"
     if state in WAITING:
-        return "it waits in line already; force start makes it the next"
+        return "it waits in line already; job.force_start() or packhorse start makes it the next"
     if state in HELD:
         return "a worker has it already"
-    return "a copy of it can run again" if state is COMPLETED else "retry it"
+    if state is COMPLETED:
+        return "what it did is done; job.copy() enqueues another one like it"
+    return "retry it first: job.retry(), packhorse retry"

@@ -15,18 +15,10 @@ from pathlib import Path
 from types import ModuleType
 
 from packhorse.app import Packhorse
-from packhorse.errors import PackhorseError
+from packhorse.errors import AppBroken, AppNotFound
 
 CANDIDATES = ("app.py", "jobs.py", "tasks.py")
 _PACKAGE = str(Path(__file__).parent) + os.sep
-
-
-class AppNotFound(PackhorseError):
-    """There is no app where the target says."""
-
-
-class AppBroken(PackhorseError):
-    """The user's module cannot be imported; `why` has the line that failed."""
 
 
 def load_app(target: str | None = None) -> Packhorse:

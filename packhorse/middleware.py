@@ -7,7 +7,8 @@
 
 Each gets the running job and `call`, which goes on inward and answers the task's result; `async def` ones await it.
 Plain and async middleware and tasks may be mixed: where the kind changes, the inner part runs on the other side, a
-plain one in a thread, an async one on the worker's event loop, and the outer part waits for it.
+plain one in a thread, an async one on the worker's event loop, and the outer part waits for it. Whoever does not want
+the task to run now answers `Snooze`, `Retry` or `Abort` instead of calling.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
+from packhorse.answer import Abort, Retry, Snooze
 from packhorse.context import JobContext
 from packhorse.errors import PackhorseError
 from packhorse.task import RegisteredTask
@@ -28,6 +31,9 @@ Middleware = Callable[..., Any]
 Chain = Callable[[JobContext], Any]
 """Middleware and task as one: given the job, the result, or an awaitable of it."""
 
+
+_LOOK_FOR_STOP = 0.1
+"""Seconds between two looks whether an async task below a plain middleware shall stop."""
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 """Answers the worker's event loop, starting it if need be."""
@@ -73,7 +79,7 @@ def _around_plain(one: Middleware, inner: Chain) -> Chain:
             return inner(job)
 
         result = one(job, call)
-        _must_have_called(one, called)
+        _must_have_called(one, called, result)
         return result
 
     return run
@@ -89,7 +95,7 @@ def _around_async(one: Middleware, inner: Callable[[JobContext], Awaitable[Any]]
             return await inner(job)
 
         result = await one(job, call)
-        _must_have_called(one, called)
+        _must_have_called(one, called, result)
         return result
 
     return run
@@ -119,19 +125,22 @@ def _in_thread(inner: Chain) -> Callable[[JobContext], Awaitable[Any]]:
 
 
 def _on_loop(inner: Callable[[JobContext], Awaitable[Any]], loop: Loop | None) -> Chain:
-    """An async inner part below a plain middleware."""
+    """An async inner part below a plain middleware. It is cancelled when the job is told to stop, as it would be on
+    its own."""
 
-    async def call(job: JobContext) -> tuple[Any, BaseException | None]:
+    async def call(job: JobContext, tasks: list[asyncio.Task[Any] | None]) -> tuple[Any, BaseException | None]:
+        tasks.append(asyncio.current_task())
         try:
             return await inner(job), None
-        except (KeyboardInterrupt, SystemExit) as error:  # raised on a loop, they would end it
-            return None, error
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError) as error:
+            return None, error  # raised on a loop, the first two would end it, and the last be told before its time
 
     def run(job: JobContext) -> Any:
+        tasks: list[asyncio.Task[Any] | None] = []
         if loop is None:
-            value, error = asyncio.run(call(job))
+            value, error = asyncio.run(call(job, tasks))
         else:
-            value, error = asyncio.run_coroutine_threadsafe(call(job), loop()).result()
+            value, error = _waited_for(asyncio.run_coroutine_threadsafe(call(job, tasks), loop()), job, tasks)
         if error is not None:
             raise error
         return value
@@ -139,7 +148,23 @@ def _on_loop(inner: Callable[[JobContext], Awaitable[Any]], loop: Loop | None) -
     return run
 
 
-def _must_have_called(one: Middleware, called: bool) -> None:
-    if not called:
+def _waited_for(
+    future: Future[tuple[Any, BaseException | None]], job: JobContext, tasks: Sequence[asyncio.Task[Any] | None]
+) -> tuple[Any, BaseException | None]:
+    """Wait in a thread for what runs on the loop, and cancel it there, once, when the job shall stop."""
+    is_cancelled = False
+    while not wait([future], _LOOK_FOR_STOP).done:
+        if not is_cancelled and tasks and tasks[0] is not None and job.is_stopping:
+            is_cancelled = True
+            tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
+    value, error = future.result()
+    if is_cancelled and isinstance(error, asyncio.CancelledError):
+        _ = job.should_stop  # it was told, and did as it was told; who completes all the same has completed
+    return value, error
+
+
+def _must_have_called(one: Middleware, called: bool, result: Any) -> None:
+    if not called and not isinstance(result, Snooze | Retry | Abort):
         name = getattr(one, "__qualname__", repr(one))
-        raise PackhorseError(f"the middleware {name} did not call the job", hint="end it with `return call()`")
+        hint = "end it with `return call()`, or with Snooze, Retry or Abort"
+        raise PackhorseError(f"the middleware {name} did not call the job", hint=hint)

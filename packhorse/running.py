@@ -1,6 +1,7 @@
 """`app.run()`: a script that ends with it is a running system.
 
-It starts `packhorse work` for the script that called it, hands on the signals that it gets, and stays until that ends.
+It starts `packhorse work` for the script that called it, hands on the signals that it gets, and stays until that ends;
+a script that is killed takes its crew along.
 The processes of the crew import the same script: there, as in any program that only imports it, nothing is started.
 """
 
@@ -53,7 +54,8 @@ def run_crew(target: str, settings: Settings, options: Mapping[str, int | bool |
         words += ["--url", settings.url]
     sys.stdout.flush()
     sys.stderr.flush()
-    code = _run([sys.executable, "-m", "packhorse", "work", target, *words])
+    # Whatever becomes of this process, the crew shall not stay behind without it.
+    code = _run([sys.executable, "-m", "packhorse", "work", target, *words, "--parent", str(os.getpid())])
     if code != 0:
         raise SystemExit(code if code > 0 else 128 - code)
 

@@ -6,7 +6,6 @@ needs, so any foreman can tick a schedule whose code it has never seen (`chores/
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -200,6 +199,8 @@ def slot_id(name: str, slot: int) -> str:
 
     It is shaped as all ids are, a UUID of version 7 with the slot as its time, and so lies where the newest lie.
     """
+    import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+
     digest = int.from_bytes(hashlib.sha256(f"{name}\0{slot}".encode()).digest()[:10], "big")
     millisecond = slot // 1_000
     return (

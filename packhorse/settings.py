@@ -6,10 +6,8 @@ All mistakes are reported together in one SettingsError, and a password in a URL
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
@@ -174,9 +172,16 @@ _KINDS: dict[str, Text | Whole] = {
 def _kind(name: str) -> Text | Whole:
     if name in _KINDS:
         return _KINDS[name]
-    near = difflib.get_close_matches(name, _KINDS, n=1)
+    near = _like(name, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KINDS)}"
     raise BadValue(f"there is no setting {name!r}", hint=hint)
+
+
+def _like(name: str, cutoff: float) -> list[str]:
+    """The setting whose name is most like this one, if any is."""
+    import difflib  # only who has made a mistake needs it
+
+    return difflib.get_close_matches(name, _KINDS, n=1, cutoff=cutoff)
 
 
 Found = dict[str, tuple[object, str]]
@@ -217,7 +222,7 @@ def _from_environment(environment: Mapping[str, str]) -> Found:
         name = variable.removeprefix("PACKHORSE_").lower()
         # Variables of others may begin so too, such as those that Kubernetes sets for a service of this name:
         # only what looks like a misspelt setting is worth an error.
-        if variable.startswith("PACKHORSE_") and value and difflib.get_close_matches(name, _KINDS, cutoff=0.85):
+        if variable.startswith("PACKHORSE_") and value and (name in _KINDS or _like(name, cutoff=0.85)):
             found[name] = (value, f"{variable} in the environment")
     return found
 
@@ -227,6 +232,8 @@ def _from_file(directory: Path, problems: list[str]) -> Found:
     path = next((folder / "pyproject.toml" for folder in folders if (folder / "pyproject.toml").is_file()), None)
     if path is None:
         return {}
+    import tomllib  # not needed where there is no such file
+
     try:
         tools = tomllib.loads(path.read_text("utf-8")).get("tool", {})
         table = tools.get("packhorse", {}) if isinstance(tools, dict) else tools

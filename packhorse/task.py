@@ -7,7 +7,6 @@ and a wrong word is refused when it is written, with the option's name and what 
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import re
 import sys
@@ -128,6 +127,8 @@ def unique_key(task: str, unique: Unique, args: Mapping[str, Any], signature: Si
 
 
 def _digest(data: bytes) -> str:
+    import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+
     return hashlib.sha256(data).hexdigest()[:32]
 
 

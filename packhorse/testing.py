@@ -346,11 +346,11 @@ class _SeatHere(Seat):
         self.claim()
         self.begin(0)
 
-    def should_stop(self) -> bool:
+    def is_stopping(self) -> bool:
         for stop in self._storage.stops([_OWNER]):
             if stop.token == self.job.token and self.stop_reason is None:
                 self.stop(stop.reason, "it was aborted")
-        return super().should_stop()
+        return super().is_stopping()
 
 
 class _HandlersHere(ResultHandlers):

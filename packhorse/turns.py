@@ -8,7 +8,7 @@ Storages ask this when they reserve; it keeps no I/O, only the passes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class Turns:
@@ -44,6 +44,11 @@ class Turns:
             else:
                 heapq.heappop(line)
         return {queue: count for queue, count in taken.items() if count}
+
+    def standing(self, queues: Sequence[str]) -> tuple[float, list[float]]:
+        """The pass of the queue served last, and the passes of these: for a storage whose server shares the turns. It
+        then calls `share` with what was taken."""
+        return self._present, [self._passes.get(queue, 0.0) for queue in queues]
 
     def _advance(self, queue: str, weight: int, count: int) -> None:
         if count > 0:

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
-from packhorse.event import Subject
+from packhorse.event import Event, Subject
 from packhorse.failure import Failure
 from packhorse.job import Job, Reason, State
 from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
 
+ABORT = "Abort"
+"""The type of failure that a job carries whose task returned `Abort`."""
 _SUMMARY_LIMIT = 120
 
 
@@ -27,6 +29,8 @@ class Seen(msgspec.Struct, frozen=True):
     task: TaskInfo | None = None
     workers: Sequence[WorkerInfo] = ()
     ahead: int | None = None  # jobs of its queue that go first; None: more than anybody counted
+    held: Mapping[str, int] = {}  # jobs in workers' hands, by queue
+    aborts: Sequence[Event] = ()  # of an aborted job: that it was asked to stop, and that it ended
 
 
 def explain(job: Job, seen: Seen) -> str:
@@ -130,14 +134,27 @@ def _paused(queue: QueueInfo) -> str:
 
 def _place_in_line(job: Job, seen: Seen) -> str:
     again = " again, because its worker died" if job.is_halted else ""
+    rest = "a worker is about to take it" if _has_free_slot(job, seen) else "waits for a free slot"
     if job.is_forced:
-        return "it was forced to start and waits for a free slot"
+        return f"it was forced to start, and {rest}"
     if seen.ahead is None:
-        return f"it waits in line{again}; very many jobs of its queue go first"
+        return f"it waits in line{again}; {_very_many(seen)} of its queue go first"
     if seen.ahead == 0:
-        return f"it is next in its queue{again}, and waits for a free slot"
+        return f"it is next in its queue{again}, and {rest}"
     jobs = "1 job" if seen.ahead == 1 else f"{seen.ahead:,} jobs"
     return f"it waits in line{again}; {jobs} of its queue {'goes' if seen.ahead == 1 else 'go'} first"
+
+
+def _very_many(seen: Seen) -> str:
+    waiting = seen.queue.counts.get(State.QUEUED, 0) if seen.queue else 0
+    return f"very many of the {waiting:,} jobs" if waiting else "very many jobs"
+
+
+def _has_free_slot(job: Job, seen: Seen) -> bool:
+    """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report."""
+    serving = [worker for worker in _alive(seen) if job.queue in worker.queues]
+    queues = {queue for worker in serving for queue in worker.queues}
+    return sum(seen.held.get(queue, 0) for queue in queues) < sum(worker.concurrency for worker in serving)
 
 
 # --- held ---------------------------------------------------------------------------------------------------------
@@ -164,8 +181,30 @@ def _dead(job: Job, seen: Seen) -> str:
 
 
 def _aborted(job: Job, seen: Seen) -> str:
-    cause = "because its time was over" if job.reason is Reason.JOB_TIMEOUT else "by order"
+    by = next((event.data["by"] for event in reversed(seen.aborts) if event.data and "by" in event.data), None)
+    cause = f"by {by}" if by else f"because {why_aborted(job)}"
     return f"it was aborted {_ago(job.finished_at, seen)}, {cause}"
+
+
+def why_aborted(job: Job) -> str:
+    """What an aborted job's own record says about the reason, as a sentence: "it waited longer than its expires of
+    10s". Who gave an order is in its events."""
+    failure = Failure.from_json(job.error) if job.error else None
+    if job.reason is Reason.JOB_TIMEOUT:
+        return _over(job) or (failure.message if failure else "its time was over")
+    if failure is not None and failure.type == ABORT and job.abort_at is None:
+        return f"its task said: {failure.message}"
+    return "an operator wanted it"
+
+
+def _over(job: Job) -> str | None:
+    """Which time was over, if it was one that runs while the job waits too."""
+    ended_at, begun_at = job.finished_at or 0, job.started_at or 0
+    if job.total_timeout is not None and ended_at >= (job.first_queued_at or 0) + job.total_timeout:
+        return f"it lived longer than its total_timeout of {span_text(job.total_timeout)}"
+    if job.expires is not None and begun_at < (job.queued_at or 0) <= ended_at - job.expires:
+        return f"it waited longer than its expires of {span_text(job.expires)}"
+    return None
 
 
 # --- words --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.failure import MESSAGE_LIMIT, TRACEBACK_LIMIT, Failure
+from packhorse.failure import MESSAGE_LIMIT, NAME_LIMIT, TRACEBACK_LIMIT, Failure
 
 
 def raised(error: BaseException) -> Failure:
@@ -64,3 +64,42 @@ def test_text_that_no_storage_takes_is_escaped() -> None:
 
 def test_an_exception_without_a_message_is_its_type() -> None:
     assert raised(KeyError()).summary() == "KeyError"
+
+
+def test_an_exception_whose_own_code_fails_is_a_failure_all_the_same() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise KeyError("text")
+
+    class Worse(Broken):
+        @property
+        def __cause__(self) -> BaseException:  # type: ignore[override]
+            raise KeyError("cause")
+
+    assert raised(Broken()).message == "(its message cannot be shown: __str__ raised KeyError)"
+    assert "Broken" in (raised(Broken()).traceback or "")
+    assert raised(Worse()).traceback is None
+    assert (raised(Worse()).place or "").startswith(__file__)
+
+
+def test_a_place_that_is_not_utf_8_is_escaped() -> None:
+    scope: dict[str, object] = {}
+    exec(compile("def fail():\n    raise ValueError('no')\n", "/srv/\udcff/mail.py", "exec"), scope)
+    try:
+        scope["fail"]()  # type: ignore[operator]
+    except ValueError as error:
+        failure = Failure.of(error)
+
+    assert failure.place == "/srv/\\udcff/mail.py:2"
+    assert Failure.from_json(failure.to_json()) == failure
+
+
+def test_a_type_whose_name_no_storage_takes_is_escaped_and_shortened() -> None:
+    class Odd(Exception):
+        __qualname__ = "Odd\udcff\0" + "x" * 10_000
+
+    failure = raised(Odd())
+
+    assert failure.type.startswith("Odd\\udcff\\0xxx")
+    assert len(failure.type) < NAME_LIMIT + 100
+    assert Failure.from_json(failure.to_json()) == failure

@@ -24,11 +24,13 @@ from packhorse.errors import (
     WrongState,
 )
 from packhorse.event import Kind
+from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RETRYING, RUNNING, SCHEDULED, Reason, State
 from packhorse.job_handle import JobHandle, Progress
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Stopped
 from packhorse.storage import Storage, open_storage
-from packhorse.storage.records import CheckIn, LogLine, TaskInfo, WorkerInfo
+from packhorse.storage.memory import Memory
+from packhorse.storage.records import CheckIn, LogLine, Page, TaskInfo, WorkerInfo
 from packhorse.task_handle import Task
 from tests.storage.builders import FAILURE, finish, in_state, run, take
 
@@ -239,8 +241,38 @@ def test_an_aborted_job_does_not_blame_an_earlier_error(app: Packhorse, send: Ta
     job = send.enqueue(7)
     finish(app.storage, Failed(run(app.storage, job.record).token, FAILURE, retry_in=HOUR))
 
-    with pytest.raises(JobFailed, match=r"is aborted \(ABORTED\)"):
+    with pytest.raises(JobFailed, match=r"is aborted \(an operator wanted it\)"):
         _ = job.abort().result
+
+
+@pytest.mark.parametrize("state", [QUEUED, RUNNING])
+def test_an_aborted_job_tells_by_whom(app: Packhorse, state: State):
+    job = app.get(in_state(app.storage, state).id)
+    job.abort(by="anna")
+    if state is RUNNING:
+        finish(app.storage, Stopped(job.refresh().record.token))
+
+    assert job.why() == "it was aborted 0ms ago, by anna"
+
+
+def test_whoever_aborted_it_in_an_earlier_life_is_not_named(app: Packhorse):
+    job = app.get(in_state(app.storage, QUEUED).id)
+    job.abort(by="anna")
+    job.retry()
+    failure = Failure("Abort", "nothing to do")
+    finish(app.storage, Stopped(run(app.storage, job.refresh().record).token, failure=failure))
+
+    assert job.why() == "it was aborted 0ms ago, because its task said: nothing to do"
+
+
+def test_a_job_that_waited_too_long_says_so(app: Packhorse, clock: TurnedClock, send: Task[..., Any]):
+    job = send.using(expires="10s").enqueue(7)
+    clock.turn(11)
+    app.storage.expire()
+
+    with pytest.raises(JobFailed, match="it waited longer than its expires of 10s"):
+        job.wait(timeout=0)
+    assert job.why() == "it was aborted 0ms ago, because it waited longer than its expires of 10s"
 
 
 def test_wait_returns_the_result_when_the_job_has_ended(app: Packhorse, send: Task[..., Any]):
@@ -342,7 +374,37 @@ def test_a_job_far_behind_is_not_counted_out(app: Packhorse, send: Task[..., Any
     jobs = app.enqueue_many(send.call(n) for n in range(600))
 
     assert jobs[499].why() == "it waits in line; 499 jobs of its queue go first"
-    assert jobs[599].why() == "it waits in line; very many jobs of its queue go first"
+    assert jobs[599].why() == "it waits in line; very many of the 600 jobs of its queue go first"
+
+
+class Hasty(Memory):
+    """Somebody takes the next job whenever the line is looked at."""
+
+    def find(self, *args: Any, **options: Any) -> Page:
+        self.reserve("ann", {"send_notice": 1}, 1)
+        return super().find(*args, **options)
+
+
+def test_a_job_that_is_taken_while_it_is_looked_at_is_not_said_to_wait():
+    storage = Hasty(TurnedClock())
+    with Packhorse(storage) as app:
+        storage.join(WorkerInfo("ann", queues=["send_notice"], concurrency=1))
+        job = app.enqueue("send_notice")
+
+        assert job.why() == "worker ann has taken it and begins it as soon as a slot is free"
+
+
+def test_a_job_is_not_said_to_wait_for_a_slot_while_workers_idle(app: Packhorse, send: Task[..., Any]):
+    app.storage.join(WorkerInfo("ann", queues=["send_notice"], concurrency=1))
+    app.storage.announce([TaskInfo("send_notice", "send_notice")])
+    first, second = send.enqueue(1), send.enqueue(2)
+
+    idle = first.why()
+    app.storage.reserve("ann", {"send_notice": 1}, 1)
+    busy = second.why()
+
+    assert idle == "it is next in its queue, and a worker is about to take it"
+    assert busy == "it is next in its queue, and waits for a free slot"
 
 
 def test_why_looks_again(app: Packhorse, send: Task[..., Any]):
@@ -434,25 +496,39 @@ def test_deleting_by_force_does_not_wait_for_ever(app: Packhorse, send: Task[...
 REFUSED: list[tuple[str, Callable[[JobHandle[Any]], object], str]] = [
     ("completed", lambda job: job.abort(), "cannot abort job X: it is completed - it has ended already"),
     ("running", lambda job: job.force_start(), "cannot force start job X: it is running - a worker has it already"),
-    ("dead", lambda job: job.force_start(), "cannot force start job X: it is dead - retry it"),
+    (
+        "dead",
+        lambda job: job.force_start(),
+        "cannot force start job X: it is dead - retry it first: job.retry(), packhorse retry",
+    ),
     (
         "completed",
         lambda job: job.force_start(),
-        "cannot force start job X: it is completed - a copy of it can run again",
+        "cannot force start job X: it is completed - what it did is done; job.copy() enqueues another one like it",
     ),
     (
         "running",
         lambda job: job.set_priority(2),
         "cannot set the priority of job X: it is running - only waiting jobs have a place in line",
     ),
-    ("completed", lambda job: job.retry(), "cannot retry job X: it is completed - a copy of it can run again"),
+    (
+        "completed",
+        lambda job: job.retry(),
+        "cannot retry job X: it is completed - what it did is done; job.copy() enqueues another one like it",
+    ),
     (
         "queued",
         lambda job: job.retry(),
-        "cannot retry job X: it is queued - it waits in line already; force start makes it the next",
+        "cannot retry job X: it is queued - "
+        "it waits in line already; job.force_start() or packhorse start makes it the next",
     ),
     ("reserved", lambda job: job.retry(), "cannot retry job X: it is reserved - a worker has it already"),
-    ("running", lambda job: job.delete(), "cannot delete job X: it is running - abort it first, or use force"),
+    (
+        "running",
+        lambda job: job.delete(),
+        "cannot delete job X: it is running - "
+        "abort it first, or have both done: job.delete(force=True), packhorse delete --force",
+    ),
 ]
 
 

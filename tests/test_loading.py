@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import PackhorseError
-from packhorse.loading import AppBroken, AppNotFound, find_target, load_app
+from packhorse.errors import AppBroken, AppNotFound, PackhorseError
+from packhorse.loading import find_target, load_app
 
 APP = "from packhorse import Packhorse\n{name} = Packhorse('memory://')\n"
 

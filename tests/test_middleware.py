@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from packhorse.answer import Abort, Retry, Snooze
 from packhorse.context import CURRENT, JobContext, current_job
 from packhorse.errors import PackhorseError
 from packhorse.job import QUEUED, Job
@@ -25,6 +26,9 @@ class NoLine:
 
     def log(self, message: str, kind: str = "log") -> None: ...
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None: ...
+    def is_stopping(self) -> bool:
+        return False
+
     def should_stop(self) -> bool:
         return False
 
@@ -205,6 +209,62 @@ def test_middleware_that_forgets_the_job_is_told_so(kind: str, loop: asyncio.Abs
         PackhorseError, match=r"the middleware .*forget did not call the job - end it with `return call"
     ):
         run(*compose(task_of(plain_task), [middleware], lambda: loop), context(n=1), loop)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("answer", [Snooze(60), Retry("later"), Abort("never")])
+def test_middleware_may_answer_instead_of_the_task(
+    kind: str, answer: Snooze | Retry | Abort, loop: asyncio.AbstractEventLoop
+):
+    def refuse(job: JobContext, call: Any) -> Any:
+        return answer
+
+    async def arefuse(job: JobContext, call: Any) -> Any:
+        return answer
+
+    def task() -> None:
+        raise AssertionError("it ran")
+
+    middleware = refuse if kind == "plain" else arefuse
+
+    assert run(*compose(task_of(task), [middleware], lambda: loop), context(), loop) is answer
+
+
+class StopLine(NoLine):
+    """Says stop as soon as the task has begun."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def is_stopping(self) -> bool:
+        return self.begun.is_set()
+
+
+@pytest.mark.parametrize("is_outer_async", [False, True])
+def test_an_async_task_below_plain_middleware_is_cancelled_when_it_shall_stop(
+    loop: asyncio.AbstractEventLoop, is_outer_async: bool
+):
+    line, ended = StopLine(), list[str]()
+    job = JobContext(Job("j", 1, "add", "add", "{}", QUEUED, 1, 12, 0, 0), {}, line)
+
+    async def task() -> None:
+        line.begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("cleaned up")
+
+    async def outer(job: JobContext, call: Any) -> Any:
+        return await call()
+
+    middleware = [outer, lambda job, call: call()] if is_outer_async else [lambda job, call: call()]
+    chain, is_async = compose(task_of(task), middleware, lambda: loop)
+
+    with pytest.raises((asyncio.CancelledError, CancelledError)):
+        run(chain, is_async, job, loop)
+
+    assert ended == ["cleaned up"], "the job has not ended before its task has"
 
 
 def test_middleware_may_be_an_object(loop: asyncio.AbstractEventLoop):

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from packhorse import BadValue, Packhorse, PackhorseError, running
+from packhorse.foreman.death import is_alive
 from packhorse.storage import open_storage
 from tests.children import ROOT, until
 
@@ -148,6 +149,22 @@ def test_a_signal_reaches_the_crew_once(tmp_path: Path, number: signal.Signals):
         os.kill(worker, 0)
 
 
+def test_a_script_that_is_killed_takes_its_crew_along(tmp_path: Path):
+    (tmp_path / "script.py").write_text(f"{SCRIPT}\napp.run(max=1)\n")
+    program = start(tmp_path, "script.py")
+    until(lambda: len(notes(tmp_path)) == 2, "the jobs ran")
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        crew = [worker.pid for worker in app.storage.workers()]
+
+        program.kill()
+        _, err = program.communicate(timeout=60)  # the foreman has it open too, until it ends
+
+        assert "the program that started it has ended" in err
+        assert app.storage.workers() == [], "they have left in order"
+    assert len(crew) == 2
+    until(lambda: not any(is_alive(pid) for pid in crew), "the foreman and its worker are gone")
+
+
 def test_a_prompt_has_no_file_to_hand_to_workers(tmp_path: Path):
     typed = "from packhorse import Packhorse\napp = Packhorse('sqlite:///jobs.db')\napp.run()\n"
 
@@ -250,7 +267,8 @@ def test_a_password_is_not_shown_on_the_command_line(monkeypatch: pytest.MonkeyP
         app = Packhorse(url)
         running.run_crew("shop:app", app.settings, {"burst": True, "max": 2, "min": None})
 
+    parent = ["--parent", str(os.getpid())]
     assert [command[2:] for command in commands] == [
-        ["packhorse", "work", "shop:app", "--burst", "--max", "2", "--url", "sqlite:///jobs.db"],
-        ["packhorse", "work", "shop:app", "--burst", "--max", "2"],
+        ["packhorse", "work", "shop:app", "--burst", "--max", "2", "--url", "sqlite:///jobs.db", *parent],
+        ["packhorse", "work", "shop:app", "--burst", "--max", "2", *parent],
     ]

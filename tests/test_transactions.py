@@ -16,7 +16,7 @@ from packhorse import Packhorse
 from packhorse.errors import BadValue, NotUnique
 from packhorse.storage.postgres import Postgres
 from tests.children import until
-from tests.servers import new_schema_url, shared_postgres
+from tests.postgres_server import new_schema_url, shared_postgres
 from tests.storage.conftest import chosen_storages
 
 needs_postgres = pytest.mark.skipif("postgres" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")

@@ -64,3 +64,13 @@ def test_a_very_light_queue_still_gets_turns_beside_a_very_heavy_one() -> None:
     taken = one_by_one(Turns(), {"heavy": 5_000, "light": 10}, {"heavy": 1_000, "light": 1}, 2_500)
 
     assert 2 <= taken["light"] <= 3
+
+
+def test_turns_that_were_shared_elsewhere_are_remembered_as_if_shared_here() -> None:
+    here, elsewhere = Turns(), Turns()
+    weights = {"a": 3, "b": 1, "c": 2}
+    for available in ({"a": 9, "b": 1}, {"b": 5, "c": 2}, {"a": 4, "b": 4, "c": 4}):
+        shares = here.share(available, weights, 6)
+        elsewhere.share({queue: shares.get(queue, 0) for queue in available}, weights, sum(shares.values()))
+
+    assert elsewhere.standing(["a", "b", "c"]) == here.standing(["a", "b", "c"])

@@ -97,7 +97,7 @@ def test_a_queue_may_be_paused_by_nobody_known():
 def test_a_forced_job_passes_a_paused_queue():
     told = explain(a_job(QUEUED, rank=RANK_FORCED), seen(queue=QueueInfo("mail", paused_at=NOW)))
 
-    assert told == "it was forced to start and waits for a free slot"
+    assert told == "it was forced to start, and waits for a free slot"
 
 
 @pytest.mark.parametrize("workers", [[], [a_worker(subject=Subject.FOREMAN)]])
@@ -185,7 +185,32 @@ def test_a_running_job_may_have_been_asked_to_stop():
             "it died 2m ago, because its worker died under it 3 times",
         ),
         (DEAD, {"reason": Reason.RUNNER_TIMEOUT, "halts": 1}, "it died 2m ago, because its worker died under it once"),
-        (ABORTED, {"reason": Reason.ABORTED}, "it was aborted 2m ago, by order"),
+        (ABORTED, {"reason": Reason.ABORTED}, "it was aborted 2m ago, because an operator wanted it"),
+        (
+            ABORTED,
+            {"reason": Reason.ABORTED, "error": Failure("Abort", "the user is gone").to_json()},
+            "it was aborted 2m ago, because its task said: the user is gone",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.ABORTED, "error": Failure("Abort", "of an earlier life").to_json(), "abort_at": 1},
+            "it was aborted 2m ago, because an operator wanted it",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.JOB_TIMEOUT, "expires": 10 * SECOND, "queued_at": NOW - 3 * MINUTE},
+            "it was aborted 2m ago, because it waited longer than its expires of 10s",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.JOB_TIMEOUT, "total_timeout": MINUTE, "first_queued_at": NOW - 3 * MINUTE},
+            "it was aborted 2m ago, because it lived longer than its total_timeout of 1m",
+        ),
+        (
+            ABORTED,
+            {"reason": Reason.JOB_TIMEOUT, "error": Failure("Timeout", "it ran for longer than 5 s").to_json()},
+            "it was aborted 2m ago, because it ran for longer than 5 s",
+        ),
         (ABORTED, {"reason": Reason.JOB_TIMEOUT}, "it was aborted 2m ago, because its time was over"),
     ],
 )
@@ -214,3 +239,41 @@ def test_no_state_is_without_a_sentence(state: State):
 )
 def test_a_duration_is_told_in_two_units(duration: int, text: str):
     assert span_text(duration) == text
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ({}, "it is next in its queue, and a worker is about to take it"),
+        ({"mail": 3, "video": 6}, "it is next in its queue, and a worker is about to take it"),
+        ({"mail": 3, "video": 7}, "it is next in its queue, and waits for a free slot"),
+        ({"mail": 3, "else": 90}, "it is next in its queue, and a worker is about to take it"),
+    ],
+)
+def test_whether_a_slot_is_free_is_told_by_what_is_held(held: dict[str, int], told: str):
+    busy = a_worker("bob", queues=("else",), concurrency=90)
+    workers = [a_worker(queues=("mail", "video"), concurrency=10), busy]
+
+    assert explain(a_job(QUEUED), seen(workers=workers, held=held)) == told
+
+
+def test_a_silent_worker_has_no_free_slot():
+    workers = [a_worker(concurrency=1), a_worker("bob", concurrency=10, silent=MINUTE)]
+
+    assert explain(a_job(QUEUED), seen(workers=workers, held={"mail": 1})).endswith("waits for a free slot")
+
+
+def test_a_forced_job_finds_a_free_slot():
+    job = a_job(QUEUED, rank=RANK_FORCED)
+
+    told = explain(job, seen(workers=[a_worker(concurrency=1)]))
+
+    assert told == "it was forced to start, and a worker is about to take it"
+
+
+def test_a_long_line_is_told_by_how_many_wait():
+    queue = QueueInfo("mail", counts={QUEUED: 1_000_000})
+
+    told = explain(a_job(QUEUED), seen(queue=queue, ahead=None))
+
+    assert told == "it waits in line; very many of the 1,000,000 jobs of its queue go first"

@@ -3,7 +3,7 @@ of foremen may do them at once, and none is needed for correctness."""
 
 from __future__ import annotations
 
-from packhorse.chores.chore import Chore, IsSteady
+from packhorse.chores.chore import Chore, SteadyTime
 from packhorse.chores.expire import Expire
 from packhorse.chores.promote import Promote
 from packhorse.chores.prune import Prune
@@ -13,16 +13,17 @@ from packhorse.chores.schedules import TickSchedules
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 
-__all__ = ["Chore", "IsSteady", "all_chores"]
+__all__ = ["Chore", "SteadyTime", "all_chores"]
 
 
-def all_chores(storage: Storage, settings: Settings, is_steady: IsSteady) -> list[Chore]:
-    """Everything that a foreman does on a timer; `is_steady` says whether it may take jobs from silent workers."""
+def all_chores(storage: Storage, settings: Settings, steady_time: SteadyTime) -> list[Chore]:
+    """Everything that a foreman does on a timer; `steady_time` says whether it may believe the clock, and so that who
+    seems silent is."""
     return [
         Promote(storage),
         TickSchedules(storage),
         Expire(storage),
-        Rescue(storage, settings, is_steady),
-        Prune(storage, settings),
+        Rescue(storage, settings, steady_time),
+        Prune(storage, settings, steady_time),
         RollUp(storage),
     ]

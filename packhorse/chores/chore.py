@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-IsSteady = Callable[[], bool]
-"""Whether this foreman's heartbeats have been accepted for a whole lease without a gap."""
+SteadyTime = Callable[[], int | None]
+"""The storage's time, read just now, if it can be believed: this foreman's heartbeats have been accepted for a whole
+lease without a gap, and no clock was set since. None: it cannot. Who takes jobs away hands it on to the storage,
+for the clock may be set the next moment."""
 
 
 class Chore(Protocol):

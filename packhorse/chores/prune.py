@@ -1,33 +1,50 @@
-"""Prune: finished jobs, old events and silent clients go when their time to be kept is over."""
+"""Prune: finished jobs, old events and silent clients go when their time to be kept is over.
+
+It keeps still until the foreman is steady: by a clock that is wrong everything seems old, and would be lost for good.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import monotonic
+
+from packhorse.chores.chore import SteadyTime
 from packhorse.clock import MINUTE, SECOND
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 from packhorse.storage.records import Retention
 
-_ROUNDS = 10
-_SOON = 1.0
+_LONGEST = 0.25
+"""Seconds of work after which a run ends: the other chores wait for it."""
+_REST = 1.0
+"""Seconds of rest for each second of work, while more is left: half of the storage's time is everybody else's."""
 
 
 class Prune:
-    """A bounded number of small steps, so that nobody waits long for the storage; after a break it goes on."""
+    """Small steps for a bounded time, so that nobody waits long; after a rest it goes on."""
 
     name = "prune"
 
-    def __init__(self, storage: Storage, settings: Settings) -> None:
+    def __init__(
+        self, storage: Storage, settings: Settings, steady_time: SteadyTime, time: Callable[[], float] = monotonic
+    ) -> None:
         self._storage = storage
+        self._steady_time = steady_time
+        self._time = time
         self._keep = retention(settings)
         # A client that went is to be noticed soon after its time is over.
         self.interval = min(max(settings.client_timeout // 3, 5 * SECOND), MINUTE) / SECOND
 
     def run(self) -> float | None:
-        """Answers that it wants to go on soon, if more is left than one run removes."""
-        for _ in range(_ROUNDS):
+        """Answers how long it wants to rest, if more is left than one run removes."""
+        began = self._time()
+        while self._steady_time() is not None:
             if not self._storage.prune(self._keep).more:
                 return None
-        return _SOON
+            worked = self._time() - began
+            if worked >= _LONGEST:
+                return worked * _REST
+        return None
 
 
 def retention(settings: Settings) -> Retention:

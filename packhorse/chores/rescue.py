@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from packhorse.chores.chore import IsSteady
+from packhorse.chores.chore import SteadyTime
 from packhorse.clock import SECOND
 from packhorse.event import Subject
 from packhorse.settings import Settings
@@ -23,28 +23,29 @@ class Rescue:
 
     name = "rescue"
 
-    def __init__(self, storage: Storage, settings: Settings, is_steady: IsSteady) -> None:
+    def __init__(self, storage: Storage, settings: Settings, steady_time: SteadyTime) -> None:
         self._storage = storage
         self._lease = settings.lease
         self._why = f"its worker was silent for {settings.shown('lease')}"
-        self._is_steady = is_steady
+        self._steady_time = steady_time
         self._is_first_round = True
         self.interval = settings.heartbeat / SECOND
 
     def run(self) -> float | None:
         """Rescue until nothing is left, or the foreman is steady no more."""
-        if not self._is_steady():
-            return None
-        recovered = self._is_first_round and self._is_alone()
-        while self._is_steady():
-            rescued = self._storage.rescue(lease=self._lease, why=self._why, recovered=recovered)
+        now = self._steady_time()
+        recovered = now is not None and self._is_first_round and self._is_alone(now)
+        while now is not None:
+            # By the time that was looked at: the clock may have been set since, and everybody would seem silent.
+            rescued = self._storage.rescue(lease=self._lease, why=self._why, recovered=recovered, at=now)
             self._is_first_round = False
             if not rescued:
                 break
             log.warning("rescued %d jobs of silent workers", len(rescued))
+            now = self._steady_time()
         return None
 
-    def _is_alone(self) -> bool:
-        alive_since = self._storage.now() - self._lease
+    def _is_alone(self, now: int) -> bool:
+        alive_since = now - self._lease
         foremen = [each for each in self._storage.workers() if each.subject is Subject.FOREMAN]
         return sum(foreman.beat_at >= alive_since for foreman in foremen) <= 1

@@ -15,6 +15,8 @@ import click
 
 from packhorse.cli.output import escape_lines, json_text, paint, say
 from packhorse.errors import (
+    AppBroken,
+    AppNotFound,
     BadValue,
     ClientNotFound,
     JobError,
@@ -27,7 +29,6 @@ from packhorse.errors import (
     WaitTimeout,
     WorkerNotFound,
 )
-from packhorse.loading import AppBroken, AppNotFound
 from packhorse.settings import mask_url
 
 

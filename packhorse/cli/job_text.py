@@ -13,6 +13,7 @@ import msgspec
 from packhorse.cli.output import cut, escape
 from packhorse.failure import Failure
 from packhorse.job import FINAL, HELD, Job, State
+from packhorse.why import why_aborted
 
 _LONG_ARGS = 4_000
 _LONG_VALUE = 60
@@ -68,9 +69,11 @@ def remark(job: Job) -> str:
 
 
 def error_line(job: Job) -> str:
-    """The last failure on one line."""
+    """The last failure on one line; of an aborted job, why it was."""
+    if job.state is State.ABORTED:
+        return why_aborted(job).partition("\n")[0]
     if job.error is None:
-        return job.reason or "" if job.state is State.ABORTED else ""
+        return ""
     return Failure.from_json(job.error).summary().partition("\n")[0]
 
 

@@ -292,7 +292,9 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
 def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
     if shown.now - worker.beat_at <= lease:
         return shown.time(worker.beat_at)
-    return f"silent for {span_text(shown.now - worker.beat_at)}" if shown.is_terminal else shown.time(worker.beat_at)
+    if shown.is_terminal:
+        return f"silent for {span_text(shown.now - worker.beat_at)}"
+    return f"silent:{shown.time(worker.beat_at)}"  # one word, for those who count columns
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ it with `@command` and give it a line in `COMMANDS`.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -157,9 +156,12 @@ def _manner(invocation: Invocation, words: list[str]) -> Manner:
 
 
 def _unknown(word: str) -> CommandError:
+    import difflib  # only who has made a mistake needs it
+
     what = f"there is no command {word!r}"
     known = _OTHER_WORDS.get(word)
-    near = [known] if known in COMMANDS else difflib.get_close_matches(word, COMMANDS, n=1)
+    near = [known] if known in COMMANDS else difflib.get_close_matches(word, COMMANDS, n=3)
+    near.sort(key=lambda name: abs(len(name) - len(word)))  # a letter is mistyped more often than left out
     if near:
         return CommandError(f"{what}; did you mean {near[0]!r}?", ExitCode.USAGE, hint=f"packhorse {near[0]} --help")
     return CommandError(what, ExitCode.USAGE, hint="packhorse --help lists them all")

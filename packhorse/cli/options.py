@@ -76,6 +76,13 @@ def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return callback
 
 
+def _keep_url(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None and not value.strip():
+        # An empty variable of a script, most likely; to go on with the default would be to look at other jobs.
+        raise BadValue("--url is empty", hint="write e.g. --url sqlite:///jobs.db, or leave it out")
+    _keep("url")(ctx, parameter, value)
+
+
 def _choose_colour(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is None:
         return
@@ -89,7 +96,7 @@ def _common(*names: str, callback: Any, **rest: Any) -> Callable[[Function], Fun
 
 
 _COMMON = (
-    _common("--url", metavar="URL", callback=_keep("url"), help="Where the jobs are, e.g. sqlite:///jobs.db."),
+    _common("--url", metavar="URL", callback=_keep_url, help="Where the jobs are, e.g. sqlite:///jobs.db."),
     _common("--json", is_flag=True, callback=_keep("as_json"), help="Print JSON; of lists, an object on each line."),
     _common("--utc", is_flag=True, callback=_keep("utc"), help="Show times in UTC, not in local time."),
     _common(

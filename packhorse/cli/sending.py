@@ -25,8 +25,8 @@ from packhorse.codec import Signature, nearest
 from packhorse.errors import BadURL, JobFailed, TaskNotFound
 from packhorse.event import Kind
 from packhorse.failure import Failure
-from packhorse.job import COMPLETED, FINAL, WAITING, Job, Reason
-from packhorse.job_handle import JobHandle
+from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
+from packhorse.job_handle import JobHandle, job_failed
 from packhorse.storage import BATCH
 from packhorse.storage.records import EventFilter
 from packhorse.why import span_text
@@ -278,9 +278,10 @@ def _ran(client: Packhorse, job: Job) -> str:
 
 
 def _failed(job: Job) -> JobFailed:
-    failure = Failure.from_json(job.error) if job.error and job.reason is not Reason.ABORTED else None
-    why = "\n".join(filter(None, [failure.summary(), place_text(failure.place)])) if failure else None
-    error = JobFailed(job.id, job.task, job.state, job.reason, why)
+    error = job_failed(job)
+    failure = Failure.from_json(job.error) if job.error and job.state is DEAD else None
+    if failure and failure.place:
+        error.why = f"{error.why}\n{place_text(failure.place)}"
     error.hint = f"packhorse job {short_id(job.id)}{' --trace' if failure and failure.traceback else ''}"
     return error
 

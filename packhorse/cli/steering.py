@@ -37,6 +37,7 @@ from packhorse.task import TaskOptions
 
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
 _EXAMPLES = 3
+_LIKELY = {Operation.DELETE: "finished", Operation.ABORT: "unfinished", Operation.RETRY: "dead"}
 
 
 class Action(NamedTuple):
@@ -87,7 +88,11 @@ def _on_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.argument("ids", nargs=-1, metavar="[ID...|-]"),
-    click.option("--where", metavar="FILTER", help="All jobs that fit, e.g. 'state:dead task:resize since:2h'."),
+    click.option(
+        "--where",
+        metavar="FILTER",
+        help="All jobs that fit, e.g. 'state:dead task:resize since:2h'; the words are those of `packhorse jobs`.",
+    ),
     click.option("--yes", is_flag=True, help="Do not ask."),
     click.option("--dry-run", is_flag=True, help="Only show which jobs it would be."),
     click.option("--by", metavar="NAME", default=operator, show_default="you", help="Who does it, for the record."),
@@ -264,7 +269,7 @@ def _choose(invocation: Invocation, action: Action, selection: Selection) -> Cho
 def _chosen_by_filter(storage: Storage, action: Action, words: str) -> Chosen:
     where = parse_words([words], storage.now()) if words.strip() else Filter()
     if where == Filter():
-        hint = "for all that have ended: --where finished"
+        hint = f"say which, e.g. --where {_LIKELY.get(action.operation, 'waiting')}"
         raise CommandError("--where has no words, and would mean every job", ExitCode.USAGE, hint=hint)
     where = replace(where, states=_possible(action, where.states))
     ids: list[str] = []
@@ -280,10 +285,10 @@ def _possible(action: Action, asked: frozenset[State]) -> frozenset[State]:
     """Of the states that were asked for, those in which it can be done."""
     possible = asked & action.states if asked else action.states
     if not possible:
-        can = ", ".join(sorted(action.states))
-        raise BadValue(
-            f"cannot {action.verb} jobs that are {', '.join(sorted(asked))}", hint=f"only those that are {can}"
-        )
+        hint = f"only those that are {', '.join(sorted(action.states))}"
+        if action.operation is Operation.DELETE and asked & HELD:
+            hint += "; with --force, those that run are aborted first"
+        raise BadValue(f"cannot {action.verb} jobs that are {', '.join(sorted(asked))}", hint=hint)
     return possible
 
 

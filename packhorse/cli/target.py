@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from packhorse.app import Packhorse
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.errors import BadURL
-from packhorse.loading import CANDIDATES, AppBroken, AppNotFound, load_app
+from packhorse.errors import AppBroken, AppNotFound, BadURL
+from packhorse.loading import CANDIDATES, load_app
 from packhorse.settings import Settings, mask_url
 from packhorse.storage import Storage, open_storage
 

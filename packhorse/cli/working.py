@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from packhorse import __version__
 from packhorse.app import Packhorse
 from packhorse.chores import all_chores
 from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Function, command, span_option
 from packhorse.cli.output import say
 from packhorse.errors import BadValue
@@ -25,6 +27,9 @@ from packhorse.foreman import Foreman
 from packhorse.loading import find_target, load_app
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
+from packhorse.task import RegisteredTask
+
+log = logging.getLogger("packhorse")
 
 _LOOK_FOR_CHANGES = 0.5
 
@@ -53,6 +58,7 @@ def crew_options(function: Function) -> Function:
     "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
 )
 @span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s).")
+@click.option("--parent", type=int, hidden=True, help="Stop when this process, which started it, has ended.")
 @click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive.")
 @click.option("--checkin-cmd", help="Run this command every minute, for the same.")
 def work(invocation: Invocation, target: str | None, **options: Any) -> int:
@@ -74,7 +80,7 @@ def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs while you write them: as `work`, with workers that are replaced whenever a Python file here is saved."""
     target = target or invocation.settings.app or find_target()
     app, settings = _app_and_settings(invocation, target, options)
-    foreman = _foreman(app, settings, target, options)
+    foreman = _foreman(app, settings, target, options, gives_up=True)  # until the next save, which may mend it
     for line in banner(app, settings, target):
         say(line, err=True)
     say("Workers are replaced when a Python file here is saved.", err=True)
@@ -115,8 +121,12 @@ def _level(word: str) -> int:
     return number
 
 
-def _foreman(app: Packhorse, settings: Settings, target: str, options: dict[str, Any]) -> Foreman:
+def _foreman(
+    app: Packhorse, settings: Settings, target: str, options: dict[str, Any], *, gives_up: bool = False
+) -> Foreman:
     app.put_schedules()
+    if options.get("queues") is not None:
+        options = {**options, "queues": ",".join(_queues(app, options["queues"]))}
     names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level")
     arguments = [
         word
@@ -131,12 +141,26 @@ def _foreman(app: Packhorse, settings: Settings, target: str, options: dict[str,
         target,
         settings,
         app.storage,
-        chores=lambda is_steady: all_chores(app.storage, settings, is_steady),
+        chores=lambda steady_time: all_chores(app.storage, settings, steady_time),
         worker_arguments=arguments,
         burst=bool(options.get("burst")),
+        parent=options.get("parent"),
+        gives_up=gives_up,
         checkin_url=options.get("checkin_url"),
         checkin_cmd=options.get("checkin_cmd"),
     )
+
+
+def _queues(app: Packhorse, text: str) -> list[str]:
+    """The queues that were named; the user is told of those that no task has."""
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    known = sorted({task.queue for task in app.registry})
+    if not named:
+        raise BadValue("--queues names no queue", hint=f"the queues are {', '.join(known)}; leave it out for all")
+    if strange := [name for name in named if name not in known]:
+        of = "the queue" if len(strange) == 1 else "any of the queues"
+        log.warning("no task has %s %s; the queues are %s", of, ", ".join(strange), ", ".join(known) or "none")
+    return named
 
 
 def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
@@ -148,7 +172,7 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     for task in tasks[:8]:
         weight = f", weight {task.options.weight}" if task.options.weight > 1 else ""
         queue = f" in {task.queue}" if task.queue != task.name else ""
-        yield f"  {task.name}{queue}{weight}   {task.place}"
+        yield f"  {task.name}{queue}{weight}   {_place(task)}"
     if len(tasks) > 8:
         yield f"  … and {len(tasks) - 8} more tasks"
     if not tasks:
@@ -157,6 +181,12 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     if schedules:
         yield f"{len(schedules)} schedules; next: {schedules[0].name}"
     yield "Ctrl-C once: finish running jobs; twice: stop now"
+
+
+def _place(task: RegisteredTask) -> str:
+    """Where a task is written, in the form that editors and terminals follow: jobs.py:12."""
+    code = getattr(inspect.unwrap(task.function), "__code__", None)
+    return f"{place_text(code.co_filename)}:{task.line}" if code else task.place
 
 
 # --- reloading --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ starts. Plain arithmetic: the foreman tells it what happened and when.
 
 from __future__ import annotations
 
+import math
+
 YOUNG = 10.0
 """Seconds. A worker that ends sooner, and has finished no job, died young."""
 TOLERATED = 3
@@ -14,9 +16,11 @@ LONGEST = 60.0
 
 
 class Backoff:
-    """Counts young deaths in a row, of the whole crew."""
+    """Counts young deaths in a row, of the whole crew. One that `gives_up` has no worker started after `HOPELESS` of
+    them, until it is told that there is hope again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gives_up: bool = False) -> None:
+        self._gives_up = gives_up
         self.deaths = 0
         self._succeeded = False
         self._not_before = 0.0
@@ -30,11 +34,17 @@ class Backoff:
         self.deaths = 0
         self._succeeded = True
 
+    def hope(self) -> None:
+        """What the workers run has changed, and those of before say nothing about it."""
+        self.deaths = 0
+
     @property
     def wait(self) -> float:
         """Seconds between the last young death and the next start."""
         if self.deaths < TOLERATED:
             return 0.0
+        if self._gives_up and self.deaths >= HOPELESS:
+            return math.inf
         if self.is_hopeless:
             return LONGEST
         return min(LONGEST, 2.0 ** min(self.deaths - TOLERATED, 10))

@@ -86,10 +86,12 @@ def _kills(path: Path) -> int | None:
 def kill_session(leader: int) -> list[int]:
     """Kill a worker and all that it has started; answers the others' pids. Call it before the worker is reaped, so
     that its number cannot mean anybody else yet."""
+    # Children in groups of their own, as those of isolated jobs are, share the session. What those have started may
+    # lead a session of its own, and is found by its parents as long as they live: so look before you kill.
+    household = household_of(leader)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    # Children in groups of their own, as those of isolated jobs are, share the session.
-    others = [pid for pid in _session(leader) if pid != leader]
+    others = sorted((household | household_of(leader)) - {leader})
     for pid in others:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -123,11 +125,19 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def _session(leader: int) -> Iterator[int]:
+def household_of(leader: int) -> set[int]:
+    """The processes of this session, and their descendants."""
+    parents: dict[int, int] = {}
+    found: set[int] = set()
     with suppress(OSError):
-        for path in _PROC.iterdir():
-            if path.name.isdigit() and _stat(int(path.name))[3:4] == [str(leader)]:
-                yield int(path.name)
+        for pid in [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]:
+            if len(stat := _stat(pid)) > 3:
+                parents[pid] = int(stat[1])
+                if int(stat[3]) == leader:
+                    found.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
 
 
 def _stat(pid: int) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import selectors
 import signal
@@ -23,7 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from packhorse import __version__
-from packhorse.chores.chore import Chore, IsSteady
+from packhorse.chores.chore import Chore, SteadyTime
 from packhorse.clock import SECOND
 from packhorse.foreman import scaling, signals
 from packhorse.foreman.backlog import Backlog
@@ -36,6 +37,7 @@ from packhorse.foreman.pulse import Pulse, Record
 from packhorse.foreman.rolling import Rolling
 from packhorse.foreman.settling import Settling
 from packhorse.foreman.timetable import Timetable
+from packhorse.kinship import hear_of_parents_end
 from packhorse.settings import Settings
 from packhorse.storage.contract import Storage
 
@@ -45,8 +47,8 @@ _TICK = 1.0
 _LAST_WORDS = 5.0
 """Seconds that the storage gets at the end to take what is left to be told."""
 
-Chores = Sequence[Chore] | Callable[[IsSteady], Sequence[Chore]]
-"""The chores, or a function that makes them and is handed the question whether this foreman is steady."""
+Chores = Sequence[Chore] | Callable[[SteadyTime], Sequence[Chore]]
+"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady."""
 
 
 class Foreman:
@@ -54,7 +56,9 @@ class Foreman:
 
     `command` starts a worker, `python -m packhorse.worker TARGET` unless given; the crew adds what is each worker's
     own, then `worker_arguments`, then for the extra workers of forced jobs `extra_arguments`. With `burst` it ends when
-    its workers, told so by their arguments, find nothing more to do. The last three are signs of life: see `pulse.py`.
+    its workers, told so by their arguments, find nothing more to do. It stops when `parent`, the process that started
+    it, has ended. With `gives_up`, workers that keep dying young are not started again before the next SIGHUP. The last
+    three are signs of life: see `pulse.py`.
 
     >>> Foreman("app:app", app.settings, app.storage).run()
     """
@@ -70,6 +74,8 @@ class Foreman:
         worker_arguments: Sequence[str] = (),
         extra_arguments: Sequence[str] = ("--max-jobs", "1"),
         burst: bool = False,
+        parent: int | None = None,
+        gives_up: bool = False,
         checkin_url: str | None = None,
         checkin_cmd: str | None = None,
         status_file: Path | None = None,
@@ -82,12 +88,13 @@ class Foreman:
         self.problem: str | None = None  # the last one
         self._settings = settings
         self._burst = burst
+        self._parent = parent
         self._lines: list[str] = []
         self._is_quiet = self._is_stopping = self._is_at_work = False
         self._exit_code = 0
         self._signals = signals.Signals()
         self._selector = selectors.DefaultSelector()
-        self.backoff = Backoff()
+        self.backoff = Backoff(gives_up=gives_up)
         command = command or [sys.executable, "-m", "packhorse.worker", target]
         launch = Launch(command, settings.url, settings.concurrency, worker_arguments, extra_arguments)
         self.crew = Crew(launch, self._selector, on_online=lambda: self.heartbeat.beat_soon())
@@ -103,7 +110,7 @@ class Foreman:
         )
         self.settling = Settling(storage)
         self.backlog = Backlog(storage, self.crew, wake=self._signals.ring)
-        self.timetable = Timetable(chores(self.heartbeat.is_steady) if callable(chores) else chores)
+        self.timetable = Timetable(chores(self.heartbeat.steady_time) if callable(chores) else chores)
         self.pulse = Pulse(self.report, self.is_well, url=checkin_url, command=checkin_cmd, file=status_file)
         self._rolling = Rolling(self.crew, self._start, self._drain)
 
@@ -112,6 +119,8 @@ class Foreman:
     def run(self) -> int:
         """Work until told to stop. Raises StorageError when the storage cannot be used at all."""
         with self._signals:
+            if self._parent is not None:
+                hear_of_parents_end(signal.SIGCHLD)  # a signal that does nothing but wake the loop
             self._selector.register(self._signals, selectors.EVENT_READ, lambda: None)
             self.settling.duty.start()
             self.heartbeat.duty.start()
@@ -133,6 +142,8 @@ class Foreman:
             key.data()
         for number in self._signals.read():
             self._obey(number)
+        if self._is_orphaned() and not self._is_stopping:
+            self._stop("the program that started it has ended")
         now = time.monotonic()
         self._take_leave(now)
         self._look_after(now)
@@ -140,6 +151,9 @@ class Foreman:
             self._go_to_work()
             self._man(now)
         self.pulse.tick(now)
+
+    def _is_orphaned(self) -> bool:
+        return self._parent is not None and os.getppid() != self._parent
 
     def _go_to_work(self) -> None:
         """Once, when the storage knows us, and former processes of this machine were settled: their jobs go first."""
@@ -177,7 +191,7 @@ class Foreman:
 
     def _obey(self, number: signal.Signals) -> None:
         if number in signals.STOP:
-            self._hard_stop(number) if self._is_stopping else self._stop(number)
+            self._hard_stop(number) if self._is_stopping else self._stop(number.name)
         elif number in signals.QUIET:
             log.info("quiet: no more jobs are taken (%s)", number.name)
             self._is_quiet = True
@@ -185,21 +199,22 @@ class Foreman:
         elif number in signals.RESTART:
             log.info("rolling restart (%s)", number.name)
             self._is_quiet = False  # fresh workers take jobs
+            self.backoff.hope()
             self._rolling.begin()
         elif number in signals.DUMP:
             faulthandler.dump_traceback(all_threads=True)
             self.crew.tell({"do": "dump"})
 
-    def _stop(self, number: signal.Signals) -> None:
+    def _stop(self, why: str) -> None:
         grace = self._settings.stop_grace / SECOND
-        log.info("stopping (%s): running jobs have %g s to finish; once more stops at once", number.name, grace)
+        log.info("stopping (%s): running jobs have %g s to finish; once more stops at once", why, grace)
         self._is_stopping = True
         self.pulse.stopping()
         self.timetable.duty.stop()
         self.backlog.duty.stop()
         for member in self.crew.members:
             if member.is_online:
-                self._drain(member, f"the foreman was told to stop ({number.name})")
+                self._drain(member, f"the foreman was told to stop ({why})")
             else:
                 self.crew.quit(member, "the foreman was told to stop")  # it holds nothing yet
 
@@ -230,7 +245,7 @@ class Foreman:
             self._lines = ended.lines
             if self.backoff.wait:
                 self.problem = f"{ended.why}; {self.backoff.deaths} in a row have died young"
-                log.error("%s; the next is started in %g s", self.problem, self.backoff.wait)
+                log.error("%s; the next is started %s", self.problem, _when(self.backoff.wait))
 
     def _look_after(self, now: float) -> None:
         for member in self.crew.members:
@@ -322,7 +337,8 @@ class Foreman:
             "problem": self.problem,
         }
         if self.backoff.wait:
-            report["next_start_in"] = round(self.backoff.seconds_left(time.monotonic()), 1)
+            left = self.backoff.seconds_left(time.monotonic())
+            report["next_start_in"] = None if math.isinf(left) else round(left, 1)
             report["stderr"] = self._lines
         return report
 
@@ -342,6 +358,10 @@ class Foreman:
             "version": __version__,
             PROCESS_SPACE: process_space(),
         }
+
+
+def _when(seconds: float) -> str:
+    return "after the next restart (SIGHUP), which a saved file causes" if math.isinf(seconds) else f"in {seconds:g} s"
 
 
 def limits_of(settings: Settings) -> scaling.Limits:

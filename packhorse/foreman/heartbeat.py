@@ -61,8 +61,21 @@ class Heartbeat:
         self.duty = Duty("the heartbeat", self.step, longest_retry=min(1.0, heartbeat / 5))
 
     def is_steady(self) -> bool:
-        """May this process rescue the jobs of others?"""
+        """Could this process rescue the jobs of others, as far as it knows?"""
         return self.steady.is_steady(boot_time())
+
+    def steady_time(self) -> int | None:
+        """The storage's time, if it may do so now, and by that time. It asks the storage because somebody may have set
+        its clock since the last beat; whoever rescues hands on the answer, because somebody may set it the next
+        moment."""
+        if not self.is_steady():
+            return None
+        sent = boot_time()
+        now = self._storage.now()
+        if self.steady.goes_on(sent, boot_time(), now / SECOND):
+            return now
+        self.beat_soon()
+        return None
 
     def silence(self) -> float:
         """Seconds since the storage last accepted a beat."""

@@ -49,6 +49,12 @@ class Steady:
             return False
         return beats[-1].received - beats[0].sent >= self._lease
 
+    def goes_on(self, sent: float, received: float, storage: float) -> bool:
+        """Has the storage's clock gone as ours since the last beat? Asked just before a rescue: a step of the clock
+        makes everybody look silent long before the next beat tells of it."""
+        beats = self._beats
+        return bool(beats) and _agree(_Beat(sent, received, storage), beats[-1])
+
     def _follows(self, beat: _Beat, last: _Beat) -> bool:
         return beat.received - last.received <= self._gap
 

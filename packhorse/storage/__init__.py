@@ -27,7 +27,7 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
     """The storage at this address. `now` replaces its clock, for tests.
 
     >>> open_storage("memory://")
-    <packhorse.storage.memory.Memory object at ...>
+    <packhorse.storage.memory.storage.Memory object at ...>
     """
     scheme, separator, _ = str(url).partition("://")
     if not separator:
@@ -42,19 +42,25 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
         return SQLite.from_url(url, now=now)
     if scheme in _EXTRAS:
         try:
-            return _open_by_driver(scheme, url, now)
-        except ImportError as error:
+            return _open_with_driver(url, _EXTRAS[scheme], now)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("packhorse"):
+                raise
             hint = f"pip install 'packhorse[{_EXTRAS[scheme]}]'"
             raise MissingDriver(f"no driver for {scheme}:// is installed", why=str(error), hint=hint) from error
     raise BadURL(
         f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
-        hint="use sqlite://, postgresql:// or memory://",
+        hint="use sqlite://, postgresql://, redis:// or memory://",
     )
 
 
-def _open_by_driver(scheme: str, url: str, now: clock.Now | None) -> Storage:
-    if scheme in ("postgresql", "postgres"):
+def _open_with_driver(url: str, extra: str, now: clock.Now | None) -> Storage:
+    if extra == "redis":
+        from packhorse.storage.redis import Redis
+
+        return Redis.from_url(url, now=now)
+    if extra == "postgres":
         from packhorse.storage.postgres import Postgres
 
         return Postgres.from_url(url, now=now)
-    raise ImportError(f"this Packhorse has no storage for {scheme}:// yet")
+    raise ModuleNotFoundError("this Packhorse cannot speak to it yet")

@@ -8,7 +8,7 @@ Rules that hold for every storage:
    worker is told so. Repeating a call whose answer was lost is harmless: an outcome that was taken is answered
    `repeated`, a job that was handed back, `stale`.
 4. Time is the storage's clock. Callers send durations; tests may hand a storage its own `now`.
-5. What is common to all storages is done once, above (`app.py`) or beside (`changes.py`): encoding, checking what
+5. What is common to all storages is done once, above (`app/`) or beside (`changes.py`): encoding, checking what
    users wrote, deciding what an outcome does to a job.
 6. Calls are plain and synchronous, and safe from many threads at once. Lists may hold up to `BATCH` items.
 
@@ -90,7 +90,9 @@ class Storage(ABC):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store new jobs, all or none, in their order; wake a worker.
 
-        An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing.
+        An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing; nor does
+        repeating one that has replaced another job's call, whatever became of that job and of its unique key since; it
+        is answered as it was. Such a call is remembered until `prune`, for as long as events are kept.
         A job with a unique key that another holds is `kept` or `replaced` as its lock says; `reject` raises
         `NotUnique` and stores none of the batch; so does a subscriber that is unknown (`ClientNotFound`). Names of
         tasks and queues become known here.
@@ -224,8 +226,13 @@ class Storage(ABC):
         """Abort jobs that waited or lived too long; held ones are asked to stop. Answers how many."""
 
     @abstractmethod
-    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
         """Take back the jobs of workers that have not beaten for `lease`, or are unknown, or beat in the future.
+
+        Silence is counted up to `at`: the storage's time when the caller made sure that its clock can be believed;
+        None: the time of the call. A clock that is set after that makes nobody silent.
 
         Workers that hold nothing any more are struck off, with the event `died`. Only jobs that had begun count a
         halt; at `max_halts` they are dead.

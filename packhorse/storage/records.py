@@ -25,7 +25,7 @@ class Placement(StrEnum):
     REPLACED = "replaced"  # the waiting holder of the unique key took the new arguments
 
 
-class Enqueued(msgspec.Struct, frozen=True):
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """The answer to one enqueued job: the id that now stands for it."""
 
     job_id: str

@@ -1,4 +1,5 @@
-"""`python -m packhorse.worker TARGET`: what a foreman starts. Not meant to be typed, though it may be."""
+"""`python -m packhorse.worker TARGET`: what a foreman starts. Alone it refuses: nobody would beat for it, and its jobs
+would be taken for lost when its lease is over."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.channel import Channel
 from packhorse.errors import PackhorseError, StorageError
+from packhorse.kinship import die_with_parent
 from packhorse.loading import load_app
 from packhorse.middleware import Chain, compose, is_async
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
 from packhorse.task import RegisteredTask
 from packhorse.worker import child
-from packhorse.worker.nursery import Nursery, die_with_parent
+from packhorse.worker.nursery import Nursery
 from packhorse.worker.process import Limits, WorkerProcess, is_isolated
 from packhorse.worker.report import dump_stacks
 
@@ -31,8 +33,10 @@ log = logging.getLogger("packhorse.worker")
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.channel is not None:
-        die_with_parent(options.parent or os.getppid())
+    if options.channel is None:
+        sys.stderr.write(f"error: a worker needs a foreman, who beats for it - run: packhorse work {options.target}\n")
+        return 2
+    die_with_parent(options.parent or os.getppid())
     _log_to_stderr(options.log_level.upper())
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
@@ -47,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     # Before the first thread: see nursery.py.
     nursery = _nursery(app, options)
-    channel = Channel.from_fd(options.channel) if options.channel is not None else None
+    channel = Channel.from_fd(options.channel)
     worker = WorkerProcess(
         app,
         storage,
@@ -57,14 +61,13 @@ def main(arguments: list[str] | None = None) -> int:
         foreman=options.foreman,
         board=Board(Path(options.board)) if options.board else None,
         limits=_limits(options, app.settings),
-        say=channel.send if channel else (lambda message: None),
+        say=channel.send,
         burst=options.burst,
         nursery=nursery,
         max_jobs_per_child=options.max_jobs_per_child,
     )
     _take_signals(worker)
-    if channel is not None:
-        threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
+    threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
     try:
         code = worker.run()
     except StorageError as error:
@@ -85,7 +88,7 @@ def _listen(channel: Channel, worker: WorkerProcess) -> None:
 
 
 def _take_signals(worker: WorkerProcess) -> None:
-    """Alone, a worker obeys signals itself; under a foreman, orders come over the channel."""
+    """Orders come over the channel; signals, too, are obeyed."""
     asked = threading.Event()
 
     def stop(number: int, frame: object) -> None:
@@ -125,7 +128,7 @@ def _nursery(app: Packhorse, options: argparse.Namespace) -> Nursery | None:
         child.serve(end, find, limit)
 
     # Only the worker speaks to the foreman: with its channel open elsewhere, its death would not be noticed there.
-    return Nursery.start(serve, not_for_children=[] if options.channel is None else [options.channel])
+    return Nursery.start(serve, not_for_children=[options.channel])
 
 
 def _limits(options: argparse.Namespace, settings: Settings) -> Limits:

@@ -1,7 +1,8 @@
 """One attempt from start to outcome: the file to read first.
 
 `run` is called by the executors with a reserved job. It decodes the arguments, opens the context, calls the task
-through its middleware, and turns whatever happens into an `Outcome`. It never raises and touches no storage.
+through its middleware, and turns whatever happens into an `Outcome`. It never raises, whatever the code of a task, of
+its result or of its error may do, and touches no storage.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
+
 from packhorse.answer import Abort, Retry, Snooze
 from packhorse.clock import SECOND
 from packhorse.codec import encode_result
-from packhorse.context import CURRENT, JobContext, Line
+from packhorse.context import CURRENT, JobContext, Line, tidy
 from packhorse.failure import Failure
 from packhorse.job import Job, Reason
 from packhorse.middleware import Chain
@@ -43,36 +46,44 @@ def run(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: 
     """Run a plain task, here and now."""
     began_at = time.perf_counter()
     try:
-        args = task.signature.decode(job.args)
-    except Exception as error:  # noqa: BLE001 - besides BadArguments, what the code of an argument's type may raise
-        return _refused(job, error)
-    context = JobContext(job, args, line, timeout_of(job, task))
-    mark = CURRENT.set(context)
-    try:
-        value = chain(context)
-    except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a task's failure, not the worker's
-        return failed_with(job, task, error, _since(began_at))
-    finally:
-        CURRENT.reset(mark)
-    return _returned(job, task, value, _since(began_at), result_limit)
+        try:
+            args = task.signature.decode(job.args)
+        except Exception as error:  # noqa: BLE001 - besides BadArguments, what the code of an argument's type may raise
+            return _refused(job, error)
+        context = JobContext(job, args, line, timeout_of(job, task))
+        mark = CURRENT.set(context)
+        try:
+            value = chain(context)
+        except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a task's failure, not the worker's
+            return failed_with(job, task, error, _since(began_at))
+        finally:
+            CURRENT.reset(mark)
+        return _returned(job, task, value, _since(began_at), result_limit)
+    except BaseException as error:  # noqa: BLE001 - raised beside the task, by the code of a value or by a signal
+        return _cut_short(job, error, _since(began_at))
 
 
 async def arun(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: int) -> Outcome:
-    """Run an async task. A cancellation goes up to the executor, which knows what it was for."""
+    """Run an async task. A cancellation goes up to the executor, which knows what it was for; nothing else does."""
     began_at = time.perf_counter()
     try:
-        args = task.signature.decode(job.args)
-    except Exception as error:  # noqa: BLE001 - as above
-        return _refused(job, error)
-    context = JobContext(job, args, line, timeout_of(job, task))
-    CURRENT.set(context)  # the task of the event loop has variables of its own, which end with it
-    try:
-        value = await chain(context)
-    except (asyncio.CancelledError, GeneratorExit):
+        try:
+            args = task.signature.decode(job.args)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _refused(job, error)
+        context = JobContext(job, args, line, timeout_of(job, task))
+        CURRENT.set(context)  # the task of the event loop has variables of its own, which end with it
+        try:
+            value = await chain(context)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt that got through would end the event loop
+            return failed_with(job, task, error, _since(began_at))
+        return _returned(job, task, value, _since(began_at), result_limit)
+    except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt that got through would end the event loop
-        return failed_with(job, task, error, _since(began_at))
-    return _returned(job, task, value, _since(began_at), result_limit)
+    except BaseException as error:  # noqa: BLE001 - as above
+        return _cut_short(job, error, _since(began_at))
 
 
 def _refused(job: Job, error: Exception) -> Outcome:
@@ -83,13 +94,13 @@ def _refused(job: Job, error: Exception) -> Outcome:
 def _returned(job: Job, task: RegisteredTask, value: Any, ran: int, limit: int) -> Outcome:
     if value is None:
         return Completed(job.token, "null", ran)
-    if isinstance(value, Retry):
-        return failed_with(job, task, value, ran)
-    if isinstance(value, Snooze):
-        return Snoozed(job.token, value.delay, ran)
-    if isinstance(value, Abort):
-        return Stopped(job.token, Reason.ABORTED, Failure("Abort", value.why), ran)
     try:
+        if isinstance(value, Retry):  # which asks the value for its class: a lazy proxy may have none here
+            return failed_with(job, task, value, ran)
+        if isinstance(value, Snooze):
+            return Snoozed(job.token, value.delay, ran)
+        if isinstance(value, Abort):
+            return Stopped(job.token, Reason.ABORTED, Failure("Abort", tidy(value.why) or ""), ran)
         return Completed(job.token, encode_result(value, limit), ran)
     except Exception as error:  # noqa: BLE001 - BadArguments, PayloadTooLarge, or the value's own code
         # The work is done and must not be done again because its result cannot be kept.
@@ -97,29 +108,46 @@ def _returned(job: Job, task: RegisteredTask, value: Any, ran: int, limit: int) 
 
 
 def failed_with(job: Job, task: RegisteredTask, error: BaseException, ran: int = 0) -> Outcome:
-    """The task raised."""
-    return Failed(job.token, _failure_of(error), retry_in(job, task, error), ran=ran)
+    """The task raised. Never raises itself."""
+    try:
+        return Failed(job.token, _failure_of(error), retry_in(job, task, error), ran=ran)
+    except BaseException as worse:  # noqa: BLE001 - the error's own code, or a backoff of the user's
+        return _cut_short(job, worse, ran)
 
 
 def _failure_of(error: BaseException, *, traceback: bool = True) -> Failure:
     try:
-        if traceback:
-            return Failure.of(error.with_traceback(_own_frames(error.__traceback__)))
-        return Failure(type(error).__name__, str(error))
-    except Exception:  # noqa: BLE001 - an error's own __str__ may raise, and the attempt has ended all the same
-        return Failure(type(error).__name__, "(its message cannot be shown)")
+        failure = Failure.of(BaseException.with_traceback(error, _own_frames(error.__traceback__)))
+    except Exception:  # noqa: BLE001 - the error's own code
+        return _bare(error, "(it cannot be shown: its own code failed)")
+    return failure if traceback else replace(failure, traceback=None, place=None)
+
+
+def _cut_short(job: Job, error: BaseException, ran: int) -> Outcome:
+    """This came beside the task, while its attempt was begun or judged. Nothing is asked of it: its code might raise
+    again."""
+    return Failed(job.token, _bare(error, "it was raised beside the task"), _plain_retry(job), ran=ran)
+
+
+def _bare(error: BaseException, message: str) -> Failure:
+    """A failure with the type of the error, found out without any code of the error's."""
+    return Failure(type.__dict__["__name__"].__get__(type(error)), message)
 
 
 def retry_in(job: Job, task: RegisteredTask, error: BaseException | None) -> int | None:
     """Microseconds until the next attempt, or None: no more."""
-    if isinstance(error, Retry):
-        if error.after is not None and job.attempt < job.max_attempts:
-            return error.after
-        error = None
     try:
+        if isinstance(error, Retry):
+            if error.after is not None and job.attempt < job.max_attempts:
+                return error.after
+            error = None
         return _policy(job, task).decide(job.attempt, error, random.Random())
     except Exception:  # noqa: BLE001 - a backoff function of the user's that fails must not cost the job its retry
-        return parse_backoff(None).wait(job.attempt) if job.attempt < job.max_attempts else None
+        return _plain_retry(job)
+
+
+def _plain_retry(job: Job) -> int | None:
+    return parse_backoff(None).wait(job.attempt) if job.attempt < job.max_attempts else None
 
 
 def _policy(job: Job, task: RegisteredTask) -> RetryPolicy:

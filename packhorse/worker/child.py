@@ -1,19 +1,23 @@
 """A child process: runs isolated jobs one after another, and tells the worker what they say and come to.
 
 The job runs in the child's main thread, so that a signal reaches it; a second thread listens for "stop". What goes over
-the channel is JSON, one message to a line. A child that was told to stop gets no further job.
+the channel is JSON, one message to a line. A child that was told to stop gets no further job. Before the next job
+begins, whatever the last one has started and left behind is killed and reaped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -23,6 +27,7 @@ import msgspec
 from packhorse.channel import Channel, Message
 from packhorse.context import MESSAGE_LIMIT, tidy
 from packhorse.job import Job
+from packhorse.kinship import own_children
 from packhorse.middleware import Chain
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.task import RegisteredTask
@@ -36,6 +41,10 @@ Finder = Callable[[str], tuple[RegisteredTask, Chain, bool]]
 
 
 _TOLD = "the job was told to end"
+_THREADS = Path("/proc/self/task")
+_PATIENCE = 2.0
+"""Seconds that the next job waits for what the last one left to be gone. Who hangs in the kernel for longer is seen to
+after that one."""
 
 
 class StopNow(BaseException):
@@ -70,6 +79,9 @@ class _WorkerLine:
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
         self._channel.send({"checkin": message, "progress": progress, "text": progress_text})
 
+    def is_stopping(self) -> bool:
+        return self.stops
+
     def should_stop(self) -> bool:
         if self.stops:
             self._channel.send({"saw_stop": True})
@@ -89,10 +101,12 @@ def serve(end: socket.socket, find: Finder, result_limit: int) -> None:
     jobs: SimpleQueue[Job | None] = SimpleQueue()
     signal.signal(signal.SIGTERM, line.terminate)
     threading.Thread(target=_listen, args=(channel, line, jobs), daemon=True).start()
+    before = _children()  # none, unless this process is more than a child
     with capture_logging():
         while (job := jobs.get()) is not None:
             task, chain, is_async = find(job.task)
             channel.send(encode_outcome(_run(job, task, chain, is_async, line, result_limit)))
+            _end_what_is_left(before)
 
 
 def _run(job: Job, task: RegisteredTask, chain: Chain, is_async: bool, line: _WorkerLine, result_limit: int) -> Outcome:
@@ -145,6 +159,47 @@ def _listen(channel: Channel, line: _WorkerLine, jobs: SimpleQueue[Job | None]) 
         elif message.get("stop"):
             line.stops = True
     jobs.put(None)
+
+
+# --- what a job leaves behind ---------------------------------------------------------------------------------------
+
+
+def _end_what_is_left(but: set[int]) -> None:
+    """Kill and reap what the job has started, except these. A child adopts orphans: who ends leaves us the next
+    generation, until there is none."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := _children() - _helpers() - but) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with suppress(ChildProcessError):  # somebody who was left in a thread has waited for it
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.001)  # a signal is on its way
+
+
+def _children() -> set[int]:
+    """The children of this process, whichever of its threads has started them."""
+    if sys.platform == "darwin":
+        return set()  # it has neither of what follows, and no orphans come
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # one call, and most jobs leave nobody
+    except ChildProcessError:
+        return set()
+    found = own_children()
+    with suppress(OSError):
+        for thread in _THREADS.iterdir():
+            with suppress(OSError):  # it has ended, and its children are another's
+                found.update(int(pid) for pid in (thread / "children").read_text().split())
+    return found
+
+
+def _helpers() -> set[int]:
+    """Python's own helpers for `multiprocessing`, which the next job uses again: a fork server that somebody else has
+    reaped, it would not get over."""
+    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    return {getattr(server, "_forkserver_pid", None) or 0, getattr(tracker, "_pid", None) or 0}
 
 
 # --- what a job prints ----------------------------------------------------------------------------------------------

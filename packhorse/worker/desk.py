@@ -24,6 +24,7 @@ from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
+from packhorse.worker.slots import Slots
 from packhorse.worker.warden import Warden
 
 log = logging.getLogger("packhorse.worker")
@@ -55,6 +56,7 @@ class Desk:
         queues: Mapping[str, int],
         fetcher: Fetcher,
         executor_of: Callable[[Seat], Executor],
+        slots: Slots,
         seat_for: Seater,
         *,
         abort_grace: float = 2.0,
@@ -68,7 +70,7 @@ class Desk:
         self._owner = owner
         self._queues = queues
         self._fetcher = fetcher
-        self._executor_of = executor_of
+        self._slots = slots
         self._seat_for = seat_for
         self._max_jobs = max_jobs
         self._may_begin = may_begin
@@ -109,6 +111,7 @@ class Desk:
         """Hand this job back uncounted, unless it has begun: the claim decides who has it."""
         if not seat.claim():
             return False
+        self._slots.give_up(seat)
         self.finisher.put(seat, Released(seat.job.token, why))
         return True
 
@@ -188,6 +191,7 @@ class Desk:
         runs = []
         for (seat, outcome), verdict in zip(batch, verdicts, strict=True):
             self._forget(seat)
+            self._slots.clear(seat)
             if verdict is Verdict.STALE:
                 log.warning("job %s has changed hands; what came of it here is dropped", seat.job.id)
                 continue
@@ -220,12 +224,7 @@ class Desk:
         seats = [seat for job in jobs if (seat := self._known(job)) is not None]
         self.seats.update({seat.job.id: seat for seat in seats})
         self._mark_first([seat for seat in seats if self._is_marked_first(seat)])
-        by_executor: dict[Executor, list[Seat]] = {}
-        for seat in seats:
-            if not seat.is_settled:
-                by_executor.setdefault(self._executor_of(seat), []).append(seat)
-        for executor, its_seats in by_executor.items():
-            executor.start(its_seats)
+        self._slots.line_up(seat for seat in seats if not seat.is_settled)
 
     def _known(self, job: Job) -> Seat | None:
         """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""

@@ -6,12 +6,16 @@ when it had to be given up.
 
 from __future__ import annotations
 
+import logging
+
 from packhorse.clock import SECOND
 from packhorse.failure import Failure
 from packhorse.job import Reason
-from packhorse.outcome import Failed, Outcome, Released, Stopped
+from packhorse.outcome import Failed, Halted, Outcome, Released, Stopped
 from packhorse.worker.attempt import idle_timeout_of, retry_in, timeout_of
 from packhorse.worker.seat import Seat
+
+log = logging.getLogger("packhorse.worker")
 
 
 def of_told(seat: Seat, failure: Failure | None = None) -> Outcome | None:
@@ -28,6 +32,12 @@ def of_told(seat: Seat, failure: Failure | None = None) -> Outcome | None:
     if seat.worker_stops:
         return Released(token, "its worker was told to stop", ran=ran)
     return None
+
+
+def of_unknown(seat: Seat, error: BaseException) -> Outcome:
+    """The outcome of a job whose end could not be made out, because the worker itself failed on it."""
+    log.error("job %s: the worker failed on it", seat.job.id, exc_info=error)
+    return Halted(seat.job.token, f"its worker failed on it: {type(error).__name__}", ran=seat.ran)
 
 
 def time_left(seat: Seat, now: float) -> float | None:

@@ -6,6 +6,7 @@ else is about to end, or many have gathered; otherwise it comes by within millis
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class Finisher:
         """An attempt has ended. Whoever comes second, after a timeout or an abort was written down, is too late."""
         if not seat.settle():
             return
-        if seat.saw_stop and type(outcome) is Completed:
+        if seat.saw_stop and _did_as_told(outcome):
             # It was told to stop, and returned: it did as it was told, which is not the same as having completed.
             outcome = of_told(seat) or outcome
         if type(outcome) is Failed:
@@ -82,3 +83,9 @@ class Finisher:
     @property
     def is_full(self) -> bool:
         return len(self._waiting) >= MOST_KEPT
+
+
+def _did_as_told(outcome: Outcome) -> bool:
+    """Did the job end by itself, or as a coroutine that was cancelled below plain middleware?"""
+    is_cancelled = type(outcome) is Failed and outcome.failure.type == asyncio.CancelledError.__name__
+    return is_cancelled or type(outcome) is Completed

@@ -3,27 +3,36 @@
 It is forked from the worker when the app has been imported and before any thread runs, so that its children start in
 milliseconds, share the imported code, and inherit no lock that another thread held. It tells the worker when a child
 has ended, and how. When the worker is gone, so are the nursery, its children, and what those had started.
+
+Nursery and children adopt orphans. So all that a job has started stays below its child, in whatever group or session,
+and comes to the nursery when the child has ended: whoever is there and is not a child is killed. A child that stays for
+another job ends what the last one left behind by itself, see `child.py`.
+
+A fork that fails, as at a limit of processes, costs nobody anything: the worker is told, and asks again later.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import msgspec
 
+from packhorse.kinship import adopt_orphans, die_with_parent, own_children
+
 ChildMain = Callable[[socket.socket], None]
 """What a child does with its end of the channel, until that ends."""
 
 _MESSAGE = 4_096
-_PR_SET_PDEATHSIG = 1
+_LAST_RITES = 2.0
+"""Seconds that the nursery waits at its end for what it has killed to be gone."""
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -64,7 +73,7 @@ class Nursery:
         return cls(ours, pid)
 
     def spawn(self, end: socket.socket) -> None:
-        """Fork a child that has this end of a channel; its pid comes back as a message."""
+        """Fork a child that has this end of a channel; its pid comes back as a message, or that it cannot be now."""
         with suppress(OSError):  # the nursery is gone: `receive` will say so
             socket.send_fds(self.control, [b'{"do":"spawn"}'], [end.fileno()])
 
@@ -74,7 +83,7 @@ class Nursery:
             self.control.send(msgspec.json.encode({"do": "kill", "pid": pid, "signal": number}))
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message: {"born": pid} or {"exit": pid, "status": …}; None: the nursery is gone."""
+        """The next message: {"born": pid}, {"unborn": why} or {"exit": pid, "status": …}; None: the nursery is gone."""
         try:
             data = self.control.recv(_MESSAGE)
         except OSError:
@@ -86,14 +95,6 @@ class Nursery:
         self.control.close()
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
-
-
-def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Get this signal when the parent ends, however that happens."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def signal_group(leader: int, number: int) -> None:
@@ -115,7 +116,18 @@ def _run(control: socket.socket, child_main: ChildMain, worker: int) -> NoReturn
         # Not left to the kernel: it would kill our children with us, but not what they have started.
         for pid in children:
             signal_group(pid, signal.SIGKILL)
+        _end_all()
         os._exit(0)
+
+
+def _end_all() -> None:
+    """Kill children and orphans until there are none: who ends leaves us the next generation."""
+    deadline = time.monotonic() + _LAST_RITES
+    while (left := own_children()) and time.monotonic() < deadline:
+        _kill(left)
+        with suppress(ChildProcessError):
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.001)  # a signal is on its way
 
 
 def _serve(control: socket.socket, child_main: ChildMain, worker: int, children: set[int]) -> None:
@@ -126,6 +138,7 @@ def _serve(control: socket.socket, child_main: ChildMain, worker: int, children:
         signal.signal(number, lambda number, frame: None)  # only the wake-up matters
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     die_with_parent(worker, signal.SIGTERM)
+    adopt_orphans()
     while os.getppid() == worker:
         ready, _, _ = select.select([control.fileno(), wake_read], [], [])
         if wake_read in ready:
@@ -148,11 +161,22 @@ def _obey(control: socket.socket, children: set[int], child_main: ChildMain) -> 
         if order["pid"] in children:
             signal_group(order["pid"], order["signal"])
         return True
-    pid = _fork(control, fds[0], child_main)
-    children.add(pid)
-    os.close(fds[0])
-    control.send(msgspec.json.encode({"born": pid}))
+    control.send(msgspec.json.encode(_spawn(control, fds, children, child_main)))
     return True
+
+
+def _spawn(control: socket.socket, fds: list[int], children: set[int], child_main: ChildMain) -> dict[str, Any]:
+    """What the worker is told of it."""
+    if not fds:
+        return {"unborn": "its channel did not arrive: too many files are open"}
+    try:
+        pid = _fork(control, fds[0], child_main)
+    except OSError as error:  # too many processes, or too little memory: for now
+        return {"unborn": str(error)}
+    finally:
+        os.close(fds[0])
+    children.add(pid)
+    return {"born": pid}
 
 
 def _fork(control: socket.socket, fd: int, child_main: ChildMain) -> int:
@@ -169,6 +193,7 @@ def _fork(control: socket.socket, fd: int, child_main: ChildMain) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)  # not a session: by that, the foreman finds all that a worker has started
         die_with_parent(nursery)
+        adopt_orphans()
         control.close()
         child_main(socket.socket(fileno=fd))
         code = 0
@@ -189,7 +214,16 @@ def _reap(control: socket.socket, children: set[int]) -> None:
             return
         if pid == 0:
             return
-        children.discard(pid)
-        signal_group(pid, signal.SIGKILL)  # whatever the job started and left behind
-        with suppress(OSError):
-            control.send(msgspec.json.encode({"exit": pid, "status": status}))
+        if pid in children:
+            children.discard(pid)
+            signal_group(pid, signal.SIGKILL)  # whatever the job started and left behind
+            with suppress(OSError):
+                control.send(msgspec.json.encode({"exit": pid, "status": status}))
+        # Its orphans came to us before we heard of its end; theirs will, when they have ended.
+        _kill(own_children() - children)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)

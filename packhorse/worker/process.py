@@ -97,13 +97,14 @@ class WorkerProcess:
         self._quits = False
         self._drains = False
         self._handlers = ResultHandlers(app)
-        slots = Slots(board, concurrency)
+        slots = Slots(board, concurrency, self._executor_of)
         self.desk = Desk(
             storage,
             owner,
             self.queues,
             Fetcher(concurrency),
             self._executor_of,
+            slots,
             self._seat_for,
             abort_grace=self.limits.abort_grace,
             keep_lines=app.settings.keep_log_lines,
@@ -114,7 +115,7 @@ class WorkerProcess:
         )
         self._report = Report(self.desk, concurrency, say)
         limit = app.settings.result_limit
-        self._threads = ThreadExecutor(slots, self.desk.finisher, limit)
+        self._threads = ThreadExecutor(slots, self.desk.finisher, limit, self._condemn)
         self._coroutines = CoroutineExecutor(slots, self.desk.finisher, limit)
         self._children: Executor | None = None
         if nursery is not None:

@@ -29,9 +29,11 @@ class Seat:
         "began_at",
         "chain",
         "checked_in_at",
+        "given",
         "is_async",
         "is_marked",
         "job",
+        "place",
         "saw_stop",
         "seated_at",
         "slot",
@@ -52,6 +54,8 @@ class Seat:
         self.began_at: float | None = None
         self.is_marked = False  # as running, in the storage
         self.slot = -1
+        self.given: list[int] = []  # the slot that it may begin in, until it does
+        self.place: int | None = None  # on the board
         self.saw_stop = False  # a check-in has told the job to stop
         self.stop_reason: Reason | None = None
         self.stop_why = ""
@@ -70,6 +74,10 @@ class Seat:
             return self._claims.pop()
         except IndexError:
             return False
+
+    @property
+    def is_claimed(self) -> bool:
+        return not self._claims
 
     def settle(self) -> bool:
         """Its outcome is known; whatever comes later is too late, and gets False."""
@@ -125,7 +133,10 @@ class Seat:
         self.checked_in_at = time.monotonic()
         self.words.check_in(message, progress, progress_text)
 
+    def is_stopping(self) -> bool:
+        return self.stop_reason is not None or bool(self._worker_stops)
+
     def should_stop(self) -> bool:
-        if self.stop_reason is not None or self._worker_stops:
+        if self.is_stopping():
             self.saw_stop = True
         return self.saw_stop

@@ -12,14 +12,14 @@ from tests.storage.builders import add, in_state, stored
 
 
 def test_a_foreman_has_these_chores(storage: Memory):
-    chores = all_chores(storage, Settings(), lambda: True)
+    chores = all_chores(storage, Settings(), storage.now)
 
     assert [chore.name for chore in chores] == ["promote", "schedules", "expire", "rescue", "prune", "roll_up"]
     assert [chore.interval for chore in chores] == [1.0, 1.0, 1.0, 5.0, 5.0, 60.0]
 
 
 def test_on_an_empty_storage_all_wait_for_their_interval(storage: Memory):
-    chores = all_chores(storage, Settings(), lambda: True)
+    chores = all_chores(storage, Settings(), storage.now)
 
     assert [chore.run() in (None, chore.interval) for chore in chores] == [True] * 6
 
@@ -30,7 +30,7 @@ def test_one_round_of_all_puts_everything_in_order(storage: Memory, clock: Turne
     lost = in_state(storage, RUNNING)
     clock.turn(60)
 
-    for chore in all_chores(storage, Settings(), lambda: True):
+    for chore in all_chores(storage, Settings(), storage.now):
         chore.run()
 
     assert [stored(storage, job.id).state for job in (due, stale, lost)] == [QUEUED, ABORTED, QUEUED]
@@ -40,7 +40,7 @@ def test_doing_everything_twice_changes_nothing_more(storage: Memory, clock: Tur
     in_state(storage, RUNNING)
     add(storage, delay=SECOND)
     clock.turn(60)
-    chores = all_chores(storage, Settings(), lambda: True) + all_chores(storage, Settings(), lambda: True)
+    chores = all_chores(storage, Settings(), storage.now) + all_chores(storage, Settings(), storage.now)
     for chore in chores[:6]:
         chore.run()
     jobs = storage.find(Filter()).jobs

@@ -15,7 +15,7 @@ from tests.storage.builders import add, history, in_state, join, stored
 def rescue(storage: Memory, *steady: bool) -> Rescue:
     """A chore of a foreman that is steady, or, asked again and again, as is said."""
     answers = iter(steady)
-    return Rescue(storage, Settings(), lambda: next(answers, True))
+    return Rescue(storage, Settings(), lambda: storage.now() if next(answers, True) else None)
 
 
 def test_the_jobs_of_a_silent_worker_are_taken_back(storage: Memory, clock: TurnedClock):
@@ -48,6 +48,33 @@ def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: Tu
     assert stored(storage, job.id).state is RUNNING
 
 
+def test_a_clock_that_is_set_after_the_foreman_was_asked_costs_nobody_a_job(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, RUNNING)
+
+    def steady_time() -> int:
+        now = storage.now()
+        clock.turn("1h")
+        return now
+
+    Rescue(storage, Settings(), steady_time).run()
+
+    assert stored(storage, job.id) == job
+    assert [worker.id for worker in storage.workers()] == [job.owner]
+
+
+def test_a_clock_that_is_set_does_not_make_other_foremen_seem_dead(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, RUNNING)
+    clock.turn(16)
+    for foreman in ("f", "g"):
+        storage.join(WorkerInfo(foreman, Subject.FOREMAN))
+    sure = clock()
+    clock.turn("1h")
+
+    Rescue(storage, Settings(), lambda: sure).run()
+
+    assert stored(storage, job.id).rank == RANK_HALTED
+
+
 def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: TurnedClock):
     for _ in range(1_001):
         add(storage)
@@ -65,7 +92,7 @@ def test_it_stops_when_the_foreman_is_steady_no_more(storage: Memory, clock: Tur
     storage.reserve(join(storage), {"mail": 1}, 501)
     clock.turn(60)
 
-    rescue(storage, True, True, False).run()
+    rescue(storage, True, False).run()
 
     assert storage.count(Filter(states=HELD)).number == 1
 
@@ -98,4 +125,4 @@ def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, 
 
 
 def test_it_comes_round_with_the_heartbeat(storage: Memory):
-    assert Rescue(storage, Settings(heartbeat=2 * SECOND), lambda: True).interval == 2.0
+    assert Rescue(storage, Settings(heartbeat=2 * SECOND), storage.now).interval == 2.0

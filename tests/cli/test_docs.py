@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "cli.md").read_text()
 def options_of(name: str) -> list[str]:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
-    return [param.opts[-1] for param in command.params if isinstance(param, click.Option)]
+    return [param.opts[-1] for param in command.params if isinstance(param, click.Option) and not param.hidden]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from packhorse import clock
 from packhorse.clock import HOUR
 from packhorse.job import NewJob, State
-from packhorse.storage.records import LogLine
+from packhorse.storage import open_storage
+from packhorse.storage.records import LogLine, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
@@ -145,6 +147,17 @@ def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packh
     assert [row.split()[0] for row in rows[1:]] == [FOREMAN, WORKER]
     assert [worker["holds"] for worker in listed] == [0, 2]
     assert all(worker["is_alive"] for worker in listed)
+
+
+def test_a_silent_worker_is_marked_also_for_programs(yard: Yard, packhorse: Call):
+    yard.join()
+    an_hour_ago = open_storage(yard.url, now=lambda: clock.now() - HOUR)
+    an_hour_ago.join(WorkerInfo("silent-worker"))
+    an_hour_ago.close()
+
+    rows = packhorse("workers").stdout.splitlines()
+
+    assert ["silent:20" in row for row in rows] == ["silent-worker" in row for row in rows] == [False] * 3 + [True]
 
 
 def test_no_workers_is_told_with_how_many_jobs_wait(yard: Yard, packhorse: Call):

@@ -125,7 +125,14 @@ def test_alone_it_does_not_fail_over_a_bad_storage(here: Path, packhorse: Call):
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("jbos", "jobs"), ("enque", "enqueue"), ("cancel", "abort"), ("requeue", "retry"), ("ls", "jobs")],
+    [
+        ("jbos", "jobs"),
+        ("jobz", "jobs"),
+        ("enque", "enqueue"),
+        ("cancel", "abort"),
+        ("requeue", "retry"),
+        ("ls", "jobs"),
+    ],
 )
 def test_an_unknown_word_brings_the_nearest_command(packhorse: Call, word: str, near: str):
     result = packhorse(word)

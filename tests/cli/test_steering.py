@@ -289,3 +289,24 @@ def test_a_queue_that_is_not_there_brings_the_nearest(yard: Yard, packhorse: Cal
 
     assert result.exit_code == 3
     assert "did you mean 'mail'?" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "word"), [("delete", "finished"), ("abort", "unfinished"), ("retry", "dead")])
+def test_an_empty_filter_brings_one_that_makes_sense(yard: Yard, packhorse: Call, command: str, word: str):
+    yard.in_every_state()
+
+    refused = packhorse(command, "--where", " ")
+    dry = packhorse(command, "--where", word, "--dry-run")
+
+    assert refused.exit_code == 2
+    assert f"--where {word}\n" in refused.stderr
+    assert dry.exit_code == 0
+
+
+def test_who_would_delete_running_jobs_is_told_of_force(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+
+    result = packhorse("delete", "--where", "state:running")
+
+    assert result.exit_code == 2
+    assert "with --force, those that run are aborted first" in result.stderr

@@ -41,7 +41,7 @@ def main(asked: dict) -> int:
     chores: dict[str, Any] = {
         "none": [],
         "failing": [Count()],
-        "all": lambda is_steady: all_chores(storage, settings, is_steady),
+        "all": lambda steady_time: all_chores(storage, settings, steady_time),
     }
     return Foreman("app:app", settings, storage, command, chores[asked["chores"]], **asked["options"]).run()
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 from packhorse.foreman.backoff import HOPELESS, LONGEST, TOLERATED, Backoff
 
 
@@ -85,3 +87,27 @@ def test_there_is_no_storm_of_starts_however_large_the_crew() -> None:
     assert starts_in_the_first_minute(crew=1, lives_for=0.1) < 15
     assert starts_in_the_first_minute(crew=8, lives_for=0.1) < 15
     assert starts_in_the_first_minute(crew=1, lives_for=3.0) < 15
+
+
+def test_a_change_of_the_code_is_tried_at_once() -> None:
+    backoff = Backoff()
+    backoff.succeeded()
+    for _ in range(9):
+        backoff.died_young(at=0.0)
+
+    backoff.hope()
+
+    assert backoff.may_start(0.0, starting=1)
+    assert backoff.wait == 0
+
+
+def test_one_that_gives_up_waits_for_hope_for_ever() -> None:
+    backoff = Backoff(gives_up=True)
+    backoff.succeeded()
+    for _ in range(HOPELESS):
+        backoff.died_young(at=0.0)
+
+    assert backoff.wait == math.inf
+    assert not backoff.may_start(1e9, starting=0)
+    backoff.hope()
+    assert backoff.may_start(1.0, starting=0)

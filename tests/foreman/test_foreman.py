@@ -92,13 +92,25 @@ def test_what_a_dead_worker_has_started_dies_with_it(start: Start, storage: Stor
     foreman = start()
     (worker,) = foreman.workers()
     add(storage, 1, "orphan")
-    until(lambda: len(list(death._session(worker.pid))) == 2, "it has a child in a group of its own")
-    (orphan,) = set(death._session(worker.pid)) - {worker.pid}
+    until(lambda: len(death.household_of(worker.pid)) == 2, "it has a child in a group of its own")
+    (orphan,) = death.household_of(worker.pid) - {worker.pid}
 
     os.kill(worker.pid, signal.SIGKILL)
 
     until(lambda: not death.is_alive(orphan), "the child is gone")
     until(lambda: foreman.report().get("rescued") == 1, "the job was taken back")
+
+
+def test_a_restart_tries_a_broken_app_again_at_once(start: Start) -> None:
+    foreman = start(online=0, mode="broken", options={"gives_up": True})
+    until(lambda: foreman.report().get("starts") == 5, "five have died young")
+    until(lambda: foreman.report().get("state") == "unhealthy", "it has given up")
+    before = foreman.report()
+
+    foreman.signal(signal.SIGHUP)
+
+    until(lambda: foreman.report().get("starts") == 10, "five more were tried")
+    assert before["next_start_in"] is None
 
 
 def test_an_app_that_does_not_start_causes_no_storm_of_starts(start: Start) -> None:

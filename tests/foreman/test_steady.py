@@ -93,3 +93,15 @@ def test_being_struck_off_oneself_ends_it(steady: Steady) -> None:
     steady.interrupted()
 
     assert not steady.is_steady(15)
+
+
+@pytest.mark.parametrize("step", [1.5, -1.5, 3_600.0, -3_600.0])
+def test_a_step_of_the_clock_is_seen_before_the_next_beat_by_who_asks(steady: Steady, step: float) -> None:
+    beat(steady, 0, 5, 10, 15)
+
+    assert steady.goes_on(17.0, 17.1, EPOCH + 17.05)
+    assert not steady.goes_on(17.0, 17.1, EPOCH + 17.05 + step)
+
+
+def test_who_has_never_beaten_cannot_tell_how_the_clock_goes(steady: Steady) -> None:
+    assert not steady.goes_on(0.0, 0.1, EPOCH)

@@ -16,7 +16,7 @@ from packhorse.event import Event, Subject
 from packhorse.job import Job, Token
 from packhorse.outcome import Halted, Outcome, Released, Verdict
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LogLine, Placement
+from packhorse.storage.records import LogLine, Placement, Pruned
 from tests.storage.builders import ids
 
 
@@ -43,7 +43,7 @@ def answer_to_repetition(name: str, args: tuple[Any, ...], answer: Any) -> Any:
     if name in ("start", "finish"):
         return [_second_verdict(*told) for told in zip(args[0], answer, strict=True)]
     if name == "enqueue":
-        return [replace(one, placement=Placement.KEPT) for one in answer]
+        return [replace(one, placement=Placement.KEPT) if one.is_new else one for one in answer]
     return [] if name == "rescue_owner" else answer
 
 
@@ -60,6 +60,8 @@ def plain(value: Any) -> Any:
         return replace(value, seq=0)
     if isinstance(value, Event | LogLine):
         return replace(value, id=0)
+    if isinstance(value, Pruned):
+        return replace(value, events=0)  # it depends on the order in which the events of one call were told
     if isinstance(value, list | tuple) and not isinstance(value, Refusal):
         return type(value)([plain(one) for one in value])
     return value

@@ -15,7 +15,8 @@ import pytest
 from packhorse.clock import TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from tests.servers import new_schema_url
+from tests.postgres_server import new_schema_url, postgres_program
+from tests.redis_server import fresh_url, server_program
 
 
 def memory_address(directory: Path) -> str:
@@ -30,20 +31,29 @@ def postgres_address(directory: Path) -> str:
     return new_schema_url()
 
 
+def redis_address(directory: Path) -> str:
+    return fresh_url()
+
+
 ADDRESSES: dict[str, Callable[[Path], str]] = {
     "memory": memory_address,
     "sqlite": sqlite_address,
     "postgres": postgres_address,
+    "redis": redis_address,
 }
 
 
 def chosen_storages() -> list[str]:
-    names = [name.strip() for name in os.environ.get("PACKHORSE_TEST_STORAGES", "memory,sqlite,postgres").split(",")]
+    names = [name.strip() for name in os.environ.get("PACKHORSE_TEST_STORAGES", ",".join(ADDRESSES)).split(",")]
     unknown = [name for name in names if name not in ADDRESSES]
     if unknown:
         raise pytest.UsageError(
             f"PACKHORSE_TEST_STORAGES names {', '.join(map(repr, unknown))}; it may name {', '.join(ADDRESSES)}"
         )
+    if "redis" in names:
+        server_program()  # else every one of its tests would fail, and say so
+    if "postgres" in names:
+        postgres_program()
     return names
 
 

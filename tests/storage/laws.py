@@ -60,6 +60,17 @@ def check_holdings(events: Iterable[Event], held: int) -> None:
     assert reserved == ended + held, f"reserved {reserved} times, ended {ended} times, held {held}"
 
 
+def check_pruned(before: Sequence[Event], after: Sequence[Event], moment: int, limit: int) -> None:
+    """Of the oldest events that were there, those up to this moment are gone, but for the newest; none of them if the
+    very oldest is younger. Nothing else is gone."""
+    left = {event.id for event in after}
+    gone = [event for event in before if event.id not in left]
+    assert all(event.at <= moment for event in gone), f"pruned too early: {gone}"
+    past = [event for event in before[: limit + 1] if event.at <= moment and event is not before[-1]]
+    expected = past[:limit] if before and before[0].at <= moment else []
+    assert gone == expected, f"{len(gone)} events are gone, {len(expected)} are past"
+
+
 def check_tallies(told: Iterable[Tally], jobs: Iterable[Job]) -> None:
     """The tallies are what counting gives."""
     counted = Counter((job.queue, job.task, job.state) for job in jobs)

@@ -43,6 +43,7 @@ class Mutant(NamedTuple):
 
 MUTANTS: dict[str, Mutant] = {}
 ADD, RESERVE = does("enqueue_plain", wishes=[Wish()]), does("reserve")
+COMPLETE = does("finish", endings=[Ending()])
 FAIL, ABORT = does("finish", endings=[Ending(what=Failed)]), does("steer", how="abort", picks=[0])
 
 BUDGET = settings(
@@ -83,7 +84,7 @@ def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Cal
 
 @mutant()
 def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_sql(monkeypatch, "take_from_line", "fence = fence + 1", "fence = max(fence, 1)")
+    in_sql(monkeypatch, "take_any", "fence = fence + 1", "fence = max(fence, 1)")
 
 
 @mutant()
@@ -112,12 +113,27 @@ def a_repeated_result_is_called_stale(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(does("enqueue", wishes=[Wish(expires=SECOND)]), RESERVE)
 def a_reserved_job_can_still_expire_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_sql(monkeypatch, "take_from_line", "ELSE first_queued_at + total_timeout", "ELSE expire_at")
+    in_sql(monkeypatch, "take_any", "ELSE first_queued_at + total_timeout", "ELSE expire_at")
 
 
 @mutant(ADD, RESERVE, does("check_in", picks=[0], progress=40), does("release", picks=[0]), RESERVE)
 def the_progress_of_an_older_attempt_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_sql(monkeypatch, "take_from_line", "progress = NULL, ", "")
+    in_sql(monkeypatch, "take_any", "progress = NULL, ", "")
+
+
+@mutant(ADD, RESERVE, does("finish", endings=[Ending(token=-1)]))
+def another_worker_may_complete_what_this_process_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "complete_dealt", "owner = ?1 AND fence", "owner IS NOT NULL AND fence")
+
+
+@mutant(ADD, RESERVE, does("release", picks=[0]), RESERVE, does("finish", endings=[Ending(token=-2)]))
+def a_result_is_accepted_once_more_in_the_same_hands(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "complete_dealt", "AND fence = 1 AND", "AND")
+
+
+@mutant(does("enqueue", wishes=[Wish(total_timeout=SECOND)]), RESERVE, COMPLETE)
+def a_completed_job_can_still_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_sql(monkeypatch, "complete_dealt", "expire_at = NULL, ", "")
 
 
 @mutant()

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -122,22 +122,41 @@ class Chaos:
 
     def _do_harm(self, end: float) -> None:
         deck: list[str] = []
-        while time.monotonic() < end:
+        while time.monotonic() < end or (self._missing() and time.monotonic() < end + LONGEST_END / 2):
             deck = deck or self._dice.sample(list(DECK), sum(DECK.values()), counts=list(DECK.values()))
+            if time.monotonic() >= end:
+                deck = self._missing()  # on a slow machine some had nobody to hit so far
             awake = [crew for crew in self._crews if crew.pid not in self._frozen]
-            try:
-                self._do(deck[-1], self._dice.choice(awake))
+            if self._do_to_any(deck[-1], self._dice.sample(awake, len(awake))):
                 deck.pop()
-            except (ProcessLookupError, IndexError):  # there was nobody to hit: another card first
+            else:  # there was nobody to hit: another card first
                 deck.insert(0, deck.pop())
             time.sleep(self._dice.uniform(0.2, 1.8) * self._plan.pause)
             self._undo(time.monotonic())
 
-    def _do(self, kind: str, crew: Crew) -> None:
+    def _missing(self) -> list[str]:
+        """What has not happened yet."""
+        return sorted(DECK.keys() - {fault.kind for fault in self.faults})
+
+    def _do_to_any(self, kind: str, crews: Sequence[Crew]) -> bool:
+        """To the first of these whom it can be done to."""
+        for crew in crews:
+            workers = [] if kind in OF_FOREMEN else crew.workers()
+            for worker in self._dice.sample(workers, len(workers)) or [None]:
+                try:
+                    self._do(kind, crew, worker)
+                except (ProcessLookupError, IndexError):
+                    continue
+                return True
+        return False
+
+    def _do(self, kind: str, crew: Crew, worker: WorkerInfo | None) -> None:
         if kind in OF_FOREMEN:
             self._do_to_foreman(kind, crew)
+        elif worker is None:
+            raise IndexError("this crew has no worker")
         else:
-            self._do_to_worker(kind, crew, self._dice.choice(crew.workers()))
+            self._do_to_worker(kind, crew, worker)
         self._look_around()
 
     def _do_to_foreman(self, kind: str, crew: Crew) -> None:

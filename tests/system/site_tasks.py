@@ -140,6 +140,15 @@ def start_a_sleeper_alone(seconds: float) -> None:
         time.sleep(run_time(seconds))
 
 
+@app.task(isolate=True)
+def start_daemons(seconds: float) -> None:
+    """Leaves two processes in sessions of their own: a child, and one whose parent has ended."""
+    with noted():
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        subprocess.run(["sh", "-c", "setsid sleep 600 &"], check=True)
+        time.sleep(run_time(seconds))
+
+
 # --- a queue that several tasks share, not all of which every worker knows --------------------------------------------
 
 

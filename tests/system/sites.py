@@ -1,5 +1,5 @@
-"""A site: a SQLite file, foremen that `packhorse work` starts on it with short heartbeats, and a ledger of what their
-tasks did. Tests kill, stop and continue whom they like, and ask at the end whether all is sound.
+"""A site: a storage, by default a SQLite file, foremen that `packhorse work` starts on it with short heartbeats, and a
+ledger of what their tasks did. Tests kill, stop and continue whom they like, and ask at the end whether all is sound.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from packhorse.calls import JobTemplate
+from packhorse.clock import Now
 from packhorse.event import Event, Kind, Subject
 from packhorse.foreman.death import is_alive
 from packhorse.job import FINAL, Job, NewJob
@@ -85,17 +86,37 @@ class Crew:
 
 
 class Site:
-    """Where it all happens; `close` leaves no process behind."""
+    """Where it all happens; `close` leaves no process behind. `now` is the storage's clock as seen from here,
+    `variables` are for the environment of the processes."""
 
-    def __init__(self, directory: Path, url: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        url: str | None = None,
+        *,
+        now: Now | None = None,
+        python_path: Sequence[Path] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.path = directory / "jobs.db"
         self.url = url or f"sqlite:///{self.path}"
         self.ledger = Ledger(directory / "ledger")
         self.log = directory / "log"
         self.mark = secrets.token_hex(8)
-        self.storage = open_storage(self.url)
+        self.storage = open_storage(self.url, now=now)
+        self.variables = {
+            "PYTHONPATH": os.pathsep.join(map(str, [*python_path, ROOT])),
+            "TMPDIR": str(directory),  # for what the killed leave there
+            MARK: self.mark,
+            LEDGER: str(self.ledger.path),
+            **(variables or {}),
+        }
         self.crews: list[Crew] = []
         self.acknowledged: list[str] = []
+
+    @property
+    def is_file(self) -> bool:
+        return self.url.startswith("sqlite:")
 
     # --- foremen ----------------------------------------------------------------------------------------------------
 
@@ -105,12 +126,6 @@ class Site:
         """`packhorse work` with so many workers; comes back when they are online."""
         settings = {"heartbeat": HEARTBEAT, "lease": LEASE, **settings}
         environment = {f"PACKHORSE_{name.upper()}": str(value) for name, value in settings.items()}
-        own = {
-            "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(self.path.parent),  # for what the killed leave there
-            MARK: self.mark,
-            LEDGER: str(self.ledger.path),
-        }
         command = [sys.executable, "-m", "packhorse", "work", "tests.system.site_tasks:app", "--url", self.url]
         size = ["--min", str(workers), "--max", str(workers), "-c", str(slots)]
         with self.log.open("ab") as log:
@@ -120,7 +135,7 @@ class Site:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, **environment, **own},
+                env={**os.environ, **environment, **self.variables},
                 start_new_session=True,
             )
         crew = Crew(self, process)
@@ -146,6 +161,9 @@ class Site:
 
     def freeze(self, pid: int) -> None:
         """Stop a process, at a moment when it does not hold the file's lock: that would stop everybody else too."""
+        if not self.is_file:
+            os.kill(pid, signal.SIGSTOP)
+            return
         while True:
             os.kill(pid, signal.SIGSTOP)
             connection = sqlite3.connect(self.path, timeout=0.1, isolation_level=None)

@@ -74,10 +74,13 @@ def check_events(storage: Storage) -> None:
     """Each job was added, reserved, started and completed once, in this order, by one worker."""
     stories: dict[str, list[str]] = {}
     owners: dict[str, set[str | None]] = {}
-    for event in storage.events(EventFilter(subject=Subject.JOB), limit=10 * JOBS):
-        assert event.job_id is not None
-        stories.setdefault(event.job_id, []).append(event.kind)
-        owners.setdefault(event.job_id, set()).add(event.owner)
+    last = 0
+    while events := storage.events(EventFilter(subject=Subject.JOB, after=last), limit=10_000):
+        last = events[-1].id
+        for event in events:
+            assert event.job_id is not None
+            stories.setdefault(event.job_id, []).append(event.kind)
+            owners.setdefault(event.job_id, set()).add(event.owner)
 
     assert Counter(map(tuple, stories.values())) == {("added", "reserved", "started", "completed"): JOBS}
     assert {len(held - {None}) for held in owners.values()} == {1}

@@ -129,6 +129,20 @@ def test_processes_that_a_job_has_started_die_with_its_worker(site: Site) -> Non
     assert_sound(site)
 
 
+def test_daemons_that_an_isolated_job_has_started_end_with_its_worker(site: Site) -> None:
+    crew = site.start(slots=4)
+    (worker,) = crew.workers()
+    (job_id,) = site.add("start_daemons", {"seconds": 30})
+    site.until_begun(job_id)
+    until(lambda: len(site.processes()) == 6, "foreman, worker, nursery, child and two daemons are there")
+
+    kill(worker.pid)
+    site.until_begun(job_id, runs=2)
+    site.until_final()
+
+    assert_sound(site)
+
+
 # --- jobs that do harm ------------------------------------------------------------------------------------------------
 
 

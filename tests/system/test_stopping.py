@@ -170,3 +170,16 @@ def test_a_job_that_completes_while_it_is_asked_to_stop_is_completed_or_aborted_
     assert states == {ABORTED, COMPLETED}
     assert {job.halts for job in site.storage.get_many(jobs)} == {0}
     assert_sound(site)
+
+
+def test_what_an_aborted_job_has_started_ends_with_it_even_in_a_session_of_its_own(site: Site) -> None:
+    site.start()
+    (job_id,) = site.add("start_daemons", {"seconds": 30})
+    site.until_begun(job_id)
+    until(lambda: len(site.processes()) == 6, "foreman, worker, nursery, child and two daemons are there")
+
+    seconds_until_aborted(site, job_id)
+
+    until(lambda: len(site.processes()) == 3, "foreman, worker and nursery are left", seconds=2.0)
+    assert site.job(job_id).state is ABORTED
+    assert_sound(site)

@@ -66,5 +66,8 @@ class RememberingLine:
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
         self.checkins.append((message, progress, progress_text))
 
+    def is_stopping(self) -> bool:
+        return self.stops
+
     def should_stop(self) -> bool:
         return self.stops

@@ -36,6 +36,7 @@ class Running:
         self._target, self._options, self.env = target, options, env
         self.process: subprocess.Popen[str]
         self.channel: Channel
+        self._listener: threading.Thread
 
     def start(self) -> Running:
         self.channel, theirs = Channel.pair()
@@ -51,7 +52,8 @@ class Running:
             start_new_session=True,
         )
         theirs.close()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         return self
 
     def _listen(self) -> None:
@@ -98,6 +100,7 @@ class Running:
     def wait(self) -> tuple[int, str]:
         """Its exit code, and what it wrote to stderr."""
         _, err = self.process.communicate(timeout=20)
+        self._listener.join(timeout=20)  # its last words may still be on their way
         return self.process.returncode, err
 
     def close(self) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -168,6 +172,48 @@ def test_what_a_job_prints_is_said_line_by_line_and_given_back_after(serving: Ca
     assert logged[:3] == ["one", "two", "30 %"]
     assert (len(logged), len(logged[3])) == (4, 10_001)
     assert sys.stdout is out
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+def test_what_a_job_has_started_is_gone_before_the_next_begins_and_nobody_else(serving: Callable[..., Child]):
+    ours = subprocess.Popen(["sleep", "600"])
+    started: list[int] = []
+    seen: list[list[bool]] = []
+
+    def start() -> None:
+        started.extend((subprocess.Popen(["sleep", "600"]).pid, subprocess.Popen(["true"]).pid))
+
+    def task() -> None:
+        seen.append([Path(f"/proc/{pid}").exists() for pid in started])
+        start()
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # that nobody waits for them is the point
+        serving(task).serve(order(1), order(2))
+
+    lives = ours.poll() is None
+    ours.kill()
+    ours.wait()
+    assert seen == [[], [False] * 4]
+    assert len(started) == 8
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+    assert lives
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+def test_the_next_job_may_use_the_fork_server_that_the_last_one_started(serving: Callable[..., Child]):
+    def task() -> int | None:
+        process = multiprocessing.get_context("forkserver").Process(target=int)
+        process.start()
+        process.join()
+        return process.exitcode
+
+    said = serving(task).serve(order(1), order(2))
+
+    assert [outcome.result for outcome in outcomes(said) if isinstance(outcome, Completed)] == ["0", "0"]
 
 
 def test_a_stop_is_seen_by_the_check_in_and_said(serving: Callable[..., Child]):

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from packhorse.answer import Retry
 from packhorse.board import Board
 from packhorse.clock import SECOND
-from packhorse.context import current_job
+from packhorse.context import JobContext, current_job
 from packhorse.event import Kind
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason
@@ -726,9 +728,7 @@ def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threa
     works.finish(job)
 
     gate.set()
-    works.until(
-        lambda: over.is_set() and works.worker._threads._unfinished == works.worker._threads._unfinished.__class__()
-    )
+    works.until(lambda: over.is_set() and works.worker._threads._idle == 1)
 
     assert len(works.worker.desk.finisher) == 0
     assert works.job(job).result is None
@@ -957,3 +957,127 @@ def test_warnings_of_the_desk_go_to_the_programs_log_only(works: Works, caplog: 
     works.finish(job)
 
     assert works.log(job) == []
+
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+def test_on_one_slot_jobs_begin_in_line_whoever_runs_them(works: Works):
+    began: list[int] = []
+
+    @works.app.task
+    def plain(number: int) -> None:
+        began.append(number)
+
+    @works.app.task
+    async def coroutine(number: int) -> None:
+        began.append(number)
+
+    works.open(1)
+    works.fill_buffer()
+    jobs = [(coroutine if number % 3 == 0 else plain).enqueue(number=number) for number in range(30)]
+    works.finish(*jobs)
+
+    assert began == list(range(30))
+
+
+# --- idleness -------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_worker_asks_the_storage_at_most_five_times_a_second(works: Works):
+    works.app.task(lambda: None, name="task")
+    works.run()
+    works.until(lambda: works.shaky.calls.count("wait") >= 4)  # it has slowed down to its idle pace
+    already = len(works.shaky.calls)
+    began_at = time.monotonic()
+
+    works.until(lambda: works.shaky.calls.count("reserve") >= works.shaky.calls[:already].count("reserve") + 3)
+    asked = [call for call in works.shaky.calls[already:] if call != "wait"]
+
+    assert len(asked) <= 5 * (time.monotonic() - began_at) + 1
+
+
+def test_an_async_task_below_plain_middleware_that_completes_all_the_same_has_completed(works: Works):
+    began, runs = threading.Event(), []
+
+    @works.app.middleware
+    def plain(job: JobContext, call: Any) -> Any:
+        return call()
+
+    @works.app.task
+    async def charge() -> str:
+        runs.append(1)
+        began.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(DEADLINE)
+        return "charged"
+
+    works.open()
+    job = charge.enqueue()
+    works.until(began.is_set)
+    abort(works, job)
+    (stored,) = works.finish(job)
+
+    assert (stored.state, stored.result, runs) == (COMPLETED, '"charged"', [1])
+
+
+def test_jobs_wait_for_no_slot_that_a_blocked_loop_was_given(works: Works, gate: threading.Event):
+    blocked = threading.Event()
+
+    @works.app.task
+    async def blocker() -> None:
+        blocked.set()
+        gate.wait(DEADLINE)
+
+    @works.app.task
+    async def coroutine() -> None: ...
+
+    @works.app.task
+    def plain() -> None: ...
+
+    works.open(2)
+    first = blocker.enqueue()
+    works.until(blocked.is_set)
+    second = coroutine.enqueue()
+    works.until(lambda: len(works.worker.desk.seats) == 2)
+    job = plain.enqueue()
+    works.finish(job)  # the coroutine was handed back after a second, and its slot with it
+    was_blocked = works.state(first) is not COMPLETED
+    gate.set()
+    works.finish(first, second)
+
+    assert was_blocked
+
+
+def test_a_job_stays_on_the_board_until_its_outcome_is_stored(works: Works, tmp_path: Path):
+    board = Board.create(tmp_path / "board", 4)
+    works.app.task(lambda: None, name="task")
+    works.open(board=board)
+    job = works.app.enqueue("task")
+    works.until(lambda: works.worker.desk.seats)
+    works.shaky.is_away = True
+    works.until(lambda: len(works.worker.desk.finisher) == 1)
+    before = board.running()
+
+    works.shaky.is_away = False
+    works.finish(job)
+
+    assert before == [job.id]
+    assert board.running() == []
+
+
+def test_no_thread_to_be_had_loses_no_slot(works: Works, monkeypatch: pytest.MonkeyPatch):
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if thread.name == "packhorse-slot-1" and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    works.app.task(lambda: None, name="task")
+    works.open(2)
+
+    works.finish(*[works.app.enqueue("task") for _ in range(6)])
+
+    assert len(works.worker.desk._slots._free) == 2

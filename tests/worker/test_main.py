@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from packhorse.channel import Channel
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, QUEUED, RESERVED
 from tests.children import ROOT, until
@@ -27,16 +29,22 @@ def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 def typed(directory: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command as somebody might type it, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "packhorse.worker", *words],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        check=False,
-    )
+    """The command, to its end."""
+    ours, theirs = Channel.pair()
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "packhorse.worker", *words, "--channel", str(theirs.fileno())],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            pass_fds=[theirs.fileno()],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+            check=False,
+        )
+    finally:
+        ours.close()
+        theirs.close()
 
 
 # --- ending by itself -----------------------------------------------------------------------------------------------
@@ -173,6 +181,18 @@ def test_a_worker_whose_lease_is_in_danger_takes_no_jobs(worker: Running):
     assert worker.ended(job).state is COMPLETED
 
 
+def test_without_a_foreman_it_does_not_start(tmp_path: Path):
+    words = ["tests.worker.jobs:app", "--url", f"sqlite:///{tmp_path / 'jobs.db'}"]
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "packhorse.worker", *words], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+
+    told = "error: a worker needs a foreman, who beats for it - run: packhorse work tests.worker.jobs:app\n"
+    assert (ended.returncode, ended.stderr) == (2, told)
+    assert not (tmp_path / "jobs.db").exists()
+
+
 # --- mistakes -------------------------------------------------------------------------------------------------------
 
 
@@ -239,19 +259,11 @@ def test_what_jobs_log_is_printed_only_if_the_level_says_so(tmp_path: Path):
 def test_two_workers_share_the_jobs_of_one_file(worker: Running):
     handles = worker.app.enqueue_many([jobs.add.call(number, 1) for number in range(2_000)])
     words = ["tests.worker.jobs:app", "--burst", "--url", worker.url]
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "packhorse.worker", *words, "--id", name],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("ann", "bob")
-    ]
-    errors = [one.communicate(timeout=30)[1] for one in both]
 
-    assert errors == ["", ""]
-    assert [one.returncode for one in both] == [0, 0]
+    with ThreadPoolExecutor(2) as threads:
+        both = list(threads.map(lambda name: typed(ROOT, *words, "--id", name), ("ann", "bob")))
+
+    assert [(one.returncode, one.stderr) for one in both] == [(0, ""), (0, "")]
     assert worker.app.count(state="completed") == len(handles)
     assert all(worker.kinds(job).count(Kind.COMPLETED) == 1 for job in handles[:50])
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,7 +41,19 @@ def echo(end: socket.socket) -> None:
     while data := end.recv(100):
         if data == b"raise":
             raise ValueError("as you wish")
+        if data == b"start":
+            data = f"{_start_daemon()} {_start_orphan()}".encode()
         end.sendall(data)
+
+
+def _start_daemon() -> int:
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+
+def _start_orphan() -> int:
+    """A daemon whose parent has ended."""
+    script = "setsid sh -c 'echo $$; exec sleep 600 >/dev/null' &"
+    return int(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout)
 
 
 @pytest.fixture
@@ -128,3 +143,70 @@ def test_nobody_but_its_worker_ends_a_nursery_with_a_polite_signal(nursery: Nurs
     second, _ = spawn(nursery)
     first.close()
     second.close()
+
+
+def test_a_fork_that_fails_is_told_and_costs_nobody_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    fork, full = os.fork, tmp_path / "full"
+
+    def limited() -> int:
+        if full.exists():
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        nursery = Nursery.start(echo)
+    one, _ = spawn(nursery)
+    full.touch()
+    ours, its = socket.socketpair()
+    ours.settimeout(20)
+    nursery.spawn(its)
+    its.close()
+
+    told, other_end = nursery.receive(), ours.recv(100)
+    full.unlink()
+    two, _ = spawn(nursery)
+    one.sendall(b"still here")
+
+    assert told == {"unborn": "[Errno 11] Resource temporarily unavailable"}
+    assert other_end == b""  # the nursery does not keep it
+    assert one.recv(100) == b"still here"
+    for end in (one, two, ours):
+        end.close()
+    nursery.close()
+
+
+@pytest.mark.parametrize("ending", ["hang up", "kill", "end the nursery"])
+def test_what_a_child_has_started_ends_with_it_in_whatever_session_it_is(nursery: Nursery, ending: str):
+    end, pid = spawn(nursery)
+    end.sendall(b"start")
+    started = [int(word) for word in end.recv(100).split()]
+    alive = [is_alive(one) for one in started]
+
+    if ending == "hang up":
+        end.close()
+    elif ending == "kill":
+        nursery.kill(pid, signal.SIGKILL)
+    else:
+        nursery.close()
+
+    assert alive == [True, True]
+    until(lambda: not any(is_alive(one) for one in started), "they are gone")
+    end.close()
+
+
+def test_what_one_child_has_started_outlives_the_end_of_another(nursery: Nursery):
+    (one, _), (two, other) = spawn(nursery), spawn(nursery)
+    one.sendall(b"start")
+    started = [int(word) for word in one.recv(100).split()]
+
+    two.close()
+    told = nursery.receive()
+    third, _ = spawn(nursery)  # it has done its duty for the second by now
+
+    assert told is not None
+    assert told["exit"] == other
+    assert [is_alive(each) for each in started] == [True, True]
+    one.close()
+    third.close()

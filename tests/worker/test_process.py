@@ -113,7 +113,7 @@ def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, 
     works.run(1)
     works.fill_buffer()
     running, waiting = task.enqueue(), task.enqueue()
-    works.until(lambda: works.state(waiting) is RESERVED)
+    works.until(lambda: works.state(waiting) is RESERVED and works.worker.desk.seats[running.id].began_at)
 
     works.worker.handle({"do": "drain"})
     works.until(lambda: works.state(waiting) is QUEUED)
@@ -276,7 +276,7 @@ def test_a_drain_while_the_storage_is_away_waits_for_it(works: Works, gate: thre
     works.run(1)
     works.fill_buffer()
     running, waiting = task.enqueue(), task.enqueue()
-    works.until(lambda: works.state(waiting) is RESERVED)
+    works.until(lambda: works.state(waiting) is RESERVED and works.worker.desk.seats[running.id].began_at)
 
     works.shaky.is_away = True
     works.worker.drain_soon()

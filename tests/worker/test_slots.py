@@ -1,4 +1,5 @@
-"""Slots: never more jobs at once than places, whoever runs them, and each on the board while it runs."""
+"""Slots: never more jobs at once than places, whoever runs them, in the order in which they came, and each on the board
+while it runs."""
 
 from __future__ import annotations
 
@@ -11,12 +12,41 @@ from queue import SimpleQueue
 import pytest
 
 from packhorse.board import Board
+from packhorse.worker.executors import Executor
+from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
+from tests.children import until
 from tests.worker.making import a_job, a_seat
 
 
-def nobody(slot: int) -> None:
-    raise AssertionError("there was a free slot")
+class Runner:
+    """An executor that only notes what it is given."""
+
+    def __init__(self, begun: list[tuple[str, int]]) -> None:
+        self.begun = begun
+
+    def begin(self, seat: Seat, slot: int) -> None:
+        self.begun.append((seat.job.id, slot))
+
+    def stop(self, seat: Seat, *, hard: bool) -> bool:
+        raise AssertionError("nobody asked for that")
+
+    def close(self) -> None: ...
+
+
+class Place:
+    """Slots, and two runners: jobs whose id is upper case go to the second."""
+
+    def __init__(self, number: int, board: Board | None = None) -> None:
+        self.begun: list[tuple[str, int]] = []
+        self.lower, self.upper = Runner(self.begun), Runner(self.begun)
+        self.slots = Slots(board, number, self.executor_of)
+
+    def executor_of(self, seat: Seat) -> Executor:
+        return self.upper if seat.job.id.isupper() else self.lower
+
+    def line_up(self, ids: str) -> None:
+        self.slots.line_up([a_seat(a_job(job_id)) for job_id in ids])
 
 
 @pytest.fixture
@@ -24,51 +54,103 @@ def board(tmp_path: Path) -> Board:
     return Board.create(tmp_path / "board", 2)
 
 
-def test_each_taken_slot_is_another_one():
-    slots = Slots(None, 3)
+def test_each_job_that_begins_has_another_slot():
+    place = Place(3)
 
-    assert [slots.take(nobody) for _ in range(3)] == [0, 1, 2]
+    place.line_up("ab")
+    place.line_up("c")
+
+    assert place.begun == [("a", 0), ("b", 1), ("c", 2)]
 
 
 def test_who_finds_no_slot_gets_the_next_that_is_free():
-    slots, given = Slots(None, 1), []
-    slots.take(nobody)
+    place = Place(1)
+    place.line_up("ab")
+    before = list(place.begun)
 
-    assert slots.take(given.append) is None
-    assert given == []
-    slots.give(0)
-    assert given == [0]
+    place.slots.give(0)
+
+    assert before == [("a", 0)]
+    assert place.begun == [("a", 0), ("b", 0)]
 
 
-def test_slots_are_given_in_the_order_of_asking():
-    slots, order = Slots(None, 1), []
-    slots.take(nobody)
-    for name in "abc":
-        slots.take(lambda slot, name=name: order.append(name))
+def test_jobs_of_all_executors_begin_in_the_order_in_which_they_came():
+    place = Place(1)
+    place.line_up("aBcD")
+    place.line_up("e")
 
-    for _ in range(3):
-        slots.give(0)
+    for _ in range(4):
+        place.slots.give(0)
 
-    assert order == ["a", "b", "c"]
+    assert [job_id for job_id, _ in place.begun] == list("aBcDe")
 
 
 def test_a_slot_that_nobody_waits_for_is_free_again():
-    slots = Slots(None, 1)
-    slots.give(slots.take(nobody) or 0)
+    place = Place(1)
+    place.line_up("a")
+    place.slots.give(0)
 
-    assert slots.take(nobody) == 0
+    place.line_up("b")
+
+    assert place.begun == [("a", 0), ("b", 0)]
+
+
+def test_an_executor_goes_on_in_its_slot_only_with_a_job_of_its_own():
+    place = Place(1)
+    place.line_up("abC")
+
+    following = place.slots.follow(0, place.lower)
+    stranger = place.slots.follow(0, place.lower)
+
+    assert following is not None
+    assert following.job.id == "b"
+    assert stranger is None
+    assert place.begun == [("a", 0), ("C", 0)]
+
+
+def test_an_executor_with_nothing_to_go_on_with_gives_its_slot_up():
+    place = Place(1)
+    place.line_up("a")
+
+    nothing = place.slots.follow(0, place.lower)
+    place.line_up("b")
+
+    assert nothing is None
+    assert place.begun == [("a", 0), ("b", 0)]
+
+
+def test_one_that_was_handed_back_in_line_gets_no_slot():
+    place = Place(1)
+    seats = [a_seat(a_job(job_id)) for job_id in "abc"]
+    place.slots.line_up(seats)
+    seats[1].claim()
+
+    place.slots.give(0)
+
+    assert place.begun == [("a", 0), ("c", 0)]
+    assert place.slots.waiting == 0
+
+
+def test_one_that_was_handed_back_with_its_slot_gives_it_up_once():
+    place = Place(1)
+    seats = [a_seat(a_job(job_id)) for job_id in "abc"]
+    place.slots.line_up(seats)
+    seats[0].claim()
+
+    place.slots.give_up(seats[0])  # whoever handed it back
+    place.slots.give_up(seats[0])  # and the executor, when it finds out
+
+    assert place.begun == [("a", 0), ("b", 0)]
 
 
 def test_a_running_job_is_on_the_board(board: Board):
-    slots = Slots(board, 2)
+    slots = Place(2, board).slots
     one, two = a_seat(a_job("one")), a_seat(a_job("two"))
 
-    for seat in (one, two):
-        slot = slots.take(nobody)
-        assert slot is not None
-        slots.begin(seat, slot)
+    slots.begin(one, 0)
+    slots.begin(two, 1)
     both = board.running()
-    slots.end(one)
+    slots.clear(one)
 
     assert both == ["one", "two"]
     assert board.running() == ["two"]
@@ -76,28 +158,55 @@ def test_a_running_job_is_on_the_board(board: Board):
 
 
 def test_there_are_no_more_slots_than_the_board_has(board: Board):
-    assert Slots(board, 10).number == 2
+    assert Place(10, board).slots.number == 2
 
 
-def test_many_threads_never_share_a_slot():
-    slots = Slots(None, 3)
-    taken = [threading.Lock() for _ in range(3)]
+class Crowd:
+    """Threads that take whatever is given to them, and give the slot back or go on in it."""
 
-    def work() -> int:
-        shared, mine = 0, SimpleQueue[int]()
-        for _ in range(200):
-            slot = slots.take(mine.put)
-            slot = mine.get(timeout=20) if slot is None else slot
-            if taken[slot].acquire(blocking=False):
-                time.sleep(0)  # let the others try
-                taken[slot].release()
-            else:
-                shared += 1
-            slots.give(slot)
-        return shared
+    def __init__(self) -> None:
+        self.given: SimpleQueue[tuple[Seat, int] | None] = SimpleQueue()
+        self.slots = Slots(None, 3, lambda seat: self)
+        self.taken = [threading.Lock() for _ in range(3)]
+        self.run: list[str] = []
+        self.shared = 0
 
-    with ThreadPoolExecutor(8) as threads:
-        shared = sum(one.result() for one in [threads.submit(work) for _ in range(8)])
+    def begin(self, seat: Seat, slot: int) -> None:
+        self.given.put((seat, slot))
 
-    assert shared == 0
-    assert sorted(slots.take(nobody) or 0 for _ in range(3)) == [0, 1, 2]
+    def stop(self, seat: Seat, *, hard: bool) -> bool:
+        raise AssertionError("nobody asked for that")
+
+    def close(self) -> None: ...
+
+    def work(self) -> None:
+        while (given := self.given.get()) is not None:
+            following: Seat | None
+            following, slot = given
+            while following is not None:
+                self.use(following, slot)
+                following = self.slots.follow(slot, self)
+
+    def use(self, seat: Seat, slot: int) -> None:
+        if self.taken[slot].acquire(blocking=False):
+            time.sleep(0)  # let the others try
+            self.taken[slot].release()
+        else:
+            self.shared += 1
+        self.run.append(seat.job.id)
+
+
+def test_many_threads_never_share_a_slot_and_miss_nobody():
+    crowd = Crowd()
+
+    with ThreadPoolExecutor(6) as threads:
+        for _ in range(6):
+            threads.submit(crowd.work)
+        for start in range(0, 1_000, 50):
+            crowd.slots.line_up([a_seat(a_job(str(number))) for number in range(start, start + 50)])
+        until(lambda: len(crowd.run) >= 1_000, "all have run")
+        for _ in range(6):
+            crowd.given.put(None)
+
+    assert crowd.shared == 0
+    assert sorted(crowd.run, key=int) == [str(number) for number in range(1_000)]

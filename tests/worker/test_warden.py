@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from packhorse.clock import SECOND
@@ -26,7 +24,7 @@ class Hand:
         self.outcomes: list[Outcome] = []
         self.condemned: list[str] = []
 
-    def start(self, seats: Sequence[Seat]) -> None: ...
+    def begin(self, seat: Seat, slot: int) -> None: ...
 
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         self.stops.append(hard)

@@ -5,14 +5,15 @@ Changed jobs are collected too, and sent together before the next statement, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.series import MINUTES
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.sql import transaction
-from packhorse.storage.sql.rows import Row, changed_row, update_of
+from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row, update_of
 from packhorse.storage.sql.transaction import Cursor
 
 R = TypeVar("R")
@@ -21,13 +22,14 @@ R = TypeVar("R")
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_changed", "_failures", "_link", "is_guest")
+    __slots__ = ("_changed", "_event_rows", "_failures", "_link", "is_guest")
 
     def __init__(self, link: Link, now: int, *, is_guest: bool = False) -> None:
         super().__init__(now)
         self.is_guest = is_guest  # it is somebody else's transaction, and nobody knows when it ends
         self._link = link
         self._changed: list[list[Any]] = []
+        self._event_rows: list[EventRow] = []
         self._failures: list[Row] = []
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
@@ -41,6 +43,9 @@ class Transaction(transaction.Transaction):
 
     def keep(self, before: Job, job: Job) -> None:
         self._changed.append(changed_row(job))
+
+    def record(self, events: Iterable[Event]) -> None:
+        self._event_rows.extend(event_row(event) for event in events)
 
     def count_failure(self, row: Row) -> None:
         self._failures.append(row)
@@ -61,15 +66,19 @@ class Transaction(transaction.Transaction):
             raise
         self.execute("RELEASE nested")
         self.absorb(own)
-        self._failures += own._failures
         return result
+
+    def absorb(self, other: Transaction) -> None:
+        super().absorb(other)
+        self._event_rows += other._event_rows
+        self._failures += other._failures
 
     def flush(self) -> None:
         """Write what was collected."""
         self._send_changed()
         sql = self._link.sql
-        if self.event_rows:
-            self._link.execute(sql["put_events"], [list(column) for column in zip(*self.event_rows, strict=True)])
+        if self._event_rows:
+            self._link.execute(sql["put_events"], [list(column) for column in zip(*self._event_rows, strict=True)])
         deltas = self._deltas()
         if deltas:
             self._link.execute(sql["put_deltas"], [list(column) for column in zip(*deltas, strict=True)])

@@ -42,6 +42,10 @@ class InAndOut(Keeper):
         if self._jobs(tx, [new.id]):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
+            if new.unique.on_conflict == "replace":
+                replaced = tx.execute(self._sql["replaced_by"], (new.id,)).fetchone()
+                if replaced is not None:
+                    return Enqueued(replaced[0], Placement.REPLACED)
             holder = self._holder(tx, new.unique.key)
             if holder is not None:
                 twin = self._meet_twin(tx, holder, new)
@@ -69,6 +73,7 @@ class InAndOut(Keeper):
         if new.unique.on_conflict == "replace":
             if holder.state in WAITING:
                 self._keep(tx, holder, changes.replaced(holder, new, tx.now))
+                tx.execute(self._sql["put_replaced"], (new.id, holder.id, tx.now))
                 return Enqueued(holder.id, Placement.REPLACED)
             if holder.state in HELD:
                 return None  # it has read the old arguments; the new ones must not be lost

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.series import Measures, measure
-from packhorse.storage.sql.rows import EventRow, Row, event_row
+from packhorse.storage.sql.rows import Row
 
 R = TypeVar("R")
 
@@ -39,14 +39,13 @@ class Connection(Protocol):
 class Transaction(ABC):
     """What one call does. `now` is the same for everything in it."""
 
-    __slots__ = ("event_rows", "measures", "now", "tallies", "wakes")
+    __slots__ = ("measures", "now", "tallies", "wakes")
 
     execute: Callable[..., Cursor]
     executemany: Callable[[str, Any], object]
 
     def __init__(self, now: int) -> None:
         self.now = now
-        self.event_rows: list[EventRow] = []
         self.tallies: dict[Place, int] = {}
         self.measures: Measures = {}
         self.wakes = False
@@ -63,9 +62,9 @@ class Transaction(ABC):
     def nested(self, work: Callable[[Any], R]) -> R:
         """Do `work` as a part of this transaction that is undone alone if it fails."""
 
+    @abstractmethod
     def record(self, events: Iterable[Event]) -> None:
         """Write these events with the commit."""
-        self.event_rows.extend(event_row(event) for event in events)
 
     def count(self, before: Job | None, job: Job, ran: int | None) -> None:
         """Count a change for the charts."""
@@ -79,9 +78,8 @@ class Transaction(ABC):
         if after is not None:
             tallies[after] = tallies.get(after, 0) + number
 
-    def absorb(self, other: Transaction) -> None:
+    def absorb(self, other: Any) -> None:
         """Take over what a finished part of this transaction wants written."""
-        self.event_rows += other.event_rows
         for tally, number in other.tallies.items():
             self.tallies[tally] = self.tallies.get(tally, 0) + number
         for measured, amount in other.measures.items():

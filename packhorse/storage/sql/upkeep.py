@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from packhorse import changes
 from packhorse.event import Kind, Subject
@@ -28,14 +29,16 @@ class Upkeep(Keeper):
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 
-    def rescue(self, *, lease: int, why: str, recovered: bool = False, limit: int = 500) -> list[Rescued]:
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
         # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
         # could beat, and whoever called before that would else find everybody silent.
-        silent_since = self.now() - lease
+        called_at = self.now() if at is None else at
 
         def work(tx: Transaction) -> list[Rescued]:
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            alive = (min(silent_since, tx.now - lease), tx.now + 2 * lease)
+            alive = (min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease)
             lost = [job_of(row) for row in tx.execute(self._sql["lost_jobs"], (*alive, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, (), recovered)
             self._strike_off(tx, tx.execute(self._sql["silent_workers"], alive).fetchall(), why)
@@ -104,7 +107,12 @@ class Upkeep(Keeper):
 
     def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         tx.execute(self._sql["delete_ticks"], (limit, before))
+        tx.execute(self._sql["delete_replaced"], (limit, before))
         tx.execute(self._sql["delete_failures"], (before,))
+        return self._drop_events(tx, before, limit)
+
+    def _drop_events(self, tx: Any, before: int, limit: int) -> tuple[int, bool]:
+        """At most `limit` events that are over; and whether there are more."""
         oldest = tx.execute(self._sql["oldest_event"]).fetchone()
         if oldest is None or oldest[0] > before:
             return 0, False

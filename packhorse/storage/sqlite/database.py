@@ -31,6 +31,9 @@ Row = tuple[Any, ...]
 SHARED_COMMIT = 200
 """How many calls may share one commit; more would make the first of them wait too long."""
 
+FOLD_AFTER = 5.0
+"""Seconds between two foldings of the log."""
+
 # Connections inherited through fork. They must be neither used nor closed in the child: closing one would disturb the
 # parent's locks and its write-ahead log. So they are kept from the garbage collector until the process ends.
 _inherited: list[object] = []
@@ -93,6 +96,8 @@ class Database:
         self._version_reader: sqlite3.Connection | None = None
         self._version_lock = threading.Lock()
         self.readers_open = 0
+        self._next_fold = 0.0
+        self._folded_version = -1
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -267,6 +272,26 @@ class Database:
                 raise translate(error, self.path) from error
             return number
 
+    def fold_log(self) -> None:
+        """Write what the log has gathered back into the file, every few seconds, beside whoever reads or writes. Left
+        to itself SQLite does so at the end of some commit, whose caller then waits for tens of milliseconds."""
+        if time.monotonic() < self._next_fold:
+            return
+        self._next_fold = time.monotonic() + FOLD_AFTER
+        version = self.version()
+        if version == self._folded_version:
+            return
+        self._folded_version = version
+        with self._version_lock:  # nobody forks meanwhile
+            try:
+                connection = self._connect()
+                try:
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                finally:
+                    connection.close()
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
+
     def _take_reader(self) -> sqlite3.Connection:
         with self._readers_lock:
             if self._readers:
@@ -298,7 +323,8 @@ class Database:
             connection.execute("PRAGMA busy_timeout = 0")  # `_patiently` waits
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
-            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            # Foremen fold the log back before it comes to this; see `fold_log`.
+            connection.execute("PRAGMA wal_autocheckpoint = 16000")
             connection.execute("PRAGMA journal_size_limit = 67108864")
             self._prepare(connection)
         except BaseException:

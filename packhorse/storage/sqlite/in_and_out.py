@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.clock import SECOND
-from packhorse.job import Job, NewJob
+from packhorse.event import Kind
+from packhorse.job import Job, NewJob, State
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row
 from packhorse.storage.sqlite.guest import guest
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
+from packhorse.storage.sqlite.recorder import Packed
 from packhorse.storage.sqlite.rows import insert_of
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
@@ -58,27 +61,40 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
         seq = tx.execute(SQL["last_seq"]).fetchone()[0]
         added = [changes.added(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
         stored = [change.job for change in added]
+        # One alone is recorded when it is in: its id may turn out to be there already. Several are undone together.
+        packs = self._record_added(tx, added) if len(added) > 1 else {}
         rows: dict[str, list[Row]] = {}
         for job in stored:
-            statement, row = insert_of(job)
+            statement, row = insert_of(job, packs.get(job.id, ""))
             rows.setdefault(statement, []).append(row)
         for statement, values in rows.items():
             tx.executemany(statement, values)
+        if len(added) == 1:
+            self._record_added(tx, added)
         tx.keep_args(stored)
-        self._note_added(tx, added)
+        self._count_added(tx, stored)
         return stored
 
-    def _note_added(self, tx: Transaction, added: Iterable[Changed]) -> None:
-        """As `_note`, for many new jobs at once."""
-        for job, events in added:
-            tx.record(events)
-            state = job.state.value
-            tally, measured = (job.queue, job.task, state), (job.queue, job.task, "added")
-            tx.tallies[tally] = tx.tallies.get(tally, 0) + 1
-            tx.measures[measured] = tx.measures.get(measured, 0) + 1
-            # A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
-            if job.due_at is None or job.due_at < tx.now + _SOON:
-                tx.wakes = True
+    def _record_added(self, tx: Transaction, added: Sequence[Changed]) -> dict[str, str]:
+        """The event of each, and in which pack it is, if it is in one."""
+        alike: dict[tuple[str, State], list[Packed]] = {}
+        for job, (event,) in added:
+            packed = (job.id, 0) if event.data is None else (job.id, 0, 0, event.data)
+            alike.setdefault((job.queue, job.state), []).append(packed)
+        packs: dict[str, str] = {}
+        for (queue, state), jobs in alike.items():
+            pack = tx.events.pack(Kind.ADDED, tx.now, queue, state.value, "", jobs)
+            if pack:
+                packs.update(dict.fromkeys([job_id for job_id, *_ in jobs], pack))
+        return packs
+
+    def _count_added(self, tx: Transaction, added: Sequence[Job]) -> None:
+        for (queue, task, state), number in Counter([(job.queue, job.task, job.state) for job in added]).items():
+            tx.move(None, (queue, task, state.value), number)
+            tx.measures[queue, task, "added"] = tx.measures.get((queue, task, "added"), 0) + number
+        # A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
+        if any(job.due_at is None or job.due_at < tx.now + _SOON for job in added):
+            tx.wakes = True
 
 
 def _must_be_known_id(error: sqlite3.IntegrityError) -> None:

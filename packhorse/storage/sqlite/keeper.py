@@ -22,5 +22,7 @@ class SQLiteKeeper(Keeper):
     _dialect = DIALECT
 
     def _before_removing(self, tx: Any, jobs: Sequence[Job]) -> None:
+        numbers = to_json([job.seq for job in jobs])
         tx.execute(SQL["remember_last_seq"], (max(job.seq for job in jobs),))
-        tx.execute(SQL["delete_large_args"], (to_json([job.seq for job in jobs]),))
+        tx.execute(SQL["keep_packs_of_gone"], (tx.now, numbers))
+        tx.execute(SQL["delete_large_args"], (numbers,))

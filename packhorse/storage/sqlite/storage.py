@@ -12,16 +12,17 @@ from packhorse import clock
 from packhorse.errors import BadURL, BadValue
 from packhorse.storage.records import Health, Migration
 from packhorse.storage.sql.lists import Lists
-from packhorse.storage.sql.records import Records
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
-from packhorse.storage.sql.upkeep import Upkeep
 from packhorse.storage.sql.workers import Workers
+from packhorse.storage.sqlite import ground
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
+from packhorse.storage.sqlite.records import Records
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, prepare, present_version
 from packhorse.storage.sqlite.statements import SQL
+from packhorse.storage.sqlite.upkeep import Upkeep
 from packhorse.storage.sqlite.working import Working
 from packhorse.turns import Turns
 
@@ -29,7 +30,7 @@ _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024
 
 
-class SQLite(Working, InAndOut, Lists, Steering, Upkeep, Schedules, Workers, Records):
+class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Workers):
     """Jobs in a SQLite file. Open it with `open_storage("sqlite:///jobs.db")` or `SQLite("jobs.db")`.
 
     Several processes and threads of one machine may share the file. The clock is the machine's.
@@ -43,6 +44,7 @@ class SQLite(Working, InAndOut, Lists, Steering, Upkeep, Schedules, Workers, Rec
         self._turns = Turns()
         self._known = {}
         self._last_lines = {}
+        self._dealt = {}
         self._bell = Bell(self.path, lambda: self._db.version())
         self._db = Database(
             self.path,
@@ -123,7 +125,7 @@ class SQLite(Working, InAndOut, Lists, Steering, Upkeep, Schedules, Workers, Rec
                 "free_pages": free_pages,
                 "page_size": page_size,
             },
-            problems=_problems(wal_size, free, self._db.options),
+            problems=[*_problems(wal_size, free, self._db.options), *ground.doubts(self.path)],
         )
 
 

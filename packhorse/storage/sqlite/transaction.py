@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
+from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.series import MINUTES
 from packhorse.storage.sql import transaction
-from packhorse.storage.sql.rows import Row
+from packhorse.storage.sql.rows import Row, event_row
+from packhorse.storage.sqlite.recorder import Recorder
 from packhorse.storage.sqlite.rows import LARGE_ARGS, UPDATE_JOB, changed_row
 from packhorse.storage.sqlite.statements import SQL
 
 R = TypeVar("R")
 
-_INSERT_EVENT = (
-    "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)"
-    " VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, 0), nullif(?, ''))"
-)
 _ADD_TALLY = (
     "INSERT INTO packhorse_tally (queue, task, state, number) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (queue, task, state) DO UPDATE SET number = number + excluded.number"
@@ -33,10 +31,13 @@ _ADD_MEASURE = (
 class Transaction(transaction.Transaction):
     """What one call does, under the file's write lock."""
 
-    __slots__ = ("_connection", "execute", "executemany")
+    __slots__ = ("_connection", "events", "execute", "executemany")
 
-    def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor, now: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection | sqlite3.Cursor, now: int, within: Transaction | None = None
+    ) -> None:
         super().__init__(now)
+        self.events = Recorder(connection, within.events if within is not None else None)
         self._connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
@@ -52,11 +53,14 @@ class Transaction(transaction.Transaction):
             if len(job.args) > LARGE_ARGS:
                 self.execute(SQL["put_large_args"], (job.seq, job.args))
 
+    def record(self, events: Iterable[Event]) -> None:
+        self.events.add([event_row(event) for event in events])
+
     def count_failure(self, row: Row) -> None:
         self.execute(SQL["count_failure"], row)
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
-        own = Transaction(self._connection, self.now)
+        own = Transaction(self._connection, self.now, self)
         self.execute("SAVEPOINT nested")
         try:
             result = work(own)
@@ -69,10 +73,13 @@ class Transaction(transaction.Transaction):
         self.absorb(own)
         return result
 
+    def absorb(self, other: Transaction) -> None:
+        self.events.absorb(other.events)
+        super().absorb(other)
+
     def flush(self) -> None:
         """Write what was collected."""
-        if self.event_rows:
-            self.executemany(_INSERT_EVENT, self.event_rows)
+        self.events.flush(self.now)
         if self.tallies:
             self.executemany(_ADD_TALLY, [(*key, number) for key, number in self.tallies.items() if number])
         if self.measures:

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from packhorse import changes
 from packhorse.errors import WorkerNotFound
+from packhorse.event import Kind
 from packhorse.job import RANK_FORCED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
@@ -17,18 +18,27 @@ from packhorse.storage.sql.rows import FIELDS, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
+from packhorse.storage.sqlite.recorder import Packed
+from packhorse.storage.sqlite.rows import LARGE_ARGS, reserved_plain_job
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
 _seq_of = itemgetter(FIELDS.index("seq"))
 
 
-_LINES_AT_ONCE = 100
-"""How many queues of one rank share the turns at once."""
+_LINES_AT_ONCE = 32
+"""How many queues of one rank share the turns at once: a job alone costs more than one among others of its queue."""
+_MOST_DEALT = 10_000
+"""How many reserved jobs are remembered; those of workers that have died are never asked for again."""
+
+
+class _NotHeldError(Exception):
+    """Somebody else has one of the jobs by now."""
 
 
 class Working(SQLiteKeeper, working.Working):
     _last_lines: dict[int, str]
+    _dealt: dict[str, Job]
 
     # --- reserve --------------------------------------------------------------------------------------------------
 
@@ -87,13 +97,44 @@ class Working(SQLiteKeeper, working.Working):
         return self._turns.share(lengths, weights, limit)
 
     def _take(self, tx: Transaction, owner: str, rank: int, queue: str, limit: int) -> list[Job]:
-        rows = tx.execute(SQL["take_from_line"], (owner, tx.now, rank, queue, limit)).fetchall()
-        rows.sort(key=_seq_of)  # RETURNING promises no order
-        jobs = [job_of(row) for row in rows]
-        tx.event_rows += [(tx.now, "reserved", "job", job.id, queue, "reserved", owner, job.fence, "") for job in jobs]
+        rows = tx.execute(SQL["head_of_line"], (rank, queue, limit)).fetchall()
+        if not rows:
+            return []
+        first, last = rows[0][1], rows[-1][1]
+        others = [row[1] for row in rows if not row[-1]]
+        before = self._jobs_by_seq(tx, others) if others else {}
+        jobs = [
+            reserved_plain_job(row[:-1], queue, rank, owner, tx.now)
+            if row[-1]
+            else changes.reserved(before[row[1]], owner, tx.now).job
+            for row in rows
+        ]
+        packed = [(job.id, job.fence) for job in jobs]
+        pack = tx.events.pack(Kind.RESERVED, tx.now, queue, "reserved", owner, packed)
+        take = SQL["take_any"] if others else SQL["take_plain"]
+        # In line between the first and the last there are these jobs and no others.
+        tx.execute(take, (owner, tx.now, pack, rank, queue, first, last))
+        if others:
+            self._put_old_packs(tx, others)
         for task, number in Counter([job.task for job in jobs]).items():
             tx.move((queue, task, "queued"), (queue, task, "reserved"), number)
+        self._deal([job for job in jobs if job.fence == 1])
         return jobs
+
+    def _jobs_by_seq(self, tx: Transaction, seqs: Sequence[int]) -> dict[int, Job]:
+        rows = tx.execute(SQL["jobs_by_seqs"], (to_json(seqs),)).fetchall()
+        return {_seq_of(row): job_of(row) for row in rows}
+
+    def _put_old_packs(self, tx: Transaction, seqs: Sequence[int]) -> None:
+        for job_id, packs in tx.execute(SQL["long_packs"], (to_json(seqs),)).fetchall():
+            tx.execute(SQL["put_old_packs"], (job_id, packs, tx.now))
+            tx.execute(SQL["clear_packs"], (job_id,))
+
+    def _deal(self, jobs: Sequence[Job]) -> None:
+        """Remember what finishing will need of these. Whether they are still held is asked then."""
+        if len(self._dealt) > _MOST_DEALT:
+            self._dealt.clear()
+        self._dealt.update({job.id: job for job in jobs if len(job.args) <= LARGE_ARGS})
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -112,6 +153,7 @@ class Working(SQLiteKeeper, working.Working):
             elif hand.state == "running":
                 verdicts.append(Verdict.REPEATED)
             else:
+                self._dealt.pop(token.job_id, None)  # it is no longer as it was dealt
                 tx.execute(SQL["start_job"], (tx.now, tx.now, hand.seq))
                 self._note_started(tx, hand, tx.now)
                 tx.move((hand.queue, hand.task, "reserved"), (hand.queue, hand.task, "running"))
@@ -120,7 +162,7 @@ class Working(SQLiteKeeper, working.Working):
         return verdicts
 
     def _note_started(self, tx: Transaction, hand: Hand, at: int) -> None:
-        tx.event_rows.append(hand.event(at, "started", "running"))
+        tx.events.add([hand.event(at, "started", "running")])
 
     # --- finish ---------------------------------------------------------------------------------------------------
 
@@ -142,6 +184,63 @@ class Working(SQLiteKeeper, working.Working):
         return verdicts, jobs
 
     def _finish(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
+        dealt = self._completed_of_dealt(outcomes)
+        if dealt and not self._complete_dealt(tx, list(dealt.values())):
+            dealt = {}
+        if len(dealt) == len(outcomes):
+            return [Verdict.ACCEPTED] * len(outcomes)
+        others = [outcome for outcome in outcomes if outcome.token.job_id not in dealt]
+        verdicts = iter(self._finish_others(tx, others))
+        return [Verdict.ACCEPTED if outcome.token.job_id in dealt else next(verdicts) for outcome in outcomes]
+
+    def _completed_of_dealt(self, outcomes: Sequence[Outcome]) -> dict[str, tuple[Job, Completed]]:
+        """The completed ones among jobs that this process has reserved for the first time: what the storage would have
+        to look up is known of them."""
+        found: dict[str, tuple[Job, Completed]] = {}
+        for outcome in outcomes:
+            job = self._dealt.pop(outcome.token.job_id, None)
+            if job is not None and type(outcome) is Completed and outcome.token.fence == job.fence:
+                found[job.id] = (job, outcome)
+        if len({outcome.token.job_id for outcome in outcomes}) < len(outcomes):
+            return {}  # several outcomes of one job: the first counts, and only the others' way keeps to that
+        return found
+
+    def _complete_dealt(self, tx: Transaction, completed: Sequence[tuple[Job, Completed]]) -> bool:
+        """Complete these if all of them are still held, as they were dealt; else change nothing. As `_complete`."""
+
+        def work(own: Transaction) -> None:
+            now = own.now
+            runs: dict[Place, list[tuple[int, int]]] = {}
+            alike: dict[tuple[str, str], tuple[list[Packed], list[Packed]]] = {}  # by owner and queue: begun, ended
+            started: list[int] = []
+            for job, outcome in completed:
+                queued_at = job.queued_at or 0
+                started_at = max(now - outcome.ago - outcome.ran, queued_at)
+                started.append(started_at)
+                begun, ended = alike.setdefault((outcome.token.owner, job.queue), ([], []))
+                begun.append((job.id, 1, started_at - now))
+                ended.append((job.id, 1, 0, {"ran": outcome.ran}))
+                runs.setdefault((job.queue, job.task, "reserved"), []).append((outcome.ran, started_at - queued_at))
+            packs = {
+                (owner, queue): own.events.pack(Kind.STARTED, now, queue, "running", owner, begun)
+                + own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, ended)
+                for (owner, queue), (begun, ended) in alike.items()
+            }
+            rows = [
+                (owner := outcome.token.owner, started_at, now, outcome.result, packs[owner, job.queue], job.seq)
+                for (job, outcome), started_at in zip(completed, started, strict=True)
+            ]
+            if own.executemany(SQL["complete_dealt"], rows).rowcount < len(rows):
+                raise _NotHeldError
+            self._count_completed(own, runs)
+
+        try:
+            tx.nested(work)
+        except _NotHeldError:
+            return False
+        return True
+
+    def _finish_others(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
         hands = self._hands(tx, [outcome.token for outcome in outcomes])
         others = [outcome.token.job_id for outcome in outcomes if type(outcome) is not Completed]
         jobs = self._jobs(tx, others) if others else {}
@@ -179,10 +278,14 @@ class Working(SQLiteKeeper, working.Working):
             started_at = now if started_at is None else started_at
             begins = 1 if hand.state == "reserved" else 0
             rows.append((hand.owner, started_at, now, now, begins, outcome.result, hand.seq))
-            tx.event_rows.append(hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}'))
+            tx.events.add([hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}')])
             waited = 0 if hand.queued_at is None else started_at - hand.queued_at
             runs.setdefault((hand.queue, hand.task, hand.state), []).append((outcome.ran, waited))
         tx.executemany(SQL["complete_job"], rows)
+        self._count_completed(tx, runs)
+
+    def _count_completed(self, tx: Transaction, runs: Mapping[Place, Sequence[tuple[int, int]]]) -> None:
+        """`runs` has how long each ran and waited, by where it was counted before."""
         for place, times in runs.items():
             queue, task, _ = place
             tx.move(place, (queue, task, "completed"), len(times))

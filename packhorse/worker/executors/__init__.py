@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from packhorse.worker.seat import Seat
 
 
 class Executor(Protocol):
-    """Runs seats; puts each outcome into the finisher."""
+    """Runs seats; puts each outcome into the finisher, and gives its slot back."""
 
-    def start(self, seats: Sequence[Seat]) -> None:
-        """Run these, as soon as there is a place."""
+    def begin(self, seat: Seat, slot: int) -> None:
+        """Run this one, in this slot, unless it was handed back meanwhile. Called from any thread; does not wait."""
 
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         """End this one: ask, or with `hard` make it. False: this executor cannot make it end."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from packhorse.outcome import Outcome
 from packhorse.worker import attempt
-from packhorse.worker.ending import of_told
+from packhorse.worker.ending import of_told, of_unknown
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
@@ -26,10 +24,7 @@ class CoroutineExecutor:
         self._result_limit = result_limit
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        # From here on only touched on the loop:
-        self._tasks: dict[Seat, asyncio.Task[Outcome]] = {}
-        self._line: deque[Seat] = deque()  # those that wait for a slot
-        self._waits = False
+        self._tasks: dict[Seat, asyncio.Task[Outcome]] = {}  # only touched on the loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The worker's event loop."""
@@ -47,36 +42,14 @@ class CoroutineExecutor:
         finally:
             loop.close()
 
-    def start(self, seats: Sequence[Seat]) -> None:
-        self.loop().call_soon_threadsafe(self._line_up, list(seats))
+    def begin(self, seat: Seat, slot: int) -> None:
+        self.loop().call_soon_threadsafe(self._begin, seat, slot)
 
-    def _line_up(self, seats: list[Seat]) -> None:
-        self._line.extend(seats)
-        self._begin_next()
-
-    def _begin_next(self) -> None:
-        while self._line and not self._waits:
-            slot = self._slots.take(self._slot_is_free)
-            if slot is None:
-                self._waits = True
-            else:
-                self._begin(self._line.popleft(), slot)
-
-    def _slot_is_free(self, slot: int) -> None:
-        """Called from any thread."""
-        self.loop().call_soon_threadsafe(self._use, slot)
-
-    def _use(self, slot: int) -> None:
-        self._waits = False
-        if self._line:
-            self._begin(self._line.popleft(), slot)
-        else:
-            self._slots.give(slot)
-        self._begin_next()
-
-    def _begin(self, seat: Seat, slot: int) -> None:
+    def _begin(self, seat: Seat | None, slot: int) -> None:
+        if seat is None:
+            return
         if not seat.claim():
-            self._slots.give(slot)
+            self._slots.give_up(seat)
             return
         self._slots.begin(seat, slot)
         attempted = attempt.arun(seat.job, seat.task, seat.chain, seat, self._result_limit)
@@ -86,8 +59,14 @@ class CoroutineExecutor:
 
     def _end(self, seat: Seat, task: asyncio.Task[Outcome]) -> None:
         del self._tasks[seat]
-        self._finisher.put(seat, self._of_cancelled(seat) if task.cancelled() else task.result())
-        self._slots.end(seat)
+        self._finisher.put(seat, self._outcome_of(seat, task))
+        self._begin(self._slots.follow(seat.slot, self), seat.slot)
+
+    def _outcome_of(self, seat: Seat, task: asyncio.Task[Outcome]) -> Outcome:
+        if task.cancelled():
+            return self._of_cancelled(seat)
+        error = task.exception()
+        return task.result() if error is None else of_unknown(seat, error)
 
     def _of_cancelled(self, seat: Seat) -> Outcome:
         """It was told to end, and did. If nobody told it, it cancelled itself, which is a failure like any other."""

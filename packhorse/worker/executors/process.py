@@ -1,18 +1,20 @@
 """Isolated jobs in child processes: they can be killed, and take nobody with them.
 
 Children are forked by the nursery, run one job at a time, and stay for the next until they have run `max_jobs`. One
-thread does everything here: it hands seats to children, reads what they say, and learns of their ends.
+thread does everything here: it hands seats to children, reads what they say, and learns of their ends. It never waits
+for any of them: a job whose child does not take it is handed back, uncounted.
 """
 
 from __future__ import annotations
 
+import logging
 import selectors
 import signal
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -20,7 +22,7 @@ import msgspec
 
 from packhorse.channel import Channel, Message
 from packhorse.failure import Failure
-from packhorse.outcome import Failed, Halted, Outcome
+from packhorse.outcome import Failed, Halted, Outcome, Released
 from packhorse.worker import attempt
 from packhorse.worker.child import decode_outcome, is_stop
 from packhorse.worker.ending import of_told
@@ -30,8 +32,18 @@ from packhorse.worker.report import resident_bytes
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
-_MEMORY_LOOK = 0.5
-"""Seconds between two looks at how much memory children hold."""
+log = logging.getLogger("packhorse.worker")
+
+_MEMORY_LOOK = 0.1
+"""Seconds between two looks at how much memory children hold that have a limit. A look costs some microseconds; between
+two of them a job can take some hundred MiB more than it may. A limit of the kernel's (RLIMIT_AS, RLIMIT_DATA) would
+count what was only reserved, such as stacks of threads, and end jobs that are well within theirs."""
+_NO_LOOK = 0.5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+"""Seconds between two tries to have a child forked, while that fails."""
+_DEAF_AFTER = 5.0
+"""Seconds in which a child must take something of what it is told; one that does not is stuck, and is killed."""
+_MIB = 1 << 20
 
 
 class _Child:
@@ -39,11 +51,32 @@ class _Child:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        channel.socket.setblocking(False)
+        self.unsent = bytearray()  # what it was told and has not taken yet
+        self.heard_at = 0.0  # when it last took something
         self.pid = 0
         self.seat: Seat | None = None
         self.jobs = 0
         self.is_spent = False  # it gets no more jobs
         self.killed_for: Outcome | None = None
+
+    def tell(self, message: Message) -> bool:
+        """Say this as soon as the child takes it, without waiting for it. False: it is gone."""
+        self.unsent += msgspec.json.encode(message) + b"\n"
+        self.heard_at = time.monotonic()
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send as much as the child takes now. False: it is gone."""
+        try:
+            while self.unsent:
+                del self.unsent[: self.channel.socket.send(self.unsent)]
+                self.heard_at = time.monotonic()
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
 
 
 class ProcessExecutor:
@@ -66,23 +99,27 @@ class ProcessExecutor:
         self._condemn = condemn
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake_read, self._wake_write = socket.socketpair()
-        self._line: deque[Seat] = deque()
+        self._lock = threading.Lock()
+        self._given: deque[tuple[Seat, int]] = deque()  # those that have a slot, and still need a child
         self._unborn: deque[_Child] = deque()
         self._children: dict[int, _Child] = {}
         self._idle: list[_Child] = []
-        self._waits = False  # for a slot
         self._selector = selectors.DefaultSelector()
         self._thread: threading.Thread | None = None
         self._next_look = 0.0
+        self._next_birth = 0.0  # while forking fails
+        self._birth_pause = 0.0
+        self._is_orphaned = False
         self._closes = False
 
     # --- from the desk ----------------------------------------------------------------------------------------------
 
-    def start(self, seats: Sequence[Seat]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="packhorse-children", daemon=True)
-            self._thread.start()
-        self._order(lambda: self._line.extend(seats))
+    def begin(self, seat: Seat, slot: int) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="packhorse-children", daemon=True)
+                self._thread.start()
+        self._order(lambda: self._given.append((seat, slot)))
 
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         self._order(lambda: self._stop(seat, hard))
@@ -105,13 +142,20 @@ class ProcessExecutor:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._obey)
         self._selector.register(self._nursery.control, selectors.EVENT_READ, self._hear_nursery)
         while not self._closes:
-            for key, _ in self._selector.select(_MEMORY_LOOK):
+            for key, _ in self._selector.select(self._longest_sleep()):
                 key.data()
             self._seat_next()
+            self._give_up_the_deaf(time.monotonic())
             self._look_at_memory(time.monotonic())
         for child in list(self._children.values()):
             child.channel.close()
         self._selector.close()
+
+    def _longest_sleep(self) -> float:
+        longest = _MEMORY_LOOK if self._has_limits() else _NO_LOOK
+        if self._given and self._birth_pause:
+            return max(0.0, min(longest, self._next_birth - time.monotonic()))
+        return longest
 
     def _close(self) -> None:
         self._closes = True
@@ -126,43 +170,52 @@ class ProcessExecutor:
             order()
 
     def _seat_next(self) -> None:
-        """Give the next in line a child and a slot, as long as there are both."""
-        while self._line and not self._waits:
-            if not self._idle:
-                self._add_child()
-                return
-            slot = self._slots.take(lambda slot: self._order(lambda: self._use(slot)))
-            if slot is None:
-                self._waits = True
+        """Give the next a child. One that was handed back while it waited, or can have no child any more, does not keep
+        its slot."""
+        waiting, self._given = self._given, deque()
+        for seat, slot in waiting:
+            if self._is_orphaned or seat.is_claimed:
+                self._slots.give_up(seat)
+            elif self._idle:
+                self._begin(seat, slot)
             else:
-                self._begin(slot)
+                self._given.append((seat, slot))
+        if self._given:
+            self._add_child()
 
-    def _use(self, slot: int) -> None:
-        """A slot that was waited for is free."""
-        self._waits = False
-        if self._line and self._idle and not self._closes:
-            self._begin(slot)
-        else:
-            self._slots.give(slot)
-
-    def _begin(self, slot: int) -> None:
-        seat = self._line.popleft()
+    def _begin(self, seat: Seat, slot: int) -> None:
         if not seat.claim():
-            self._slots.give(slot)
+            self._slots.give_up(seat)
             return
         child = self._idle.pop()
         child.seat = seat
         child.jobs += 1
         self._slots.begin(seat, slot)
-        child.channel.send({"job": msgspec.to_builtins(seat.job)})
+        if not child.tell({"job": msgspec.to_builtins(seat.job)}):
+            self._give_up(child, "its process had died before it began")
+        elif child.unsent:
+            self._watch(child)
 
     def _add_child(self) -> None:
-        if len(self._children) + len(self._unborn) >= min(self._slots.number, self._busy() + len(self._line)):
+        if len(self._children) + len(self._unborn) >= min(self._slots.number, self._busy() + len(self._given)):
             return
-        ours, its = Channel.pair()
+        if time.monotonic() < self._next_birth:
+            return
+        try:
+            ours, its = Channel.pair()
+        except OSError as error:  # too many files are open
+            self._postpone_births(str(error))
+            return
         self._unborn.append(_Child(ours))
         self._nursery.spawn(its.socket)
         its.close()
+
+    def _postpone_births(self, why: str) -> None:
+        """No child can be forked now. Whoever waits for one gets the next that is idle, or is handed back by the desk,
+        as all who wait for too long."""
+        self._birth_pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, self._birth_pause * 2))
+        self._next_birth = time.monotonic() + self._birth_pause
+        log.warning("no child for isolated jobs can be forked; the next try is in %g s: %s", self._birth_pause, why)
 
     def _busy(self) -> int:
         return sum(child.seat is not None for child in self._children.values())
@@ -177,19 +230,40 @@ class ProcessExecutor:
             child = self._unborn.popleft()
             child.pid = message["born"]
             self._children[child.pid] = child
-            self._selector.register(child.channel, selectors.EVENT_READ, lambda: self._hear(child))
+            self._selector.register(child.channel, selectors.EVENT_READ, lambda: self._attend(child))
             self._idle.append(child)
+            self._birth_pause = 0.0
+        elif "unborn" in message:
+            self._unborn.popleft().channel.close()
+            self._postpone_births(message["unborn"])
         else:
             self._bury(Exit(message["exit"], message["status"]))
 
     def _lose_nursery(self) -> None:
         """The children have died with it. What they had started is killed from here, and nothing more begins."""
+        self._is_orphaned = True  # the desk still has those that have not begun, and hands them back
+        self._condemn("the nursery of isolated jobs has died")  # first: a job that is buried makes room for another
+        self._selector.unregister(self._nursery.control)
         for child in list(self._children.values()):
             signal_group(child.pid, signal.SIGKILL)
             self._bury(Exit(child.pid, signal.SIGKILL))
-        self._selector.unregister(self._nursery.control)
-        self._line.clear()  # the desk still has them, and hands them back
-        self._condemn("the nursery of isolated jobs has died")
+        while self._unborn:
+            self._unborn.popleft().channel.close()
+
+    def _watch(self, child: _Child) -> None:
+        """Hear of it when it speaks, and, while there is something to tell it, also when it listens."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.unsent else 0)
+        with suppress(KeyError, ValueError):  # it had hung up before
+            self._selector.modify(child.channel, events, self._selector.get_key(child.channel).data)
+
+    def _attend(self, child: _Child) -> None:
+        """It takes more of what it was told, or has said something."""
+        if child.unsent:
+            if not child.flush():
+                self._give_up(child, "its process had died before it began")
+            elif not child.unsent:
+                self._watch(child)
+        self._hear(child)
 
     def _hear(self, child: _Child) -> None:
         messages, is_open = child.channel.read()
@@ -197,6 +271,14 @@ class ProcessExecutor:
             self._note(child, message)
         if not is_open:
             self._unregister(child)
+            self._retire(child)
+
+    def _retire(self, child: _Child) -> None:
+        """It says nothing more, and so gets no more jobs; its end will be told."""
+        child.is_spent = True
+        if child in self._idle:
+            self._idle.remove(child)
+            self._nursery.kill(child.pid, signal.SIGKILL)  # it may only have closed its end, which is of no use either
 
     def _note(self, child: _Child, message: Message) -> None:
         seat = child.seat
@@ -223,7 +305,7 @@ class ProcessExecutor:
         seat, child.seat = child.seat, None
         if seat is not None:
             self._finisher.put(seat, outcome)
-            self._slots.end(seat)
+            self._slots.give(seat.slot)
 
     def _bury(self, exit: Exit) -> None:
         """A child has ended. What it said before is heard first: it may have finished its job."""
@@ -235,7 +317,7 @@ class ProcessExecutor:
         if child in self._idle:
             self._idle.remove(child)
         if child.seat is not None:
-            self._end(child, child.killed_for or of_told(child.seat) or _of_dead(child.seat, exit))
+            self._end(child, child.killed_for or of_told(child.seat) or _of_dead(child, child.seat, exit))
         self._unregister(child)
         child.channel.close()
 
@@ -250,9 +332,30 @@ class ProcessExecutor:
         if child is None:
             return
         child.is_spent = True  # the signal may come when the job has just ended, and must not hit the next one
+        if child.unsent:
+            self._give_up(child, seat.stop_why)  # it has not begun
+            return
         if not hard:
-            child.channel.send({"stop": True})
+            child.tell({"stop": True})  # so small that it is taken at once by whoever has taken a job
         self._nursery.kill(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
+
+    def _give_up(self, child: _Child, why: str) -> None:
+        """It has not taken all of its job, so that has not begun, and never will here."""
+        child.unsent.clear()
+        self._watch(child)
+        child.is_spent = True
+        if child.seat is not None:
+            self._end(child, of_told(child.seat) or Released(child.seat.job.token, why))
+        self._nursery.kill(child.pid, signal.SIGKILL)
+
+    def _give_up_the_deaf(self, now: float) -> None:
+        for child in self._children.values():
+            if child.unsent and now - child.heard_at > _DEAF_AFTER:
+                self._give_up(child, f"its process {child.pid} did not take it")
+
+    def _has_limits(self) -> bool:
+        seats = (child.seat for child in self._children.values())
+        return any(seat is not None and seat.task.options.memory_limit is not None for seat in seats)
 
     def _look_at_memory(self, now: float) -> None:
         if now < self._next_look:
@@ -276,11 +379,13 @@ def _decided(seat: Seat, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _of_dead(seat: Seat, exit: Exit) -> Outcome:
-    """A child that ended under its job, and nobody knows why."""
+def _of_dead(child: _Child, seat: Seat, exit: Exit) -> Outcome:
+    """A child that ended under its job, and nobody knows why; or before that had reached it as a whole."""
+    if child.unsent:
+        return Released(seat.job.token, "its process had died before it began")
     return Halted(seat.job.token, f"its process {exit.pid} {exit.why}", ran=seat.ran)
 
 
 def _of_too_large(seat: Seat, held: int, limit: int) -> Outcome:
-    failure = Failure("MemoryLimit", f"it held {held:,} bytes of memory; its limit is {limit:,}")
+    failure = Failure("MemoryLimit", f"it held {held / _MIB:,.0f} MiB of memory; its limit is {limit / _MIB:,.0f} MiB")
     return Failed(seat.job.token, failure, attempt.retry_in(seat.job, seat.task, None), ran=seat.ran)

@@ -3,57 +3,84 @@ ended by replacing the whole worker process, which is the desk's decision."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 
+from packhorse.outcome import Outcome
 from packhorse.worker import attempt
+from packhorse.worker.ending import of_unknown
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
+log = logging.getLogger("packhorse.worker")
+
 
 class ThreadExecutor:
-    """As many threads as are needed at once, at most one for each slot; they stay for the next jobs."""
+    """As many threads as are needed at once, at most one for each slot; they stay for the next jobs. `condemn` is
+    called when there can be none."""
 
-    def __init__(self, slots: Slots, finisher: Finisher, result_limit: int) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        finisher: Finisher,
+        result_limit: int,
+        condemn: Callable[[str], None] = lambda why: None,
+    ) -> None:
         self._slots = slots
         self._finisher = finisher
         self._result_limit = result_limit
-        self._seats: SimpleQueue[Seat | None] = SimpleQueue()
+        self._condemn = condemn
+        self._given: SimpleQueue[tuple[Seat, int] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._unfinished: deque[None] = deque()  # one entry for each seat; appending is atomic, `+= 1` is not
+        self._lock = threading.Lock()
+        self._idle = 0  # threads that wait, less the seats on their way to one
 
-    def start(self, seats: Sequence[Seat]) -> None:
-        for seat in seats:
-            self._unfinished.append(None)
-            self._seats.put(seat)
-        missing = min(len(self._unfinished), self._slots.number) - len(self._threads)
-        for _ in range(missing):
-            self._add_thread()
+    def begin(self, seat: Seat, slot: int) -> None:
+        with self._lock:
+            self._idle -= 1
+            # Whoever has just given up its slot is about to come for the next: no thread more than there are slots.
+            if self._idle < 0 and len(self._threads) < self._slots.number:
+                self._add_thread()
+        self._given.put((seat, slot))
 
     def _add_thread(self) -> None:
-        name = f"packhorse-slot-{len(self._threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        thread = threading.Thread(target=self._work, name=f"packhorse-slot-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more; whichever ends its job first comes for this one too
+            log.error("cannot start another thread: %s", error)
+            if not self._threads:
+                self._condemn(f"it cannot start a thread: {error}")
+            return
         self._threads.append(thread)
-        thread.start()
+        self._idle += 1
 
     def _work(self) -> None:
-        my_turn: SimpleQueue[int] = SimpleQueue()
-        while (seat := self._seats.get()) is not None:
-            slot = self._slots.take(my_turn.put)
-            self._run(seat, my_turn.get() if slot is None else slot)
-            self._unfinished.pop()
+        while (given := self._given.get()) is not None:
+            seat: Seat | None
+            seat, slot = given
+            while seat is not None:
+                seat = self._go_through(seat, slot)
+            with self._lock:
+                self._idle += 1
 
-    def _run(self, seat: Seat, slot: int) -> None:
+    def _go_through(self, seat: Seat, slot: int) -> Seat | None:
+        """Run it, unless it was handed back; answers who is next in this slot."""
         if not seat.claim():
-            self._slots.give(slot)
-            return
+            self._slots.give_up(seat)
+            return None
         self._slots.begin(seat, slot)
-        outcome = attempt.run(seat.job, seat.task, seat.chain, seat, self._result_limit)
-        self._finisher.put(seat, outcome)
-        self._slots.end(seat)
+        self._finisher.put(seat, self._attempt(seat))
+        return self._slots.follow(slot, self)
+
+    def _attempt(self, seat: Seat) -> Outcome:
+        try:
+            return attempt.run(seat.job, seat.task, seat.chain, seat, self._result_limit)
+        except BaseException as error:  # noqa: BLE001 - a thread that ended here would take its slot and the job along
+            return of_unknown(seat, error)
 
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         """The next check-in of the job answers True; more cannot be done."""
@@ -61,4 +88,4 @@ class ThreadExecutor:
 
     def close(self) -> None:
         for _ in self._threads:
-            self._seats.put(None)
+            self._given.put(None)

@@ -11,10 +11,10 @@ import pytest
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.errors import NotUnique
 from packhorse.event import Kind
-from packhorse.job import FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, State
+from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, State
 from packhorse.outcome import Completed, Failed, Stopped
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import EventFilter, Placement, Steered
+from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
 from tests.storage.builders import (
     FAILURE,
     WORKER,
@@ -190,6 +190,78 @@ def test_replace_gives_a_waiting_holder_the_new_call(storage: Storage, clock: Tu
     assert (job.seq, job.created_at, job.queued_at) == (holder.seq, holder.created_at, clock())
     assert kinds(storage, holder.id)[-1] is Kind.REPLACED
     assert tallies(storage) == recount(storage)
+
+
+@pytest.mark.parametrize("state", [QUEUED, RESERVED, COMPLETED])
+def test_repeating_a_replace_whose_answer_was_lost_adds_nothing(storage: Storage, state: State) -> None:
+    holder = add(storage, unique=unique())
+    call = new_job("twin", unique=unique(on_conflict="replace"), args='{"new": 1}')
+    storage.enqueue([call])
+    if state is not QUEUED:
+        token = take(storage, holder).token
+        if state is COMPLETED:
+            finish(storage, Completed(token))
+    before = snapshot(storage, holder.id)
+
+    (answer,) = storage.enqueue([call])
+
+    assert (answer.job_id, answer.placement) == (holder.id, Placement.REPLACED)
+    assert snapshot(storage, holder.id) == before
+    assert ids(find_all(storage)) == [holder.id]
+
+
+def test_repeating_an_older_replace_does_not_undo_a_newer_one(storage: Storage) -> None:
+    holder = add(storage, unique=unique())
+    older, newer = (new_job(unique=unique(on_conflict="replace"), args=f'{{"n": {n}}}') for n in (1, 2))
+    storage.enqueue([older])
+    storage.enqueue([newer])
+
+    storage.enqueue([older])
+
+    assert stored(storage, holder.id).args == '{"n": 2}'
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["run", "deleted"])
+def test_repeating_a_replace_does_not_touch_who_holds_the_key_since(storage: Storage, is_deleted: bool) -> None:
+    holder = add(storage, unique=unique())
+    call = new_job("twin", unique=unique(on_conflict="replace"), args='{"old": 1}')
+    first = storage.enqueue([call])
+    finish(storage, Completed(take(storage, holder).token))
+    if is_deleted:
+        storage.delete([holder.id])
+    newer = add(storage, unique=unique(), args='{"newer": 1}')
+    before, found = snapshot(storage, newer.id), ids(find_all(storage))
+
+    again = storage.enqueue([call])
+
+    assert again == first == [Enqueued(holder.id, Placement.REPLACED)]
+    assert snapshot(storage, newer.id) == before
+    assert ids(find_all(storage)) == found
+
+
+def test_a_replace_is_remembered_as_long_as_events_are(storage: Storage, clock: TurnedClock) -> None:
+    holder = add(storage, unique=unique())
+    older, newer = (new_job(name, unique=unique(on_conflict="replace")) for name in ("older", "newer"))
+    storage.enqueue([older])
+    clock.turn("1h")
+    storage.enqueue([newer])
+    finish(storage, Completed(take(storage, holder).token))
+
+    storage.prune(Retention(events=HOUR))
+
+    assert storage.enqueue([newer]) == [Enqueued(holder.id, Placement.REPLACED)]
+    assert storage.enqueue([older]) == [Enqueued("older")]
+
+
+def test_a_replace_that_was_refused_with_its_batch_is_not_remembered(storage: Storage) -> None:
+    holder, _ = add(storage, unique=unique()), add(storage, unique=unique("other"))
+    call = new_job("twin", unique=unique(on_conflict="replace"), args='{"new": 1}')
+    with pytest.raises(NotUnique):
+        storage.enqueue([call, new_job(unique=unique("other", on_conflict="reject"))])
+
+    storage.enqueue([call])
+
+    assert stored(storage, holder.id).args == '{"new": 1}'
 
 
 def test_replace_may_move_the_holder_to_a_queue_that_is_new(storage: Storage) -> None:

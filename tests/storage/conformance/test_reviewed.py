@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Reason, State
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Job, Reason, State
 from packhorse.outcome import Completed, Failed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import ClientInfo, Filter, LogLine, Placement, Retention, Span
+from packhorse.storage.records import ClientInfo, EventFilter, Filter, LogLine, Placement, Retention, Span
 from tests.storage.builders import (
     FAILURE,
     WORKER,
@@ -18,6 +19,7 @@ from tests.storage.builders import (
     in_state,
     join,
     new_job,
+    new_jobs,
     run,
     stored,
     take,
@@ -159,3 +161,52 @@ def test_a_page_of_nothing_still_leads_on(storage: Storage) -> None:
 
     assert ids(page.jobs) == [jobs[0].id]
     assert page.next is not None
+
+
+def reserved(storage: Storage, number: int, owner: str = WORKER) -> list[Job]:
+    """So many jobs, enqueued and reserved in one call each."""
+    join(storage, owner)
+    new = new_jobs(number)
+    storage.enqueue(new)
+    return storage.reserve(owner, {new[0].queue: 1}, number)
+
+
+def test_a_page_of_a_jobs_events_is_full_as_long_as_there_are_more(storage: Storage):
+    jobs = reserved(storage, 8)
+    storage.finish([Completed(job.token) for job in jobs])
+    wanted = ["added", "reserved", "started", "completed"]
+
+    rising: list[Event] = []
+    while page := storage.events(EventFilter(job_id=jobs[3].id, after=rising[-1].id if rising else 0), limit=1):
+        rising += page
+    falling: list[Event] = []
+    while page := storage.events(
+        EventFilter(job_id=jobs[3].id, before=falling[-1].id if falling else None), limit=1, newest_first=True
+    ):
+        falling += page
+
+    assert [event.kind for event in rising] == wanted
+    assert [event.kind for event in falling] == wanted[::-1]
+
+
+def test_outcomes_of_several_workers_in_one_call_are_told_of_each(storage: Storage):
+    ann, bob = reserved(storage, 5, owner="ann"), reserved(storage, 5, owner="bob")
+
+    storage.finish([Completed(job.token) for job in [*ann, *bob]])
+
+    for owner, jobs in (("ann", ann), ("bob", bob)):
+        told = storage.events(EventFilter(owner=owner, kind=Kind.COMPLETED))
+        assert {event.job_id for event in told} == {job.id for job in jobs}
+
+
+def test_events_of_a_job_that_is_gone_are_found_by_it_as_long_as_they_are_kept(storage: Storage, clock: TurnedClock):
+    jobs = reserved(storage, 8)
+    storage.finish([Completed(job.token) for job in jobs])
+    storage.delete([job.id for job in jobs])
+    clock.turn(2 * SECOND)
+    keep = Retention(events=SECOND)
+
+    while storage.prune(keep, limit=3).more:
+        listed = {event.id for event in storage.events(EventFilter(subject=Subject.JOB), limit=1_000)}
+        by_job = {event.id for job in jobs for event in storage.events(EventFilter(job_id=job.id))}
+        assert by_job == listed

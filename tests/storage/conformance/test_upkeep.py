@@ -219,6 +219,28 @@ def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: TurnedClock, ag
     assert [worker.id for worker in storage.workers()] == ([] if is_rescued else [WORKER])
 
 
+@pytest.mark.parametrize("step", ["1h", -3_600])
+def test_silence_is_judged_by_the_time_that_the_caller_made_sure_of(
+    storage: Storage, clock: TurnedClock, step: int | str
+) -> None:
+    job = in_state(storage, RUNNING)
+    sure = clock()
+    clock.turn(step)  # somebody sets the clock before the call gets through
+
+    assert storage.rescue(lease=LEASE, why="silence", at=sure) == []
+    assert stored(storage, job.id).state is RUNNING
+    assert [worker.id for worker in storage.workers()] == [WORKER]
+
+
+def test_who_was_silent_at_the_time_that_the_caller_made_sure_of_loses_its_jobs(
+    storage: Storage, clock: TurnedClock
+) -> None:
+    job = in_state(storage, RUNNING)
+    clock.turn("1m")
+
+    assert storage.rescue(lease=LEASE, why="silence", at=clock()) == [Rescued(job.id, WORKER, QUEUED)]
+
+
 def test_a_job_that_had_begun_counts_a_halt(storage: Storage, clock: TurnedClock) -> None:
     before = in_state(storage, RUNNING)
     clock.turn("1m")

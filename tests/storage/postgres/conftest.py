@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from packhorse.storage.postgres import Postgres
-from tests.servers import PostgresServer, new_schema_url, shared_postgres
+from tests.postgres_server import PostgresServer, new_schema_url, shared_postgres
 from tests.storage.conftest import chosen_storages
 
 _HERE = Path(__file__).parent

@@ -18,7 +18,7 @@ from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.working import _Line, _told
 from packhorse.storage.records import Filter, TaskInfo
 from packhorse.storage.sql.rows import to_json
-from tests.servers import new_schema_url, shared_postgres
+from tests.postgres_server import new_schema_url, shared_postgres
 from tests.storage.builders import join, new_jobs
 
 _FILL = """

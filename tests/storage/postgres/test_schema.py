@@ -8,7 +8,7 @@ import pytest
 from packhorse.errors import SchemaOutdated, SchemaTooNew
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
-from tests.servers import shared_postgres
+from tests.postgres_server import shared_postgres
 from tests.storage.builders import add, at_once, ids, new_job
 
 Bystander = psycopg.Connection[tuple[object, ...]]

@@ -11,7 +11,7 @@ import pytest
 from packhorse.storage import statements
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.statements import numbered, quoted, statements_for
-from tests.servers import new_schema_url
+from tests.postgres_server import new_schema_url
 
 STORAGE = Path(statements.__file__).parent
 NAMES = list(statements_for("packhorse"))

@@ -19,7 +19,7 @@ from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import forked, in_child
-from tests.servers import PgBouncer, shared_postgres
+from tests.postgres_server import PgBouncer, shared_postgres
 from tests.storage.builders import (
     add,
     at_once,

@@ -17,7 +17,7 @@ from packhorse.outcome import Completed, Failed
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import database as database_module
 from packhorse.storage.records import Filter
-from tests.servers import PostgresServer
+from tests.postgres_server import PostgresServer
 from tests.storage import laws
 from tests.storage.builders import FAILURE, add, at_once, find_all, history, join, new_job, new_jobs, recount, tallies
 

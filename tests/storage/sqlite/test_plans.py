@@ -3,6 +3,7 @@ without looking at jobs that have nothing to do with it."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import sqlite3
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from packhorse.app import Packhorse
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
@@ -19,7 +21,7 @@ from packhorse.outcome import Completed, Failed, Outcome, Stopped
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.storage.builders import FAILURE, LEASE, join, new_job
+from tests.storage.builders import FAILURE, LEASE, join, new_job, unique
 from tests.storage.sqlite.tracing import traced
 
 JOBS = 20_000
@@ -178,6 +180,11 @@ CASES = [
     Case("get", lambda s: s.get_many(["job-00001", "job-19999"]), {"id"}),
     Case("abort", lambda s: s.abort(["job-00001", "job-19999"]), {"id"}),
     Case("delete", lambda s: s.delete(["job-00000", "job-00004"]), {"id"}),
+    Case(
+        "repeat a replace",
+        lambda s: [s.enqueue([new_job("x", unique=unique("k", on_conflict="replace"))]) for _ in range(2)],
+        {"id"},
+    ),
     Case("promote", lambda s: s.promote(), {"due"}),
     Case("next due", lambda s: s.next_due(), {"due"}),
     Case("expire", lambda s: s.expire(), {"expiring"}),
@@ -191,6 +198,7 @@ CASES = [
     Case("queues", lambda s: s.queues(), {"line"}),
     Case("find queued", lambda s: s.find(states(QUEUED)), {"line"}),
     Case("find queued, one queue", lambda s: s.find(states(QUEUED, queue="queue-1")), {"line"}),
+    Case("why a job waits", lambda s: Packhorse(s).get("job-19998").why(), {"id", "line"}),
     Case("find scheduled", lambda s: s.find(states(SCHEDULED)), {"due"}),
     Case("find scheduled and retrying", lambda s: s.find(states(RETRYING, SCHEDULED)), {"due"}),
     Case("find completed", lambda s: s.find(states(COMPLETED)), {"finished"}),
@@ -265,6 +273,17 @@ def test_a_call_that_finds_nothing_to_do_looks_at_next_to_nothing(call: Call, co
 def test_the_upkeep_of_workers_looks_at_held_jobs_only(call: Call, copy: Path) -> None:
     """A thousand are held, of twenty thousand."""
     assert watch(copy, call).steps < 400
+
+
+def test_a_replace_costs_the_same_after_a_thousand_others(copy: Path) -> None:
+    def another(name: str) -> NewJob:
+        return new_job(name, delay=HOUR, unique=unique("k", on_conflict="replace"))
+
+    with contextlib.closing(SQLite(copy)) as storage:
+        storage.enqueue([another(f"twin {number}") for number in range(1_000)])
+
+    assert watch(copy, lambda s: s.enqueue([another("the last twin")])).steps < FEW
+    assert watch(copy, lambda s: s.enqueue([another("twin 500")])).steps < FEW
 
 
 @pytest.mark.parametrize("number", [1, 100])

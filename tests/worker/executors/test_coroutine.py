@@ -21,7 +21,7 @@ from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
 
 class Bench:
     def __init__(self, slots: int) -> None:
-        self.slots = Slots(None, slots)
+        self.slots = Slots(None, slots, lambda seat: self.executor)
         self.finisher = Finisher(lambda: None)
         self.executor = CoroutineExecutor(self.slots, self.finisher, RESULT_LIMIT)
         self.worker_stops: list[bool] = []
@@ -53,14 +53,14 @@ def test_no_more_run_at_once_than_there_are_slots(bench: Bench):
         await gate.wait()
 
     seats = [bench.seat(task, str(number)) for number in range(5)]
-    bench.executor.start(seats)
+    bench.slots.line_up(seats)
     until(lambda: len(began) == 2, "two begin")
-    in_line = len(bench.executor._line)
+    in_line = bench.slots.waiting
     bench.executor.loop().call_soon_threadsafe(gate.set)
     until(lambda: len(bench.finisher) == 5, "all end")
 
     assert in_line == 3
-    assert [bench.slots.take(lambda slot: None) is not None for _ in range(2)] == [True, True]
+    until(lambda: len(bench.slots._free) == 2, "both slots are free")
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), type("Odd", (BaseException,), {})()], ids=repr)
@@ -72,9 +72,9 @@ def test_nothing_that_a_task_raises_ends_the_loop(bench: Bench, error: BaseExcep
         return "fine"
 
     first, second = bench.seat(bad), bench.seat(good, "b")
-    bench.executor.start([first])
+    bench.slots.line_up([first])
     outcome = bench.outcome_of(first)
-    bench.executor.start([second])
+    bench.slots.line_up([second])
 
     assert isinstance(outcome, Failed)
     assert isinstance(bench.outcome_of(second), Completed)
@@ -88,7 +88,7 @@ def running(bench: Bench) -> Seat:
         await asyncio.sleep(60)
 
     seat = bench.seat(task)
-    bench.executor.start([seat])
+    bench.slots.line_up([seat])
     assert began.wait(20)
     return seat
 
@@ -118,7 +118,7 @@ def test_a_task_that_cancels_itself_has_failed(bench: Bench):
         raise asyncio.CancelledError
 
     seat = bench.seat(task)
-    bench.executor.start([seat])
+    bench.slots.line_up([seat])
     outcome = bench.outcome_of(seat)
 
     assert isinstance(outcome, Failed)
@@ -135,7 +135,7 @@ def test_a_task_that_is_cancelled_before_its_first_step_has_an_outcome(bench: Be
     seat.stop(Reason.ABORTED, "it was aborted")
 
     def both_at_once() -> None:
-        bench.executor._line_up([seat])
+        bench.executor._begin(seat, bench.slots._free.popleft())
         bench.executor._cancel(seat)
 
     bench.executor.loop().call_soon_threadsafe(both_at_once)
@@ -156,7 +156,7 @@ def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
 
     one, two = bench.seat(task, "a"), bench.seat(task, "b")
     one.claim()
-    bench.executor.start([one, two])
+    bench.slots.line_up([one, two])
     until(lambda: two.is_settled, "the other ends")
 
     assert ran == [True]
@@ -164,17 +164,15 @@ def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
 
 
 def test_a_coroutine_waits_for_a_slot_that_a_thread_holds(bench: Bench):
-    taken = [bench.slots.take(lambda slot: None) for _ in range(2)]
+    bench.slots._free.clear()
 
     async def task() -> None: ...
 
     seats = [bench.seat(task, name) for name in "abc"]
-    bench.executor.start(seats)
-    until(lambda: bench.executor._waits, "they wait")
-    before = len(bench.finisher)
+    bench.slots.line_up(seats)
+    waiting = bench.slots.waiting
 
-    assert taken[0] is not None
-    bench.slots.give(taken[0])
+    bench.slots.give(0)
     until(lambda: len(bench.finisher) == 3, "all end, one after the other")
 
-    assert before == 0
+    assert waiting == 3

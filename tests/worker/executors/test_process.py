@@ -155,7 +155,7 @@ def test_a_job_that_takes_too_much_memory_is_ended(worker: Running):
 
     assert (job.state, job.failures, job.halts) == (DEAD, 1, 0)
     assert error_of(job).startswith("MemoryLimit: it held ")
-    assert error_of(job).endswith("its limit is 100,663,296")
+    assert error_of(job).endswith("its limit is 96 MiB")
 
 
 def test_a_plain_function_with_a_time_limit_is_isolated_and_ended(worker: Running):

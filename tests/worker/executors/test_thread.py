@@ -19,7 +19,7 @@ class Bench:
     """An executor whose jobs wait for a gate."""
 
     def __init__(self, slots: int) -> None:
-        self.slots = Slots(None, slots)
+        self.slots = Slots(None, slots, lambda seat: self.executor)
         self.finisher = Finisher(lambda: None)
         self.executor = ThreadExecutor(self.slots, self.finisher, RESULT_LIMIT)
         self.gate = threading.Event()
@@ -55,7 +55,7 @@ def test_no_job_no_thread(bench: Bench):
 def test_each_job_gets_a_thread_at_once_until_there_are_no_more_slots(bench: Bench):
     counts = []
     for name in "abcde":
-        bench.executor.start(bench.seats(name))
+        bench.slots.line_up(bench.seats(name))
         counts.append(bench.threads)
     until(lambda: len(bench.began) == 3, "three begin")
 
@@ -68,8 +68,8 @@ def test_each_job_gets_a_thread_at_once_until_there_are_no_more_slots(bench: Ben
 def test_threads_stay_for_the_next_jobs(bench: Bench):
     bench.gate.set()
     for name in "abcdef":
-        bench.executor.start(bench.seats(name))
-        until(lambda: not bench.executor._unfinished, "it ends")
+        bench.slots.line_up(bench.seats(name))
+        until(lambda: bench.executor._idle, "its thread is free again")
 
     assert bench.threads == 1
     assert len(bench.finisher) == 6
@@ -79,7 +79,7 @@ def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
     one, two = bench.seats("a", "b")
     one.claim()
 
-    bench.executor.start([one, two])
+    bench.slots.line_up([one, two])
     until(lambda: bench.began, "the other begins")
 
     assert bench.began == ["b"]
@@ -87,16 +87,14 @@ def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
 
 
 def test_jobs_wait_for_slots_that_others_hold(bench: Bench):
-    slots = [bench.slots.take(lambda slot: None) for _ in range(3)]
-    bench.executor.start(bench.seats("a"))
-    until(lambda: bench.slots._waiting, "it waits")
-    before = list(bench.began)
+    bench.slots._free.clear()
+    bench.slots.line_up(bench.seats("a"))
+    waiting = bench.slots.waiting
 
-    assert slots[0] is not None
-    bench.slots.give(slots[0])
+    bench.slots.give(0)
     until(lambda: bench.began, "it begins")
 
-    assert before == []
+    assert waiting == 1
 
 
 def test_a_thread_cannot_be_made_to_end(bench: Bench):
@@ -108,7 +106,7 @@ def test_a_thread_cannot_be_made_to_end(bench: Bench):
 
 def test_threads_end_when_the_executor_closes(bench: Bench):
     bench.gate.set()
-    bench.executor.start(bench.seats("a", "b"))
+    bench.slots.line_up(bench.seats("a", "b"))
     until(lambda: len(bench.finisher) == 2, "they end")
 
     bench.executor.close()

@@ -126,6 +126,13 @@ SELECT pg_advisory_xact_lock(number) FROM (
 -- name: get_lock
 SELECT job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock WHERE key = $1
 
+-- name: replaced_by
+-- The job whose call this very one has replaced already: its answer was lost.
+SELECT job_id FROM {schema}.packhorse_replaced WHERE twin = $1
+
+-- name: put_replaced
+INSERT INTO {schema}.packhorse_replaced (twin, job_id, at) VALUES ($1, $2, $3) ON CONFLICT (twin) DO NOTHING
+
 -- name: put_lock
 INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (key) DO UPDATE

@@ -58,6 +58,11 @@ DELETE FROM {schema}.packhorse_tick WHERE id IN (
     SELECT id FROM (SELECT id, at FROM {schema}.packhorse_tick ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
 )
 
+-- name: delete_replaced
+DELETE FROM {schema}.packhorse_replaced WHERE id IN (
+    SELECT id FROM (SELECT id, at FROM {schema}.packhorse_replaced ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
+)
+
 -- name: delete_failures
 DELETE FROM {schema}.packhorse_failure WHERE last_at <= $1
 

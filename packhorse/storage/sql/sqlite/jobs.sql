@@ -8,6 +8,9 @@ SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
 -- name: unique_keys_of
 SELECT unique_key FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?)) AND unique_key IS NOT NULL
 
+-- name: jobs_by_seqs
+SELECT {job} FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
+
 -- name: last_seq
 SELECT max(
     coalesce((SELECT max(seq) FROM packhorse_job), 0),
@@ -27,6 +30,13 @@ ON CONFLICT (job) DO UPDATE SET args = excluded.args
 -- name: get_lock
 SELECT job_id, period, until, taken_at FROM packhorse_unique_lock WHERE key = ?
 
+-- name: replaced_by
+-- The job whose call this very one has replaced already: its answer was lost.
+SELECT job_id FROM packhorse_replaced WHERE twin = ?
+
+-- name: put_replaced
+INSERT INTO packhorse_replaced (twin, job_id, at) VALUES (?, ?, ?)
+
 -- name: put_lock
 INSERT INTO packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE
@@ -43,6 +53,10 @@ INSERT INTO packhorse_failure (cause, task, pattern, place, number, first_at, la
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (cause) DO UPDATE
 SET number = number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+
+-- name: keep_packs_of_gone
+INSERT INTO packhorse_old_packs (job_id, packs, at)
+SELECT id, packs, ? FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?)) AND packs <> ''
 
 -- name: delete_jobs
 DELETE FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))

@@ -1,3 +1,8 @@
+-- name: packs_of
+SELECT packs FROM packhorse_old_packs WHERE job_id = ?
+UNION ALL
+SELECT packs FROM packhorse_job WHERE id = ?
+
 -- name: log_of
 SELECT message, kind, at, attempt, id FROM packhorse_log_line WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?
 

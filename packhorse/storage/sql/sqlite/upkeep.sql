@@ -34,20 +34,30 @@ WHERE state = ? AND finished_at <= ? AND persistent = 0
   )
 ORDER BY finished_at, seq LIMIT ?
 
--- name: oldest_event
-SELECT at FROM packhorse_event ORDER BY id LIMIT 1
+-- name: newest_event
+-- It always stays, so that ids never begin anew.
+SELECT max(id) FROM packhorse_event
 
--- name: old_events
--- Only the oldest are looked at. The newest always stays, so that ids never begin anew.
-SELECT id FROM (SELECT id, at FROM packhorse_event ORDER BY id LIMIT ?)
-WHERE at <= ? AND id < (SELECT max(id) FROM packhorse_event)
+-- name: oldest_events
+SELECT id, at, span FROM packhorse_event ORDER BY id LIMIT ?
 
--- name: delete_events
-DELETE FROM packhorse_event WHERE id IN (SELECT value FROM json_each(?))
+-- name: event_row
+SELECT {event} FROM packhorse_event WHERE id = ?
+
+-- name: delete_event
+DELETE FROM packhorse_event WHERE id = ?
+
+-- name: delete_old_packs
+DELETE FROM packhorse_old_packs
+WHERE id IN (SELECT id FROM (SELECT id, at FROM packhorse_old_packs ORDER BY id LIMIT ?) WHERE at <= ?)
 
 -- name: delete_ticks
 DELETE FROM packhorse_tick
 WHERE id IN (SELECT id FROM (SELECT id, at FROM packhorse_tick ORDER BY id LIMIT ?) WHERE at <= ?)
+
+-- name: delete_replaced
+DELETE FROM packhorse_replaced
+WHERE rowid IN (SELECT id FROM (SELECT rowid AS id, at FROM packhorse_replaced ORDER BY rowid LIMIT ?) WHERE at <= ?)
 
 -- name: delete_failures
 DELETE FROM packhorse_failure WHERE last_at <= ?

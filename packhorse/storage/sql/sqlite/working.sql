@@ -28,15 +28,33 @@ SELECT count(*) FROM (
     SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? LIMIT ?
 )
 
--- name: take_from_line
+-- name: head_of_line
+-- The last column tells whether the job is plain: it was never held before, and has nothing but what the others show.
+SELECT {plain},
+    fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
+        timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta) IS NULL
+FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? ORDER BY seq LIMIT ?
+
+-- name: take_plain
+UPDATE packhorse_job SET state = 'reserved', owner = ?, fence = 1, updated_at = ?, packs = packs || ?
+WHERE state = 'queued' AND rank = ? AND queue = ? AND seq BETWEEN ? AND ?
+
+-- name: take_any
 UPDATE packhorse_job
-SET state = 'reserved', owner = ?1, fence = fence + 1, updated_at = ?2,
+SET state = 'reserved', owner = ?, fence = fence + 1, updated_at = ?, packs = packs || ?,
     progress = NULL, progress_text = NULL, checkin = NULL, checkin_at = NULL,
     expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
-WHERE seq IN (
-    SELECT seq FROM packhorse_job WHERE state = 'queued' AND rank = ?3 AND queue = ?4 ORDER BY seq LIMIT ?5
-)
-RETURNING {job}
+WHERE state = 'queued' AND rank = ? AND queue = ? AND seq BETWEEN ? AND ?
+
+-- name: long_packs
+-- A job that is held again and again must not have a row that grows for ever.
+SELECT id, packs FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?)) AND length(packs) > 1000
+
+-- name: put_old_packs
+INSERT INTO packhorse_old_packs (job_id, packs, at) VALUES (?, ?, ?)
+
+-- name: clear_packs
+UPDATE packhorse_job SET packs = '' WHERE id = ?
 
 -- name: oldest_in_line
 -- For each of these queues, since when the oldest of its heads of line waits.
@@ -60,6 +78,12 @@ UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, finished_at = ?, updated_at = ?,
     attempts = attempts + ?, result = ?, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
 WHERE seq = ?
+
+-- name: complete_dealt
+UPDATE packhorse_job
+SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2, finished_at = ?3, updated_at = ?3,
+    attempts = 1, result = ?4, expire_at = NULL, packs = packs || ?5
+WHERE seq = ?6 AND owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: jobs_of_owner
 SELECT {job} FROM packhorse_job WHERE owner = ? ORDER BY seq LIMIT ?

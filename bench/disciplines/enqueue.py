@@ -1,0 +1,19 @@
+"""Enqueueing with nobody at work: one by one, and in bulk where a contender can."""
+
+from __future__ import annotations
+
+from bench.contender import Contender
+from bench.disciplines import Figures
+from bench.plan import Plan
+from bench.storages.storage import Storage
+from bench.trial import Trial
+
+
+def enqueue(contender: Contender, storage: Storage, plan: Plan) -> Figures:
+    """`single`, and `many` if there is such a call."""
+    with Trial(contender, storage) as trial:
+        figures = {"single": trial.feed("single", plan.single)["rate"]}
+    if contender.facts.has_many:
+        with Trial(contender, storage) as trial:
+            figures["many"] = trial.feed("many", plan.many)["rate"]
+    return figures

@@ -1,0 +1,68 @@
+"""Workers with ten slots that stay: start-up, latency when idle, cost of idling, latency at half load."""
+
+from __future__ import annotations
+
+import time
+
+from bench import family
+from bench.contender import Contender
+from bench.disciplines import Figures
+from bench.percentile import percentile
+from bench.plan import Plan
+from bench.storages.storage import Storage
+from bench.trial import Trial
+
+_SLOTS = 10
+_IDLE_RATE = 20  # jobs a second, when nothing else is going on
+_SETTLING_SECONDS = 1
+_PATIENCE = 60
+
+
+def presence(contender: Contender, storage: Storage, plan: Plan, *, drained: float) -> Figures:
+    """Every figure of a standing worker; `drained` is what it drains a second, of which half is half load."""
+    with Trial(contender, storage) as trial:
+        figures = {"start_up": _start_up(trial)}
+        time.sleep(_SETTLING_SECONDS)
+        figures |= _latency(trial, "idle", _IDLE_RATE, plan.latency_seconds)
+        time.sleep(_SETTLING_SECONDS)
+        figures |= _idle(trial, plan.idle_seconds)
+        if plan.half_seconds:
+            figures |= _latency(trial, "half", drained / 2, plan.half_seconds)
+    return figures
+
+
+def _start_up(trial: Trial) -> float:
+    """Seconds from starting the workers until a job that waited has run."""
+    trial.feed("single", 1)
+    began = trial.start(trial.contender.processes_for(_SLOTS))
+    trial.wait_for(1, _PATIENCE)
+    return trial.ledger.entries()[0].at - began
+
+
+def _latency(trial: Trial, when: str, rate: float, seconds: float) -> Figures:
+    """Milliseconds from just before the call that enqueues to the job's first line.
+
+    The first job is not counted: its producer opens connections on the way.
+    """
+    before = len(trial.ledger)
+    sent = trial.feed("paced", rate, seconds)
+    trial.wait_for(before + int(sent["sent"]), _PATIENCE)
+    entries = sorted(trial.ledger.entries(since=before), key=lambda entry: entry.number)
+    waits = [(entry.at - entry.number) * 1e3 for entry in entries[1:]]
+    figures = {f"{when}_p{share}": percentile(waits, share) for share in (50, 95, 99)}
+    return figures | {f"{when}_rate": sent["rate"]}
+
+
+def _idle(trial: Trial, seconds: float) -> Figures:
+    """What it costs to wait for jobs."""
+    before, operations = family.cost(trial.processes()), trial.storage.operations()
+    began = time.monotonic()
+    time.sleep(seconds)
+    after, elapsed = family.cost(trial.processes()), time.monotonic() - began
+    figures = {
+        "idle_cpu": 100 * (after.cpu_seconds - before.cpu_seconds) / elapsed,
+        "processes": float(after.processes),
+        "memory": after.memory_mb,
+        "largest": after.largest_mb,
+    }
+    return figures | {name: (now - operations[name]) / elapsed for name, now in trial.storage.operations().items()}

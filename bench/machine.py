@@ -1,0 +1,52 @@
+"""What the race was run on, in one line."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+_QUIET = 0.25  # of the cores
+
+
+def machine() -> str:
+    """Processor, cores, memory, system, and how busy it is now.
+
+    Linux tells the first and the third in `/proc`; elsewhere they are left out.
+    """
+    parts = [_processor(), f"{os.cpu_count()} cores", _memory(), _system(), f"kernel {platform.release()}", _load()]
+    return ", ".join(part for part in parts if part)
+
+
+def is_busy() -> bool:
+    """Whether others use so much of it that figures mean little."""
+    return os.getloadavg()[0] > _QUIET * (os.cpu_count() or 1)
+
+
+def _load() -> str:
+    return f"load {os.getloadavg()[0]:.1f} before the run"
+
+
+def _processor() -> str:
+    return _line("/proc/cpuinfo", "model name")
+
+
+def _memory() -> str:
+    kilobytes = _line("/proc/meminfo", "MemTotal").partition(" ")[0]
+    return f"{int(kilobytes) / 2**20:.0f} GiB" if kilobytes else ""
+
+
+def _system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return platform.system()
+
+
+def _line(path: str, name: str) -> str:
+    """The value behind a name in a file of `name : value`."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

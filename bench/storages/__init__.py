@@ -1,0 +1,6 @@
+"""The storages on which the race is run: private, empty before every trial, and gone afterwards."""
+
+from __future__ import annotations
+
+TITLES = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL"}
+"""Every storage, as the tables list them."""

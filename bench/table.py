@@ -1,0 +1,107 @@
+"""Tables: the same cells as aligned text for a terminal, and as Markdown for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.disciplines.strain import STRAINS
+from bench.figure import THROUGHPUT, Figure, Group
+from bench.floors import Floor
+from bench.results import Results, Row
+from bench.storages import TITLES
+
+_RATE = Figure("rate", "")
+_SHARE = Figure("share", "", 2)
+
+
+class Table(NamedTuple):
+    """A heading for each column; the first `names` columns are words, the others figures."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    names: int = 1
+
+    def text(self) -> str:
+        lines = [self.headings, *self.rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.headings))]
+        return "\n".join([self.title, *(self._line(line, widths) for line in lines)])
+
+    def _line(self, cells: tuple[str, ...], widths: list[int]) -> str:
+        words = [
+            cell.ljust(width) if column < self.names else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "  ".join(words).rstrip()
+
+    def markdown(self) -> str:
+        marks = ["---" if column < self.names else "---:" for column in range(len(self.headings))]
+        lines = [self.headings, marks, *self.rows]
+        return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def race_table(results: Results, group: Group) -> Table:
+    """Everybody's figures of one group; with the bare loops, if it is about throughput."""
+    rows: list[tuple[str, ...]] = []
+    for storage, title in TITLES.items():
+        figures = [(row.title, row.figures) for row in results.rows if row.storage == storage]
+        if group is THROUGHPUT and storage in results.limits:
+            limits = results.limits[storage]
+            bare = {"single": "bare_single", "many": "bare_many", "drain_one": "bare_drain"}
+            figures.insert(0, ("bare loop", {name: limits[its] for name, its in bare.items() if its in limits}))
+        for name, its in figures:
+            if any(figure.name in its for figure in group.figures):
+                rows.append((name, title, *(figure.text(its.get(figure.name)) for figure in group.figures)))
+    return Table(group.title, ("", "storage", *(figure.heading for figure in group.figures)), rows, names=2)
+
+
+def strain_table(results: Results) -> Table:
+    """Packhorse's drain and bulk enqueueing under each strain, with the ratio to the plain figure."""
+    rows: list[tuple[str, ...]] = []
+    for storage, figures in results.strains.items():
+        for kind, words in STRAINS.items():
+            cells = []
+            for what in ("drain", "many"):
+                rate, plain = figures.get(f"{kind}_{what}"), figures.get(f"plain_{what}")
+                share = rate / plain if rate is not None and plain else None
+                cells += [_RATE.text(rate), _SHARE.text(share)]
+            rows.append((words, TITLES[storage], *cells))
+    headings = ("waiting jobs", "storage", "drain/s, 1 process", "of plain", "enqueue_many/s", "of plain")
+    return Table("Packhorse under strain", headings, rows, names=2)
+
+
+def calls_table(results: Results) -> Table:
+    """Packhorse's calls without a worker around them."""
+    names = {
+        "threads": "enqueue from 8 threads",
+        "coroutines": "aenqueue, 500 at once",
+        "exchange": "reserve and finish, 200 at a time",
+    }
+    rows = [
+        (words, TITLES[storage], _RATE.text(figures.get(name)))
+        for storage, figures in results.limits.items()
+        for name, words in names.items()
+    ]
+    return Table("Packhorse's calls, without workers", ("", "storage", "jobs/s"), rows, names=2)
+
+
+def floor_table(floors: list[Floor]) -> Table:
+    """What was demanded, and what became of it; what this run has not measured is left out."""
+    rows = []
+    for floor in floors:
+        if floor.figure is None:
+            continue
+        figure = f"{floor.figure:,.2f} {floor.unit}".rstrip()
+        bound = f"{'≤' if floor.is_ceiling else '≥'} {floor.bound:,.2f} {floor.unit}".rstrip()
+        rows.append((TITLES[floor.storage], floor.what, floor.verdict, figure, bound))
+    return Table("Floors", ("storage", "Packhorse's …", "", "figure", "floor"), rows, names=3)
+
+
+def setting_table(rows: list[Row]) -> Table:
+    """Who ran, in which version, with which settings."""
+    told: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        versions = ", ".join(f"{name} {version}" for name, version in row.versions.items())
+        told.setdefault(row.title, (row.title, versions, row.setting))
+    return Table("Versions and settings", ("", "versions", "settings"), list(told.values()), names=3)

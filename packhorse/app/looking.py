@@ -1,0 +1,154 @@
+"""Finding jobs, and looking around: queues, tasks, workers, failures, events; pausing and resuming queues."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Unpack
+
+from packhorse.app.home import Home
+from packhorse.codec import nearest
+from packhorse.errors import BadValue, JobNotFound
+from packhorse.event import Event, Kind
+from packhorse.filters import JobFilter, parse_filter
+from packhorse.job import Job
+from packhorse.job_handle import JobHandle
+from packhorse.storage.records import EventFilter, FailureGroup, Filter, Health, Page, QueueInfo, TaskInfo, WorkerInfo
+from packhorse.task import check_name
+
+_PAGE = 100
+_ANY_NUMBER = 1 << 62
+
+
+class Looking(Home):
+    def get(self, id: str) -> JobHandle[Any]:
+        """The job with this id; raises JobNotFound."""
+        return self._found(id, self.storage.get(id))
+
+    def get_or_none(self, id: str) -> JobHandle[Any] | None:
+        """The job with this id, or None."""
+        record = self.storage.get(id)
+        return None if record is None else JobHandle(self._app, id, record=record)
+
+    def jobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> Iterator[JobHandle[Any]]:
+        """The jobs that fit, read a page at a time: those in line by who is next, finished ones by the latest, others
+        by the newest. `state` is a word, or several: a state's own name, "waiting", "failed", "halted" …
+
+        >>> for job in app.jobs(state="dead", queue="mail", limit=20): job.retry()
+        """
+        return self._pages(parse_filter(where), _limit(limit))
+
+    def count(self, **where: Unpack[JobFilter]) -> int:
+        """How many jobs fit; quick by state, queue and task, counted one by one otherwise."""
+        return self.storage.count(parse_filter(where), cap=_ANY_NUMBER).number
+
+    async def aget(self, id: str) -> JobHandle[Any]:
+        """`get`, for coroutines; many at once share one read."""
+        return self._found(id, await self._courier.share(self._get_each, id))
+
+    def ajobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> AsyncIterator[JobHandle[Any]]:
+        """`jobs`, for coroutines: `async for job in app.ajobs(…)`."""
+        return self._apages(parse_filter(where), _limit(limit))
+
+    async def acount(self, **where: Unpack[JobFilter]) -> int:
+        """`count`, for coroutines."""
+        return await self._courier.call(self.count, **where)
+
+    def _found(self, id: str, record: Job | None) -> JobHandle[Any]:
+        if record is None:
+            raise JobNotFound(id)
+        return JobHandle(self._app, id, record=record)
+
+    def _get_each(self, ids: list[str]) -> list[Job | None]:
+        found = {job.id: job for job in self.storage.get_many(ids)}
+        return [found.get(job_id) for job_id in ids]
+
+    def _page(self, where: Filter, cursor: str | None, left: int) -> Page:
+        return self.storage.find(where, cursor=cursor, limit=min(left, _PAGE))
+
+    def _pages(self, where: Filter, left: int) -> Iterator[JobHandle[Any]]:
+        cursor = None
+        while left > 0:
+            page = self._page(where, cursor, left)
+            yield from (JobHandle(self._app, job.id, record=job) for job in page.jobs)
+            left, cursor = left - len(page.jobs), page.next
+            if cursor is None:
+                return
+
+    async def _apages(self, where: Filter, left: int) -> AsyncIterator[JobHandle[Any]]:
+        cursor = None
+        while left > 0:
+            page = await self._courier.call(self._page, where, cursor, left)
+            for job in page.jobs:
+                yield JobHandle(self._app, job.id, record=job)
+            left, cursor = left - len(page.jobs), page.next
+            if cursor is None:
+                return
+
+    # --- looking around and steering ------------------------------------------------------------------------------
+
+    def queues(self) -> list[QueueInfo]:
+        """Every queue, with its numbers of jobs by state and whether it is paused."""
+        return self.storage.queues()
+
+    def tasks(self) -> list[TaskInfo]:
+        """Every task that was enqueued or that a worker announced; those registered here are in `app.registry`."""
+        return self.storage.tasks()
+
+    def workers(self) -> list[WorkerInfo]:
+        """Every worker and foreman."""
+        return self.storage.workers()
+
+    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
+        """What went wrong, grouped by cause, the latest first."""
+        return self.storage.failures(limit=limit)
+
+    def health(self) -> Health:
+        """How the storage is; an empty list of `problems` means well."""
+        return self.storage.health()
+
+    def events(
+        self,
+        *,
+        job: str | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        worker: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Event]:
+        """What happened, by rising id or by falling; `after` continues behind the event with that id."""
+        where = EventFilter(job_id=job, kind=_kind(kind), queue=queue, owner=worker, after=after)
+        return self.storage.events(where, limit=limit, newest_first=newest_first)
+
+    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+        """Let no job of this queue begin until `resume`, but those that are forced. False: it was paused already."""
+        return self.storage.pause(check_name(queue, "queue name"), by=by, why=why)
+
+    def resume(self, queue: str, *, by: str | None = None) -> bool:
+        """Undo `pause`. False: it was not paused."""
+        return self.storage.resume(check_name(queue, "queue name"), by=by)
+
+    async def apause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+        """`pause`, for coroutines."""
+        return await self._courier.call(self.pause, queue, by=by, why=why)
+
+    async def aresume(self, queue: str, *, by: str | None = None) -> bool:
+        """`resume`, for coroutines."""
+        return await self._courier.call(self.resume, queue, by=by)
+
+
+def _limit(limit: int | None) -> int:
+    if limit is None:
+        return _ANY_NUMBER
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise BadValue(f"limit must be a whole number from 0 up, not {limit!r}")
+    return limit
+
+
+def _kind(kind: str | None) -> Kind | None:
+    try:
+        return None if kind is None else Kind(kind)
+    except ValueError:
+        near = nearest(str(kind), [each.value for each in Kind])
+        raise BadValue(f"there is no kind of event {kind!r}{near}") from None

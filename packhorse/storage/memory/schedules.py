@@ -1,0 +1,69 @@
+"""Schedules and their ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from packhorse.errors import NotUnique
+from packhorse.event import Kind, Subject
+from packhorse.job import NewJob
+from packhorse.storage.memory.keeper import Keeper, atomic
+from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, told_ticks
+
+
+class Schedules(Keeper):
+    @atomic
+    def put_schedules(self, schedules: Sequence[ScheduleInfo]) -> None:
+        for new in schedules:
+            old = self._schedules.get(new.name)
+            self._schedules[new.name] = replace(new.following(old), updated_at=self.now())
+            if old is None or not new.is_same_plan(old):
+                self._record_about(Subject.SCHEDULE, Kind.PUT, queue=new.name, cron=new.cron, tz=new.tz)
+
+    @atomic
+    def schedules(self) -> list[ScheduleInfo]:
+        return sorted(self._schedules.values(), key=lambda one: (one.next_at, one.name))
+
+    @atomic
+    def tick(
+        self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
+    ) -> list[Enqueued] | None:
+        schedule = self._schedules.get(name)
+        if schedule is None or schedule.paused_at is not None or schedule.next_at != slot or slot > self.now():
+            return None
+        try:
+            enqueued = self.enqueue(jobs)
+        except NotUnique:
+            enqueued, ticks = [], [replace(one, outcome="skipped", job_id=None) for one in ticks]
+        ticks = told_ticks(ticks, jobs, enqueued)
+        last_job_id = enqueued[-1].job_id if enqueued else schedule.last_job_id
+        last_at = max([slot, *(one.slot for one in ticks)])
+        self._schedules[name] = replace(schedule, next_at=next_at, last_at=last_at, last_job_id=last_job_id)
+        for one in ticks:
+            self._ticks.append(replace(one, at=self.now()))
+            self._record_about(Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
+        return enqueued
+
+    @atomic
+    def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
+        return [one for one in reversed(self._ticks) if one.schedule == name][:limit]
+
+    @atomic
+    def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
+        schedule = self._schedules.get(name)
+        if schedule is None or (schedule.paused_at is not None) == paused:
+            return False
+        self._schedules[name] = replace(
+            schedule, paused_at=self.now() if paused else None, paused_by=by if paused else None
+        )
+        self._record_about(Subject.SCHEDULE, Kind.PAUSED if paused else Kind.RESUMED, queue=name, by=by)
+        return True
+
+    @atomic
+    def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
+        if self._schedules.pop(name, None) is None:
+            return False
+        self._record_about(Subject.SCHEDULE, Kind.DELETED, queue=name, by=by)
+        return True

@@ -1,0 +1,87 @@
+"""What operators do to jobs and queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from packhorse import changes
+from packhorse.changes import Changed
+from packhorse.event import Kind, Subject
+from packhorse.job import Job, Operation, UniqueLock, is_legal
+from packhorse.storage.memory.keeper import Keeper, atomic
+from packhorse.storage.records import QueueInfo, Steered
+
+
+class Steering(Keeper):
+    @atomic
+    def abort(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        return self._steer(job_ids, Operation.ABORT, lambda job: changes.aborted(job, self.now(), by))
+
+    @atomic
+    def force_start(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        return self._steer(job_ids, Operation.FORCE_START, lambda job: changes.forced(job, self.now(), by))
+
+    @atomic
+    def set_priority(self, job_ids: Sequence[str], priority: int, *, by: str | None = None) -> list[Steered]:
+        return self._steer(
+            job_ids, Operation.SET_PRIORITY, lambda job: changes.reprioritised(job, priority, self.now(), by)
+        )
+
+    @atomic
+    def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        return self._steer(job_ids, Operation.RETRY, lambda job: changes.retried(job, self.now(), by))
+
+    def _steer(self, job_ids: Sequence[str], operation: Operation, change: Callable[[Job], Changed]) -> list[Steered]:
+        answers = []
+        for job_id in job_ids:
+            job = self._jobs.get(job_id)
+            if job is None or not is_legal(operation, job.state):
+                answers.append(Steered(job_id, False, job.state if job else None))
+                continue
+            twin = self._holder(job.unique_key) if job.unique_key and operation is Operation.RETRY else None
+            if twin is not None and twin.id != job_id:
+                answers.append(Steered(job_id, False, job.state, conflict=twin.id))
+                continue
+            answers.append(Steered(job_id, True, self._keep(job, change(job)).state))
+            if operation is Operation.RETRY and job.unique_key:
+                self._retake_lock(job.unique_key, job_id)
+        return answers
+
+    def _retake_lock(self, key: str, job_id: str) -> None:
+        """A job that is retried holds its key again. A lock that is its own already stays as it is."""
+        holder_id, lock, _ = self._locks.get(key, ("", UniqueLock(key), 0))
+        if holder_id != job_id:
+            self._locks[key] = (job_id, replace(lock, period=None), self.now())
+
+    @atomic
+    def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        answers = []
+        for job_id in job_ids:
+            job = self._jobs.get(job_id)
+            if job is None or not is_legal(Operation.DELETE, job.state):
+                answers.append(Steered(job_id, False, job.state if job else None))
+                continue
+            self._remove(job, by)
+            answers.append(Steered(job_id, True, job.state))
+        return answers
+
+    @atomic
+    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+        info = self._queues.setdefault(queue, QueueInfo(queue))
+        if info.is_paused:
+            return False
+        self._queues[queue] = replace(info, paused_at=self.now(), paused_by=by, paused_why=why)
+        self._record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why)
+        return True
+
+    @atomic
+    def resume(self, queue: str, *, by: str | None = None) -> bool:
+        info = self._queues.get(queue)
+        if info is None or not info.is_paused:
+            return False
+        self._queues[queue] = replace(info, paused_at=None, paused_by=None, paused_why=None)
+        self._record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by)
+        self._wake()
+        return True

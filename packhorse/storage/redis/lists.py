@@ -1,0 +1,131 @@
+"""Lists and counts of jobs. Each call walks sorted sets in the list's natural order and stops after a bounded number of
+jobs, a part at a time, so no filter, however odd, can hold up the server."""
+
+from __future__ import annotations
+
+import string
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from packhorse.job import HELD, Job
+from packhorse.storage import listing
+from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
+from packhorse.storage.records import Count, Filter, Page
+from packhorse.storage.redis import keys, rows
+from packhorse.storage.redis.keeper import Keeper
+
+_AT_ONCE: Final = 1_000
+"""How many jobs one script looks at: a few milliseconds of the server."""
+_AT_MOST: Final = 5_000
+"""How many jobs one call looks at before it answers with what it has."""
+_JOBS_AT_ONCE: Final = 500
+_LARGEST: Final = 1 << 53
+"""No time and no seq is larger; a cursor may say anything."""
+_FOLD: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+class _Look(NamedTuple):
+    """What one script saw."""
+
+    jobs: list[Job]
+    number: int  # that fit
+    looked_at: int
+    place: Place  # of the last job that was looked at
+    is_end: bool
+
+
+class Lists(Keeper):
+    def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
+        order = listing.order_of(where.states)
+        place = listing.decode_cursor(cursor, order)
+        asked = self._question(where, order)
+        found: list[Job] = []
+        looked_at = 0
+        while True:
+            look = self._look(asked, place, min(limit + 1 - len(found), _JOBS_AT_ONCE))
+            found += look.jobs
+            looked_at += look.looked_at
+            place = look.place
+            if len(found) > limit:
+                return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
+            if look.is_end:
+                return Page(found)
+            if looked_at >= max(_AT_MOST, limit):
+                return Page(found, listing.encode_cursor(order, place[:1] if order is NEWEST else place))
+
+    def count(self, where: Filter, *, cap: int = 10_000) -> Count:
+        if listing.is_tallied(where):
+            return Count(
+                sum(
+                    tally.number
+                    for tally in self.tallies()
+                    if (not where.states or tally.state in where.states)
+                    and where.queue in (None, tally.queue)
+                    and where.task in (None, tally.task)
+                )
+            )
+        order = listing.order_of(where.states)
+        asked = {**self._question(where, order), "counts": True}
+        if order is NEWEST and "sets" not in asked:
+            asked["walk"] = "each"
+        number = looked_at = 0
+        place: Place | None = None
+        while True:
+            look = self._look(asked, place, cap + 1 - number)
+            number += look.number
+            looked_at += look.looked_at
+            place = look.place
+            if number > cap:
+                return Count(cap, exact=False)
+            if look.is_end:
+                return Count(number)
+            if looked_at >= max(_AT_MOST, cap):
+                return Count(number, exact=False)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def _look(self, asked: dict[str, Any], after: Place | None, most: int) -> _Look:
+        """One part of the walk, from behind `after` on."""
+        asked = {**asked, "most": most, "looks": _AT_ONCE}
+        if after is not None:
+            asked["after"] = [max(-_LARGEST, min(number, _LARGEST)) for number in after]
+        is_end, looked_at, number, first, second, *told = self._server.run("find", msgspec.msgpack.encode(asked))
+        place = after if looked_at == 0 and after is not None else (int(first), int(second))
+        jobs = [rows.job_of(one.decode(), head, body) for one, head, body in zip(*[iter(told)] * 3, strict=True)]
+        return _Look(jobs, number, looked_at, place, bool(is_end))
+
+    def _question(self, where: Filter, order: Order) -> dict[str, Any]:
+        """The walk and the conditions, as find.lua reads them. What the walk's own sets assure is not asked again."""
+        names = ("task", "owner", "schedule", "unique_key", "cause", "halted", "min_priority")
+        asked = {name: getattr(where, name) for name in (*names, "created_from", "created_to")}
+        asked["walk"] = order.name
+        asked["text"] = None if where.text is None else where.text.translate(_FOLD)
+        asked["queue"] = None if where.queue is None else keys.place(where.queue, "")
+        asked["states"] = "".join(keys.LETTERS[state] for state in sorted(where.states)) or None
+        self._choose_sets(asked, where, order)
+        asked.update(_WHERE_TO_LOOK)
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def _choose_sets(self, asked: dict[str, Any], where: Filter, order: Order) -> None:
+        """The best sets to walk: the queue's line, what is due, what has finished, the holder's, all that is held, the
+        queue's, or those of all queues."""
+        if order is IN_LINE:
+            asked.update(line=where.queue, queue=None, states=None)
+        elif order is BY_DUE_TIME:
+            asked["sets"] = [self._keys.due]
+        elif order is LATEST_FINISHED:
+            states = sorted(where.states)
+            asked["sets"] = [*map(self._keys.finished, states), *map(self._keys.kept, states)]
+            asked["states"] = None
+        elif where.owner is not None:
+            asked["sets"] = [self._keys.held(where.owner)]
+        elif where.states and where.states <= HELD:
+            asked["held"] = True
+        elif where.queue is not None:
+            asked.update(sets=[self._keys.queue(where.queue)], queue=None)
+
+
+_BODY: Final = rows.Body.__struct_fields__
+_WHERE_TO_LOOK: Final = {f"{name}_at": _BODY.index(name) + 1 for name in ("args", "schedule", "unique_key")}
+"""Where in a packed body the fields lie that a filter may ask for."""

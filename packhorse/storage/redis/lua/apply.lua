@@ -1,0 +1,6 @@
+-- flags: allow-oom
+-- parts: bell, head, events, lines, apply
+-- Writes what a transaction has decided; answers 0 if somebody else was quicker, and then writes nothing.
+local is_done = apply()
+write_events()
+return is_done and 1 or 0

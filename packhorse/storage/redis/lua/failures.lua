@@ -1,0 +1,10 @@
+-- flags: no-writes
+-- The latest failures: behind the first ARGV[3] of them, at most ARGV[4]. Each is its cause and its fields.
+local found = {}
+local from = tonumber(ARGV[3])
+for _, cause in ipairs(call('ZRANGE', P .. 'failures', from, from + tonumber(ARGV[4]) - 1)) do
+  local fields = call('HMGET', P .. 'failure:' .. cause,
+    'task', 'pattern', 'place', 'number', 'first_at', 'last_at', 'last_job_id')
+  found[#found + 1] = {cause, unpack(fields, 1, 7)}
+end
+return found

@@ -1,0 +1,268 @@
+-- flags: no-writes
+-- Walks along a list of jobs and answers those that fit. ARGV[3], packed, is what lists.py asks:
+--   walk     'line', 'due', 'finished' or 'newest'; after: the two numbers of the place behind which it begins
+--   sets     the sorted sets to merge; without them 'line' takes the open lines and 'newest' all queues, or, with
+--            `held`, all that is held. Where they are only to be counted, one follows the other: then walk is 'each'
+--   most     how many that fit are wanted; looks: how many may be looked at; counts: only their number is wanted
+--   the rest the conditions; a job must fit all of them
+-- Answers: whether the list has ended, how many were looked at, how many fit, the place of the last one looked at (two
+-- numbers as text), then id, head and body of each that fits.
+local asked = cmsgpack.unpack(ARGV[3])
+local find, lower, sub, byte = string.find, string.lower, string.sub, string.byte
+
+-- --- the walk -------------------------------------------------------------------------------------------------------
+
+local AT_ONCE = 100
+local ENOUGH = 4000000 -- bytes of bodies: then it is somebody else's turn
+local falls = asked.walk == 'finished' or asked.walk == 'newest' or asked.walk == 'each'
+local timed = asked.walk == 'finished' or asked.walk == 'due'
+local grouped = asked.walk == 'line' or asked.walk == 'each'
+local command = falls and 'ZREVRANGE' or 'ZRANGE'
+local after = asked.after
+-- Sets that are merged when those of the group before have been walked to their ends: the lines of each rank.
+local groups, group, last_group = {}, 0, 12
+
+local function text(number) return string.format('%.0f', number) end
+
+-- How many members of a set lie at or before the place where the walk begins.
+local function passed(key)
+  if not after then return 0 end
+  if grouped then
+    if group > after[1] then return 0 end
+    if falls then return call('ZCOUNT', key, text(-after[2]), '+inf') end
+    return call('ZCOUNT', key, '-inf', text(after[2]))
+  elseif asked.walk == 'newest' then
+    return call('ZCOUNT', key, text(-after[1]), '+inf')
+  end
+  -- Many jobs may share one time; their marks sort by seq, so the place among them is found by halving.
+  local time, seq = text(math.abs(after[1])), math.abs(after[2])
+  local low = falls and call('ZCOUNT', key, '(' .. time, '+inf') or call('ZCOUNT', key, '-inf', '(' .. time)
+  local high = low + call('ZCOUNT', key, time, time)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local its = struct.unpack('>I8', call(command, key, middle, middle)[1])
+    if (falls and its >= seq) or (not falls and its <= seq) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- Puts the next member of a set into its fields `p`, `s` (the place) and `id`. False: there is none.
+local function advance(set)
+  if set.i > #set.list then
+    set.list, set.i = call(command, set.key, set.from, set.from + set.step - 1, 'WITHSCORES'), 1
+    set.from, set.step = set.from + set.step, math.min(2 * set.step, AT_ONCE)
+    if #set.list == 0 then return false end
+  end
+  local member, score = set.list[set.i], tonumber(set.list[set.i + 1])
+  set.i = set.i + 2
+  if timed then
+    set.p, set.s, set.id = score, struct.unpack('>I8', member), sub(member, 9)
+    if falls then set.p, set.s = -set.p, -set.s end
+  elseif grouped then
+    set.p, set.s, set.id = group, falls and -score or score, member
+  else
+    set.p, set.s, set.id = -score, 0, member
+  end
+  return true
+end
+
+-- The sets are merged by a heap: the one with the next place is the first.
+local heap = {}
+
+local function sink(i)
+  local set, child = heap[i], 2 * i
+  local p, s = set.p, set.s
+  while true do
+    local next, other = heap[child], heap[child + 1]
+    if not next then break end
+    if other and (other.p < next.p or (other.p == next.p and other.s < next.s)) then
+      next, child = other, child + 1
+    end
+    if p < next.p or (p == next.p and s <= next.s) then break end
+    heap[i] = next
+    i, child = child, 2 * child
+  end
+  heap[i] = set
+end
+
+local function merge(keys)
+  local step = math.max(2, math.min(AT_ONCE, math.ceil(2 * asked.most / math.max(#keys, 1))))
+  for _, key in ipairs(keys) do
+    local set = {key = key, list = {}, i = 1, from = passed(key), step = step}
+    if advance(set) then heap[#heap + 1] = set end
+  end
+  for i = math.floor(#heap / 2), 1, -1 do sink(i) end
+end
+
+local function with(prefix, names)
+  local keys = {}
+  for i, name in ipairs(names) do keys[i] = P .. prefix .. name end
+  return keys
+end
+
+local function note_lines(queue, bits)
+  for rank = 0, 12 do
+    if bit.band(bits, bit.lshift(1, rank)) ~= 0 then
+      groups[rank] = groups[rank] or {}
+      table.insert(groups[rank], P .. 'l:' .. rank .. ':' .. queue)
+    end
+  end
+end
+
+local function next_group()
+  while group < last_group and #heap == 0 do
+    group = group + 1
+    if groups[group] then merge(groups[group]) end
+  end
+  return #heap > 0
+end
+
+if asked.walk == 'line' then
+  if asked.line then
+    note_lines(asked.line, tonumber(call('HGET', P .. 'open', asked.line) or 0))
+  else
+    local open = call('HGETALL', P .. 'open')
+    for i = 1, #open, 2 do note_lines(open[i], tonumber(open[i + 1])) end
+  end
+elseif asked.sets then
+  merge(asked.sets)
+else
+  local keys = asked.held and with('h:', call('SMEMBERS', P .. 'holders')) or with('q:', call('HKEYS', P .. 'queues'))
+  if grouped then
+    table.sort(keys)
+    for i, key in ipairs(keys) do groups[i] = {key} end
+    last_group = #keys
+  else
+    merge(keys)
+  end
+end
+if grouped then group = (after and math.max(0, after[1]) or 0) - 1 end
+
+-- The next jobs along the list: their ids, and the two numbers of their places.
+local function walk_on(number)
+  local ids, ps, ss = {}, {}, {}
+  for n = 1, number do
+    if #heap == 0 and not (grouped and next_group()) then break end
+    local set = heap[1]
+    ids[n], ps[n], ss[n] = set.id, set.p, set.s
+    if not advance(set) then
+      heap[1] = heap[#heap]
+      heap[#heap] = nil
+    end
+    if #heap > 1 then sink(1) end
+  end
+  return ids, ps, ss
+end
+
+-- --- the conditions -------------------------------------------------------------------------------------------------
+
+local asks_head = asked.queue or asked.task or asked.owner or asked.min_priority or asked.created_from
+  or asked.created_to or asked.halted ~= nil or asked.cause
+local asks_body = asked.schedule or asked.unique_key or asked.text
+
+local function has(packed, wanted) return not wanted or find(packed, wanted, 1, true) end
+
+local function mentions(part) return part and find(lower(part), asked.text, 1, true) end
+
+local function task_in(place)
+  local colon = find(place, ':', 1, true)
+  return sub(place, colon + 1 + tonumber(sub(place, 1, colon - 1)))
+end
+
+-- parts_of(head) -> place, created_at, priority, cold. Read by their positions: most of a head is not asked for, and a
+-- large result should not be copied.
+local function parts_of(head)
+  local high, low = byte(head, 35, 36)
+  local position = 37 + 256 * high + low -- behind the owner
+  high, low = byte(head, position, position + 1)
+  local after_place = position + 2 + 256 * high + low
+  local birth = after_place + 12 + struct.unpack('>I4', head, after_place + 8) -- behind the result
+  local created, priority, _, size = struct.unpack('>I8BBI4', head, birth)
+  return sub(head, position + 2, after_place - 1), created, priority, sub(head, birth + 14, birth + 13 + size)
+end
+
+local function is_held_by(head, owner)
+  local state = byte(head)
+  return (state == 114 or state == 120) and sub(head, 35, 36 + #owner) == struct.pack('>H', #owner) .. owner
+end
+
+-- What is nowhere in a head or a body is in none of its fields: that is seen much faster than these are taken apart.
+local function fits_head(head)
+  if not head then return false end
+  if asked.states and not find(asked.states, sub(head, 1, 1), 1, true) then return false end
+  if not asks_head then return true end
+  if not (has(head, asked.task) and has(head, asked.cause) and has(head, asked.queue)) then return false end
+  if asked.owner and not is_held_by(head, asked.owner) then return false end
+  local place, created, priority, cold = parts_of(head)
+  if asked.min_priority and priority < asked.min_priority then return false end
+  if asked.created_from and created < asked.created_from then return false end
+  if asked.created_to and created >= asked.created_to then return false end
+  if asked.queue and sub(place, 1, #asked.queue) ~= asked.queue then return false end
+  if asked.task and task_in(place) ~= asked.task then return false end
+  if asked.halted == nil and not asked.cause then return true end
+  local rare = #cold > 0 and cmsgpack.unpack(cold) or {}
+  if asked.halted ~= nil and ((rare.halts or 0) > 0) ~= asked.halted then return false end
+  return not asked.cause or rare.cause == asked.cause
+end
+
+local function fits_body(id, head, body)
+  if not body or not (has(body, asked.schedule) and has(body, asked.unique_key)) then return false end
+  if asked.text and not (mentions(id) or mentions(body) or mentions(head)) then return false end
+  local fields = cmsgpack.unpack(body)
+  if asked.schedule and fields[asked.schedule_at] ~= asked.schedule then return false end
+  if asked.unique_key and fields[asked.unique_key_at] ~= asked.unique_key then return false end
+  if not asked.text or mentions(id) or mentions(fields[asked.args_at]) then return true end
+  local place, _, _, cold = parts_of(head)
+  return mentions(task_in(place)) or (#cold > 0 and mentions(cmsgpack.unpack(cold).error))
+end
+
+-- --- looking --------------------------------------------------------------------------------------------------------
+
+local function get_all(prefix, ids)
+  if #ids == 0 then return {} end
+  return call('MGET', unpack(with(prefix, ids)))
+end
+
+local looked, fitting, last_p, last_s, weight, has_ended = 0, 0, 0, 0, 0, 0
+local answer = {0, 0, 0, '0', '0'}
+
+while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
+  local number = math.min(AT_ONCE, asked.looks - looked)
+  if asks_body then
+    number = math.min(number, 25)
+  elseif not asks_head and not asked.states then
+    number = math.min(number, asked.most - fitting)
+  end
+  local ids, ps, ss = walk_on(number)
+  local heads = get_all('j:', ids)
+  local chosen, where = {}, {}
+  for i, id in ipairs(ids) do
+    if fits_head(heads[i]) then chosen[#chosen + 1], where[#where + 1] = id, i end
+  end
+  local bodies = (asks_body or not asked.counts) and get_all('b:', chosen) or {}
+  local seen = #ids
+  for n, id in ipairs(chosen) do
+    local i, body = where[n], bodies[n]
+    weight = weight + (body and #body or 0)
+    if not asks_body or fits_body(id, heads[i], body) then
+      fitting = fitting + 1
+      if not asked.counts then
+        local size = #answer
+        answer[size + 1], answer[size + 2], answer[size + 3] = id, heads[i], body
+      end
+      if fitting == asked.most then
+        seen = i
+        break
+      end
+    end
+  end
+  looked = looked + seen
+  if seen > 0 then last_p, last_s = ps[seen], ss[seen] end
+  if #ids < number and seen == #ids then
+    has_ended = 1
+    break
+  end
+end
+
+answer[1], answer[2], answer[3], answer[4], answer[5] = has_ended, looked, fitting, text(last_p), text(last_s)
+return answer

@@ -1,0 +1,132 @@
+-- complete(first) -> verdicts, next: outcomes of one worker whose tasks have returned, taken as `changes.settled` would
+-- take them. ARGV from `first` on: owner, number, and for each job id; fence, ran, ago + ran and has-a-result packed, with
+-- the name of the step of the charts behind; result. The verdicts are one letter each: a(ccepted), r(epeated), s(tale).
+-- No id may come twice. Needs the parts head, events, counts.
+local OUTCOME = '>I4I8I8B'
+
+-- The jobs of one place, to be counted together.
+local function new_place(owner, place)
+  local middle = write('>I2c0I2c0', #owner, owner, #place, place) -- of their heads
+  return { queue = queue_in(place), middle = middle, r = 0, x = 0, done = 0, ran = 0, waited = 0, steps = {} }
+end
+
+local function count_place(place, counted)
+  tally('r' .. place, -counted.r)
+  tally('x' .. place, -counted.x)
+  tally('c' .. place, counted.done)
+  measure('completed', place, counted.done)
+  measure('ran', place, counted.ran)
+  measure('waited', place, counted.waited)
+  for step, number in pairs(counted.steps) do measure(step, place, number) end
+end
+
+-- Up to 50 jobs, told of in one entry: those that began, and all that ended.
+local function new_batch()
+  return { entry = next_entry(), count = 0, begins = 0, one_queue = true, ids = {}, fences = {}, rans = {}, queues = {},
+    begun = {}, begun_fences = {}, begun_ats = {}, begun_queues = {} }
+end
+
+local function tell_batch(owner, b)
+  local ended = { b.count, b.ids, 'completed', 'completed', owner, b.one_queue and b.queues[1] or b.queues, b.fences, b.rans,
+    false, false }
+  local told = ended
+  if b.begins > 0 then
+    told = { { b.begins, b.begun, 'started', 'running', owner, b.one_queue and b.queues[1] or b.begun_queues,
+      b.begun_fences, false, b.begun_ats, false }, ended }
+  end
+  tell(at, b.count + b.begins, cmsgpack.pack(told))
+end
+
+-- An odd job leaves its place among the expiring and the stops, and its failure; `frees` collects the commands for it.
+local function tidy(owner, id, mark, tail, frees)
+  local cold, rest = cold_of(tail)
+  if cold.expire_at then frees[#frees + 1] = { 'expiring', mark } end
+  if cold.abort_at then frees[#frees + 1] = { 'stop:' .. owner, id } end
+  cold.expire_at, cold.reason, cold.error, cold.cause, cold.last_owner = nil, nil, nil, nil, nil
+  return with_cold(tail, cold, rest)
+end
+
+local function complete(first)
+  local owner, number = ARGV[first], tonumber(ARGV[first + 1])
+  local ids, verdicts, places, batch = {}, {}, {}, nil
+  local done, put, finished, kept, subscribed, frees = {}, {}, {}, {}, {}, {}
+  local count, in_finished, in_kept = 0, 0, 0
+  first = first + 2
+  for i = 1, number do ids[i] = ARGV[first + 3 * i - 3] end
+  local heads, keys = texts_of('j:', ids)
+  -- Here all is read and decided; nothing is written yet.
+  for i = 1, number do
+    local head, verdict = heads[i], 's'
+    if head then
+      local state, flags, fence, attempts, _, queued, started, its_owner, place, seq, _, tail_at = read(HOT, head)
+      local packed = ARGV[first + 3 * i - 2]
+      local its_fence, ran, gone, has_result, step_at = read(OUTCOME, packed)
+      if fence ~= its_fence or its_owner ~= owner or fence == 0 then
+        verdict = 's'
+      elseif state ~= 'r' and state ~= 'x' then
+        verdict = 'r'
+      else
+        verdict, count = 'a', count + 1
+        local counted = places[place]
+        if not counted then
+          counted = new_place(owner, place)
+          places[place] = counted
+        end
+        if not batch then batch = new_batch() end
+        local b, id, mark, tail = batch, ids[i], seq .. ids[i], sub(head, tail_at)
+        local result = ARGV[first + 3 * i - 1]
+        local c = b.count + 1
+        b.count, b.ids[c], b.fences[c], b.rans[c], b.queues[c] = c, id, fence, ran, counted.queue
+        if b.queues[1] ~= counted.queue then b.one_queue = false end
+        local started_at
+        if state == 'r' then
+          attempts = attempts + 1
+          started = now - gone
+          if started < queued then started = queued end
+          started_at = write('>I8', started)
+          local n = b.begins + 1
+          b.begins, b.begun[n], b.begun_fences[n], b.begun_ats[n], b.begun_queues[n] = n, id, fence, started, counted.queue
+        else
+          started_at = sub(head, 27, 34)
+        end
+        if flags % 2 == 1 then tail = tidy(owner, id, mark, tail, frees) end
+        if flags < 4 then
+          finished[in_finished + 1], finished[in_finished + 2] = at, mark
+          in_finished = in_finished + 2
+        else
+          kept[in_kept + 1], kept[in_kept + 2] = at, mark
+          in_kept = in_kept + 2
+          if flags % 8 >= 4 then subscribed[#subscribed + 1] = { id, mark } end
+        end
+        put[2 * count - 1] = keys[i]
+        put[2 * count] = front('c', flags + 2 * has_result, fence, attempts) .. sub(head, 19, 26) .. started_at
+          .. counted.middle .. seq .. write('>I4', #result) .. result .. tail .. b.entry
+        done[count] = id
+        counted[state], counted.done, counted.ran = counted[state] + 1, counted.done + 1, counted.ran + ran
+        if queued > 0 and started > queued then counted.waited = counted.waited + started - queued end
+        local step = sub(packed, step_at)
+        counted.steps[step] = (counted.steps[step] or 0) + 1
+        if c == EVENTS_AT_ONCE then
+          tell_batch(owner, b)
+          batch = nil
+        end
+      end
+    end
+    verdicts[i] = verdict
+  end
+  if batch then tell_batch(owner, batch) end
+  if count > 0 then
+    call_with('ZREM', P .. 'h:' .. owner, done)
+    for _, free in ipairs(frees) do call('ZREM', P .. free[1], free[2]) end
+    call_with('MSET', nil, put)
+    call_with('ZADD', P .. 'f:completed', finished)
+    call_with('ZADD', P .. 'kept:completed', kept)
+    for _, one in ipairs(subscribed) do
+      for _, client in ipairs(call('SMEMBERS', P .. 'sub:' .. one[1])) do
+        call('ZADD', P .. 'ready:' .. client, at, one[2])
+      end
+    end
+    for place, counted in pairs(places) do count_place(place, counted) end
+  end
+  return table.concat(verdicts), first + 3 * number
+end

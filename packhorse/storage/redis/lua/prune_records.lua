@@ -1,0 +1,27 @@
+-- flags: allow-oom
+-- Drops ticks of ARGV[3] or earlier, among the oldest ARGV[4] of all, and failures whose score is ARGV[5] or more: these
+-- were last seen as long ago. At most ARGV[6] failures; answers how many. Forgets as many calls that have replaced another
+-- job's as ticks: those of ARGV[3] or earlier, and the oldest when there are more than ARGV[7].
+local before, limit = tonumber(ARGV[3]), tonumber(ARGV[4])
+if limit > 0 then
+  for _, tick in ipairs(call('ZRANGE', P .. 'ticks', 0, limit - 1)) do
+    local number, ticked_at, name = string.match(tick, '^(%d+):(%d+):(.*)$')
+    if tonumber(ticked_at) <= before then
+      call('ZREM', P .. 'ticks', tick)
+      call('ZREMRANGEBYSCORE', P .. 'ticks:' .. name, number, number)
+    end
+  end
+  local many = call('ZCARD', P .. 'replaced_at') - tonumber(ARGV[7])
+  local twins = call('ZRANGE', P .. 'replaced_at', 0, limit - 1, 'WITHSCORES')
+  for i = 1, #twins, 2 do
+    if tonumber(twins[i + 1]) > before and i > 2 * many then break end
+    call('HDEL', P .. 'replaced', twins[i])
+    call('ZREM', P .. 'replaced_at', twins[i])
+  end
+end
+local causes = call('ZRANGEBYSCORE', P .. 'failures', ARGV[5], '+inf', 'LIMIT', 0, ARGV[6])
+for _, cause in ipairs(causes) do
+  call('ZREM', P .. 'failures', cause)
+  call('DEL', P .. 'failure:' .. cause)
+end
+return #causes

@@ -1,0 +1,157 @@
+"""What is remembered: events, log lines, failures, and the numbers behind the charts.
+
+Everything is read in parts: what one script answers is bounded, however much there is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from packhorse.event import Event, Subject
+from packhorse.series import LEVELS
+from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
+from packhorse.storage.redis import keys, rows
+from packhorse.storage.redis.keeper import Keeper
+
+_NEWEST: Final = 1 << 53
+_FEWEST_ENTRIES, _MOST_ENTRIES = 16, 200
+_LINES_AT_ONCE: Final = 1_000
+_FAILURES_AT_ONCE: Final = 500
+_BUCKETS_AT_ONCE: Final = 500
+
+_line = msgspec.msgpack.Decoder(tuple[int, int, int, str, str]).decode
+
+
+class Records(Keeper):
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
+        fitting = (event for event in self._walk_events(where, limit, newest_first) if _fits(event, where))
+        return list(itertools.islice(fitting, max(limit, 0)))
+
+    def _walk_events(self, where: EventFilter, limit: int, newest_first: bool) -> Iterator[Event]:
+        """The events that may fit, one entry of the stream after the other."""
+        which, name = _source(where)
+        way, number = ("down", _highest(where)) if newest_first else ("from", _lowest(where))
+        needles = [value.encode() for value in (where.job_id, where.kind, where.queue, where.owner) if value]
+        most = min(max(limit // 8, _FEWEST_ENTRIES), _MOST_ENTRIES)
+        while True:
+            floor, holes, last, *told = self._server.run("events", which, name, way, number, most)
+            gone = {int(hole) for hole in holes}
+            for entry, at, packed in zip(*[iter(told)] * 3, strict=True):
+                if all(needle in packed for needle in needles):
+                    events = rows.events_of(int(entry), int(at), packed)
+                    kept = [one for one in events if one.id > int(floor) and one.id not in gone]
+                    yield from reversed(kept) if newest_first else kept
+            if not last or not _lowest(where) <= int(last) <= _highest(where):
+                return
+            way, number = ("down", int(last) - 1) if newest_first else ("behind", int(last))
+            most = min(2 * most, _MOST_ENTRIES)
+
+    # --- log lines --------------------------------------------------------------------------------------------------
+
+    def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
+        found: list[LogLine] = []
+        while len(found) < limit:
+            most = min(limit - len(found), _LINES_AT_ONCE)
+            told = [_line(packed) for packed in self._server.run("log_lines", job_id, after, most)]
+            found += [
+                LogLine(message, LogKind(kind), at, attempt, number) for number, at, attempt, kind, message in told
+            ]
+            if len(told) < most:
+                break
+            after = found[-1].id
+        return found
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
+        found: list[FailureGroup] = []
+        while len(found) < limit:
+            most = min(limit - len(found), _FAILURES_AT_ONCE)
+            told = self._server.run("failures", len(found), most)
+            found += [_failure_in(one) for one in told]
+            if len(told) < most:
+                break
+        return found
+
+    def _prune_records(self, before: int, limit: int) -> None:
+        """Ticks, failures and calls that have replaced another job's, when they are older than events are kept."""
+        most = self._server.address.events
+        while self._server.run("prune_records", before, limit, -before, _FAILURES_AT_ONCE, most) == _FAILURES_AT_ONCE:
+            limit = 0
+
+    # --- charts -----------------------------------------------------------------------------------------------------
+
+    def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
+        points: dict[tuple[int, str, str], dict[str, int]] = {}
+        start = span.level.start_of(self.now() - span.length)
+        for at, counted, place, amount in self._measures(span.levels, start):
+            its_queue, its_task = keys.names_of(place)
+            if queue in (None, its_queue) and task in (None, its_task):
+                values = points.setdefault((span.level.start_of(at), its_queue, its_task), {})
+                values[counted] = values.get(counted, 0) + amount
+        return [Point(*key, values) for key, values in sorted(points.items())]
+
+    def totals(self) -> dict[str, int]:
+        (told,) = self._server.ask("totals", ("HGETALL", self._keys.total))
+        return {name.decode(): int(amount) for name, amount in zip(told[::2], told[1::2], strict=True)}
+
+    def _measures(self, levels: list[str], start: int) -> Iterator[tuple[int, str, bytes, int]]:
+        """(beginning of the bucket, what is counted, place, amount) of all buckets from `start` on."""
+        seen = 0
+        while True:
+            buckets = self._server.run("series", start, seen, _BUCKETS_AT_ONCE, *levels)
+            for at, told in buckets:
+                for field, amount in zip(told[::2], told[1::2], strict=True):
+                    counted, _, place = field.partition(b":")
+                    yield int(at), counted.decode(), place, int(amount)
+            seen += len(buckets)
+            if len(buckets) < _BUCKETS_AT_ONCE:
+                return
+
+    def roll_up(self) -> None:
+        now = self.now()
+        asked: list[str | int] = []
+        for level, coarser in itertools.pairwise(LEVELS):
+            asked += [level.name, now - level.keep - level.width, coarser.name, coarser.width]
+        while self._server.run("roll_up", _BUCKETS_AT_ONCE, *asked) == _BUCKETS_AT_ONCE:
+            pass
+
+
+def _source(where: EventFilter) -> tuple[str, str]:
+    """The shortest index in which all events lie that fit."""
+    if where.job_id is not None:
+        return "job", where.job_id
+    if where.subject not in (None, Subject.JOB):
+        return "subject", str(where.subject)
+    return "all", ""
+
+
+def _lowest(where: EventFilter) -> int:
+    return 0 if where.after is None else max(0, min(where.after + 1, _NEWEST))
+
+
+def _highest(where: EventFilter) -> int:
+    return _NEWEST if where.before is None else max(0, min(where.before - 1, _NEWEST))
+
+
+def _failure_in(told: Sequence[bytes]) -> FailureGroup:
+    cause, task, pattern, place, number, first_at, last_at, job_id = (word.decode() for word in told)
+    return FailureGroup(cause, task, pattern, place or None, int(number), int(first_at), int(last_at), job_id)
+
+
+def _fits(event: Event, where: EventFilter) -> bool:
+    return (
+        where.job_id in (None, event.job_id)
+        and where.subject in (None, event.subject)
+        and where.kind in (None, event.kind)
+        and where.queue in (None, event.queue)
+        and where.owner in (None, event.owner)
+        and (where.after is None or event.id > where.after)
+        and (where.before is None or event.id < where.before)
+    )

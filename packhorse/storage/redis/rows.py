@@ -1,0 +1,464 @@
+"""Heads, bodies and event entries: what is stored of a job and of an event, to and from `Job` and `Event`.
+
+The head is what changes about a job, packed so that scripts can read it without a parser; the body is what its client
+asked for. docs/decisions/0007-redis-keys.md has the layout, `lua/parts/head.lua` the scripts' side of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import FINAL, HELD, Job, NewJob, Reason, State, Token
+from packhorse.storage.records import Stop
+from packhorse.storage.redis.keys import LETTERS, STATES, place
+
+ODD, HAS_RESULT, SUBSCRIBED, PERSISTENT = 1, 2, 4, 8
+"""Flags of a head. ODD: whoever takes or completes the job has to look into `cold`."""
+EVENTS_AT_ONCE: Final = 50
+"""How many events, of a transaction, share an entry of the stream."""
+
+_FRONT = struct.Struct(">BBIIQQQH")  # state, flags, fence, attempts, updated_at, queued_at, started_at, length of owner
+_SEQ = struct.Struct(">QI")  # seq, length of result
+_BIRTH = struct.Struct(">QBBI")  # created_at, priority, rank, length of cold
+_LENGTH = struct.Struct(">H")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_STATE_OF_BYTE: Final = {ord(letter): state for letter, state in STATES.items()}
+_BYTE_OF_STATE: Final = {state: ord(letter) for state, letter in LETTERS.items()}
+_REASONS: Final[dict[str | None, Reason]] = {reason.value: reason for reason in Reason}
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+_COUNTERS: Final = ("failures", "halts", "losses", "snoozes")
+_RARE: Final = (
+    "due_at", "expire_at", "abort_at", "abort_reason", "reason", "error", "cause",
+    "progress", "progress_text", "checkin", "checkin_at",
+)  # fmt: skip
+_NOT_ODD: Final = frozenset((*_COUNTERS, "due_at", "first_queued_at", "finished_at"))
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    """What a client asked for."""
+
+    task: str
+    queue: str
+    args: str
+    max_attempts: int
+    max_halts: int
+    timeout: int | None = None
+    idle_timeout: int | None = None
+    expires: int | None = None
+    total_timeout: int | None = None
+    unique_key: str | None = None
+    created_by: str | None = None
+    schedule: str | None = None
+    backoff: str | None = None
+    meta: str | None = None
+
+
+BODY: Final = Body.__struct_fields__
+_body = msgspec.msgpack.Decoder(Body).decode
+
+
+# --- bodies ---------------------------------------------------------------------------------------------------------
+
+
+def body_of(job: Job) -> bytes:
+    return _encode(
+        (
+            job.task,
+            job.queue,
+            job.args,
+            job.max_attempts,
+            job.max_halts,
+            job.timeout,
+            job.idle_timeout,
+            job.expires,
+            job.total_timeout,
+            job.unique_key,
+            job.created_by,
+            job.schedule,
+            job.backoff,
+            job.meta,
+        )
+    )
+
+
+def body_of_new(new: NewJob) -> bytes:
+    """The body of a job without a unique key."""
+    return _encode(
+        (
+            new.task,
+            new.queue,
+            new.args,
+            new.max_attempts,
+            new.max_halts,
+            new.timeout,
+            new.idle_timeout,
+            new.expires,
+            new.total_timeout,
+            None,
+            new.created_by,
+            new.schedule,
+            new.backoff,
+            new.meta,
+        )
+    )
+
+
+# --- heads ----------------------------------------------------------------------------------------------------------
+
+
+class Marks(NamedTuple):
+    """What a head says beside the job itself."""
+
+    is_subscribed: bool = False
+    entries: bytes = b""  # of the event stream, 8 bytes each, oldest first
+
+
+def head_of(job: Job, marks: Marks) -> bytes:
+    """The head of this job."""
+    is_held = job.state in HELD
+    cold = _cold(job, is_held)
+    is_odd = not cold.keys() <= _NOT_ODD
+    owner = ((job.owner if is_held else job.last_owner) or "").encode()
+    its_place = place(job.queue, job.task).encode()
+    result = b"" if job.result is None else job.result.encode()
+    packed = _encode(cold) if cold else b""
+    flags = (
+        (ODD if is_odd else 0)
+        | (0 if job.result is None else HAS_RESULT)
+        | (SUBSCRIBED if marks.is_subscribed else 0)
+        | (PERSISTENT if job.persistent else 0)
+    )
+    front = _FRONT.pack(
+        _BYTE_OF_STATE[job.state],
+        flags,
+        job.fence,
+        job.attempts,
+        job.updated_at,
+        job.queued_at or 0,
+        job.started_at or 0,
+        len(owner),
+    )
+    return b"".join(
+        (
+            front,
+            owner,
+            _LENGTH.pack(len(its_place)),
+            its_place,
+            _SEQ.pack(job.seq, len(result)),
+            result,
+            _BIRTH.pack(job.created_at, job.priority, job.rank, len(packed)),
+            packed,
+            marks.entries,
+        )
+    )
+
+
+def _cold(job: Job, is_held: bool) -> dict[str, Any]:
+    """What most jobs do not have, and what is not as it would be concluded. There a None is written as False: in the
+    hands of a script a nil would vanish."""
+    cold: dict[str, Any] = {}
+    for name in _RARE:
+        value = getattr(job, name)
+        if value is not None:
+            cold[name] = value
+    for name in _COUNTERS:
+        number = getattr(job, name)
+        if number:
+            cold[name] = number
+    if job.first_queued_at != job.queued_at:
+        cold["first_queued_at"] = job.first_queued_at or False
+    if job.finished_at != (job.updated_at if job.state in FINAL else None):
+        cold["finished_at"] = job.finished_at or False
+    if is_held and job.last_owner is not None:
+        cold["last_owner"] = job.last_owner
+    if job.total_timeout is not None:
+        cold["total_timeout"] = job.total_timeout  # of the body; the script that reserves needs it, too
+    return cold
+
+
+def marks_of(head: bytes) -> Marks:
+    """What this head says beside the job."""
+    return Marks(bool(head[1] & SUBSCRIBED), head[_ends_of(head)[1] :])
+
+
+def stop_of(job_id: str, owner: str, head: bytes) -> Stop:
+    """What the worker that holds this job has to be told: somebody asked that it stop."""
+    start, end = _ends_of(head)
+    reason = _decode(head[start:end])["abort_reason"]
+    return Stop(Token(job_id, owner, _FRONT.unpack_from(head)[2]), _REASONS[reason])
+
+
+def is_subscribed(head: bytes) -> bool:
+    return bool(head[1] & SUBSCRIBED)
+
+
+def _ends_of(head: bytes) -> tuple[int, int]:
+    """Where `cold` begins and ends."""
+    position = _FRONT.size + int.from_bytes(head[_FRONT.size - 2 : _FRONT.size], "big")
+    position += 2 + _LENGTH.unpack_from(head, position)[0]
+    position += _SEQ.size + _SEQ.unpack_from(head, position)[1]
+    start = position + _BIRTH.size
+    return start, start + _BIRTH.unpack_from(head, position)[3]
+
+
+def job_of(job_id: str, head: bytes, body: bytes) -> Job:
+    """The job with this head and body."""
+    letter, flags, fence, attempts, updated_at, queued_at, started_at, length = _FRONT.unpack_from(head)
+    position = 36 + length
+    owner = head[36:position].decode() if length else None
+    position += 2 + (head[position] << 8 | head[position + 1])
+    seq, length = _SEQ.unpack_from(head, position)
+    position += 12
+    result = None
+    if flags & HAS_RESULT:
+        result = head[position : position + length].decode()
+    position += length
+    created_at, priority, rank, length = _BIRTH.unpack_from(head, position)
+    state = _STATE_OF_BYTE[letter]
+    asked = _body(body)
+    is_held = letter == 114 or letter == 120
+    queued_at = queued_at or None
+    if length:
+        cold = _decode(head[position + 14 : position + 14 + length])
+        return _odd_job(
+            cold, job_id, asked, state, flags, fence, attempts, updated_at, queued_at, started_at or None, owner,
+            is_held, seq, result, created_at, priority, rank,
+        )  # fmt: skip
+    return Job(
+        job_id,
+        seq,
+        asked.task,
+        asked.queue,
+        asked.args,
+        state,
+        priority,
+        rank,
+        created_at,
+        updated_at,
+        None,
+        queued_at,
+        queued_at,
+        started_at or None,
+        updated_at if state in FINAL else None,
+        owner if is_held else None,
+        None if is_held else owner,
+        fence,
+        attempts,
+        0,
+        0,
+        0,
+        0,
+        asked.max_attempts,
+        asked.max_halts,
+        asked.timeout,
+        asked.idle_timeout,
+        asked.expires,
+        asked.total_timeout,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        result,
+        None,
+        None,
+        None,
+        None,
+        asked.unique_key,
+        flags >= PERSISTENT,
+        asked.created_by,
+        asked.schedule,
+        asked.backoff,
+        asked.meta,
+    )
+
+
+def _odd_job(
+    cold: dict[str, Any],
+    job_id: str,
+    asked: Body,
+    state: State,
+    flags: int,
+    fence: int,
+    attempts: int,
+    updated_at: int,
+    queued_at: int | None,
+    started_at: int | None,
+    owner: str | None,
+    is_held: bool,
+    seq: int,
+    result: str | None,
+    created_at: int,
+    priority: int,
+    rank: int,
+) -> Job:
+    """A job with something in `cold`."""
+    get = cold.get
+    return Job(
+        job_id,
+        seq,
+        asked.task,
+        asked.queue,
+        asked.args,
+        state,
+        priority,
+        rank,
+        created_at,
+        updated_at,
+        due_at=get("due_at"),
+        queued_at=queued_at,
+        first_queued_at=get("first_queued_at", queued_at) or None,
+        started_at=started_at,
+        finished_at=get("finished_at", updated_at if state in FINAL else None) or None,
+        owner=owner if is_held else None,
+        last_owner=get("last_owner") if is_held else owner,
+        fence=fence,
+        attempts=attempts,
+        failures=get("failures", 0),
+        halts=get("halts", 0),
+        losses=get("losses", 0),
+        snoozes=get("snoozes", 0),
+        max_attempts=asked.max_attempts,
+        max_halts=asked.max_halts,
+        timeout=asked.timeout,
+        idle_timeout=asked.idle_timeout,
+        expires=asked.expires,
+        total_timeout=asked.total_timeout,
+        expire_at=get("expire_at"),
+        abort_at=get("abort_at"),
+        abort_reason=_REASONS.get(get("abort_reason")),
+        reason=_REASONS.get(get("reason")),
+        error=get("error"),
+        cause=get("cause"),
+        result=result,
+        progress=get("progress"),
+        progress_text=get("progress_text"),
+        checkin=get("checkin"),
+        checkin_at=get("checkin_at"),
+        unique_key=asked.unique_key,
+        persistent=flags >= PERSISTENT,
+        created_by=asked.created_by,
+        schedule=asked.schedule,
+        backoff=asked.backoff,
+        meta=asked.meta,
+    )
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def entry_of(events: Sequence[Event], at: int) -> bytes:
+    """The columns of an entry that holds these events and is itself of the time `at`."""
+    columns = (
+        [event.job_id for event in events],
+        [event.kind.value for event in events],
+        [None if event.state is None else str(event.state) for event in events],
+        [event.owner for event in events],
+        [event.queue for event in events],
+        [event.fence for event in events],
+        [None if event.data is None else to_json(event.data) for event in events],
+        [None if event.at == at else event.at for event in events],
+        [None if event.subject is Subject.JOB else event.subject.value for event in events],
+    )
+    return _encode((len(events), *(_shortened(column) for column in columns)))
+
+
+def added_entry(new: NewJob) -> bytes:
+    """The columns of an entry that tells of one new job, which is due at once."""
+    return _encode((1, new.id, "added", "queued", None, new.queue, None, None, None, None))
+
+
+def _shortened(column: list[Any]) -> Any:
+    """One value, where all are the same."""
+    first = column[0]
+    return first if all(value == first for value in column) else column
+
+
+def events_of(number: int, at: int, packed: bytes) -> list[Event]:
+    """The events of the entry `<number>-0`."""
+    told = _decode(packed)
+    events: list[Event] = []
+    for count, *columns in told if isinstance(told[0], list) else [told]:
+        wide = [column if isinstance(column, list) else [column] * count for column in columns]
+        first = number + len(events)
+        events += [_event(first + index, at, *values) for index, values in enumerate(zip(*wide, strict=True))]
+    return events
+
+
+def _event(
+    number: int,
+    at: int,
+    job_id: str | None,
+    kind: str,
+    state: str | None,
+    owner: str | None,
+    queue: str | None,
+    fence: int | None,
+    data: str | int | None,
+    own_at: int | None,
+    subject: str | None,
+) -> Event:
+    facts: Any
+    if isinstance(data, int) and data is not False:
+        facts = {"ran" if kind == "completed" else "due_at": int(data)}
+    else:
+        facts = from_json(data) if data else None
+    return Event(
+        _KINDS[kind],
+        own_at or at,
+        Subject(subject) if subject else Subject.JOB,
+        job_id or None,
+        queue or None,
+        state or None,
+        owner or None,
+        fence or None,
+        facts,
+        number,
+    )
+
+
+def entries_in(packed: bytes) -> list[int]:
+    """The numbers of the entries that a head names."""
+    return [int.from_bytes(packed[start : start + 8], "big") for start in range(0, len(packed), 8)]
+
+
+def entries_of(head: bytes) -> list[int]:
+    """The entries of the event stream that this head names, oldest first."""
+    return entries_in(marks_of(head).entries)
+
+
+def to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def from_json(text: str | bytes) -> Any:
+    return msgspec.json.decode(text)
+
+
+def to_msgpack(value: object) -> bytes:
+    return _encode(value)
+
+
+def from_msgpack(packed: bytes) -> Any:
+    return _decode(packed)
+
+
+def chunks(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
+    """These items, so many at a time."""
+    found: list[Any] = []
+    for item in items:
+        found.append(item)
+        if len(found) == size:
+            yield found
+            found = []
+    if found:
+        yield found

@@ -1,0 +1,108 @@
+"""Schedules and their ticks. A tick is a compare-and-set on the schedule: however many foremen run, it runs once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from packhorse.errors import NotUnique
+from packhorse.event import Kind, Subject
+from packhorse.job import NewJob
+from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, told_ticks
+from packhorse.storage.redis.in_and_out import InAndOut
+from packhorse.storage.redis.queues import pairs
+from packhorse.storage.redis.rows import to_json
+from packhorse.storage.redis.transaction import Transaction
+
+_schedule = msgspec.json.Decoder(ScheduleInfo).decode
+_tick = msgspec.json.Decoder(Tick).decode
+
+
+class Schedules(InAndOut):
+    def put_schedules(self, schedules: Sequence[ScheduleInfo]) -> None:
+        def work(tx: Transaction) -> None:
+            tx.fields(self._keys.schedules, [one.name for one in schedules])
+            for new in schedules:
+                old = self._schedule(tx, new.name)
+                self._put_schedule(tx, replace(new.following(old), updated_at=tx.now))
+                if old is None or not new.is_same_plan(old):
+                    tx.record_about(Subject.SCHEDULE, Kind.PUT, queue=new.name, cron=new.cron, tz=new.tz)
+
+        self._change("put_schedules", work)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        (told,) = self._server.ask("schedules", ("HGETALL", self._keys.schedules))
+        return sorted((_schedule(packed) for _, packed in pairs(told)), key=lambda one: (one.next_at, one.name))
+
+    def tick(
+        self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
+    ) -> list[Enqueued] | None:
+        def work(tx: Transaction) -> list[Enqueued] | None:
+            schedule = self._schedule(tx, name)
+            if schedule is None or schedule.paused_at is not None or schedule.next_at != slot or slot > tx.now:
+                return None
+            enqueued, told = self._enqueue_for_tick(tx, jobs, ticks)
+            last_job_id = enqueued[-1].job_id if enqueued else schedule.last_job_id
+            last_at = max([slot, *(one.slot for one in told)])
+            self._put_schedule(tx, replace(schedule, next_at=next_at, last_at=last_at, last_job_id=last_job_id))
+            self._put_ticks(tx, [replace(one, at=tx.now) for one in told])
+            for one in told:
+                tx.record_about(Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
+            return enqueued
+
+        return self._change("tick", work)
+
+    def _enqueue_for_tick(
+        self, tx: Transaction, jobs: Sequence[NewJob], ticks: Sequence[Tick]
+    ) -> tuple[list[Enqueued], Sequence[Tick]]:
+        if not jobs:
+            return [], ticks
+        try:
+            enqueued = tx.nested(lambda own: self._enqueue(own, jobs))
+            return enqueued, told_ticks(ticks, jobs, enqueued)
+        except NotUnique:
+            return [], [replace(one, outcome="skipped", job_id=None) for one in ticks]
+
+    def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
+        if limit < 1:
+            return []
+        (told,) = self._server.ask("ticks", ("ZREVRANGE", self._keys.ticks_of(name), 0, limit - 1))
+        return [_tick(packed.partition(b":")[2]) for packed in told]
+
+    def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
+        def work(tx: Transaction) -> bool:
+            schedule = self._schedule(tx, name)
+            if schedule is None or (schedule.paused_at is not None) == paused:
+                return False
+            paused_at, paused_by = (tx.now, by) if paused else (None, None)
+            self._put_schedule(tx, replace(schedule, paused_at=paused_at, paused_by=paused_by))
+            tx.record_about(Subject.SCHEDULE, Kind.PAUSED if paused else Kind.RESUMED, queue=name, by=by)
+            return True
+
+        return self._change("pause_schedule", work)
+
+    def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
+        def work(tx: Transaction) -> bool:
+            if tx.field(self._keys.schedules, name) is None:
+                return False
+            tx.put_field(self._keys.schedules, name, None)
+            tx.record_about(Subject.SCHEDULE, Kind.DELETED, queue=name, by=by)
+            return True
+
+        return self._change("remove_schedule", work)
+
+    def _schedule(self, tx: Transaction, name: str) -> ScheduleInfo | None:
+        packed = tx.field(self._keys.schedules, name)
+        return None if packed is None else _schedule(packed)
+
+    def _put_schedule(self, tx: Transaction, schedule: ScheduleInfo) -> None:
+        tx.put_field(self._keys.schedules, schedule.name, to_json(schedule))
+
+    def _put_ticks(self, tx: Transaction, ticks: Sequence[Tick]) -> None:
+        """Each among all ticks, so that the oldest can be dropped, and among those of its schedule."""
+        first = tx.take_numbers("tick", len(ticks)) if ticks else 0
+        for number, one in enumerate(ticks, start=first):
+            tx.do("ZADD", self._keys.ticks, number, f"{number}:{one.at}:{one.schedule}")
+            tx.do("ZADD", self._keys.ticks_of(one.schedule), number, f"{number}:{to_json(one)}")

@@ -1,0 +1,75 @@
+"""What operators do to jobs: abort, force start, set priority, retry, delete. Pausing queues is in `queues.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from packhorse import changes
+from packhorse.changes import Changed
+from packhorse.job import Job, Operation, UniqueLock, is_legal
+from packhorse.storage.records import Steered
+from packhorse.storage.redis.keeper import Keeper
+from packhorse.storage.redis.transaction import Transaction
+
+Step = Callable[[Job, int], Changed]
+
+
+class Steering(Keeper):
+    def abort(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        return self._steer(Operation.ABORT, job_ids, lambda job, now: changes.aborted(job, now, by))
+
+    def force_start(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        return self._steer(Operation.FORCE_START, job_ids, lambda job, now: changes.forced(job, now, by))
+
+    def set_priority(self, job_ids: Sequence[str], priority: int, *, by: str | None = None) -> list[Steered]:
+        return self._steer(
+            Operation.SET_PRIORITY, job_ids, lambda job, now: changes.reprioritised(job, priority, now, by)
+        )
+
+    def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        return self._steer(Operation.RETRY, job_ids, lambda job, now: changes.retried(job, now, by))
+
+    def _steer(self, operation: Operation, job_ids: Sequence[str], step: Step) -> list[Steered]:
+        def work(tx: Transaction) -> list[Steered]:
+            jobs = tx.jobs(job_ids)
+            if operation is Operation.RETRY:
+                tx.fields(self._keys.locks, [job.unique_key for job in jobs.values() if job.unique_key])
+            return [self._steer_one(tx, operation, job_id, step) for job_id in job_ids]
+
+        return self._change(operation.value, work)
+
+    def _steer_one(self, tx: Transaction, operation: Operation, job_id: str, step: Step) -> Steered:
+        job = tx.jobs([job_id]).get(job_id)
+        if job is None or not is_legal(operation, job.state):
+            return Steered(job_id, False, job.state if job else None)
+        key = job.unique_key if operation is Operation.RETRY else None
+        twin = tx.holder(key) if key else None
+        if twin is not None and twin.id != job_id:
+            return Steered(job_id, False, job.state, conflict=twin.id)
+        after = tx.keep(job, step(job, tx.now))
+        if key:
+            _retake_lock(tx, key, job_id)
+        return Steered(job_id, True, after.state)
+
+    def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+        def work(tx: Transaction) -> list[Steered]:
+            jobs = tx.jobs(job_ids)
+            tx.fields(self._keys.locks, [job.unique_key for job in jobs.values() if job.unique_key])
+            return [_delete_one(tx, job_id, by) for job_id in job_ids]
+
+        return self._change("delete", work)
+
+
+def _retake_lock(tx: Transaction, key: str, job_id: str) -> None:
+    """A job that is retried holds its key again. A lock that is its own already stays as it is."""
+    taken = tx.lock(key)
+    if taken is None or taken.job_id != job_id:
+        tx.take_lock(UniqueLock(key, None, taken.lock.until if taken else "finish"), job_id)
+
+
+def _delete_one(tx: Transaction, job_id: str, by: str | None) -> Steered:
+    job = tx.jobs([job_id]).get(job_id)
+    if job is None or not is_legal(Operation.DELETE, job.state):
+        return Steered(job_id, False, job.state if job else None)
+    tx.remove(job, by)
+    return Steered(job_id, True, job.state)

@@ -1,0 +1,62 @@
+"""The Redis storage, put together: its server, its bell, and the groups of operations."""
+
+from __future__ import annotations
+
+from packhorse import clock
+from packhorse.storage.records import Health
+from packhorse.storage.redis.address import Address
+from packhorse.storage.redis.bell import Bell
+from packhorse.storage.redis.clients import Clients
+from packhorse.storage.redis.health import health_of
+from packhorse.storage.redis.in_and_out import InAndOut
+from packhorse.storage.redis.keys import Keys
+from packhorse.storage.redis.lists import Lists
+from packhorse.storage.redis.queues import Queues
+from packhorse.storage.redis.records import Records
+from packhorse.storage.redis.schedules import Schedules
+from packhorse.storage.redis.server import Server
+from packhorse.storage.redis.steering import Steering
+from packhorse.storage.redis.upkeep import Upkeep
+from packhorse.storage.redis.workers import Workers
+from packhorse.storage.redis.working import Working
+from packhorse.turns import Turns
+
+
+class Redis(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queues, Workers, Clients, Records):
+    """Jobs in a Redis or Valkey. Open it with `open_storage("redis://localhost")`.
+
+    Any number of processes and machines may share it. The clock is the server's.
+    """
+
+    def __init__(self, address: Address, *, now: clock.Now | None = None) -> None:
+        self._now = now
+        self._turns = Turns()
+        self._known = {}
+        self._server = Server(address, now, on_connect=self._known.clear)
+        self._keys = Keys(self._server.prefix)
+        self._next_due = None
+        self._bell = Bell(self._server)
+
+    @classmethod
+    def from_url(cls, url: str, *, now: clock.Now | None = None) -> Redis:
+        """See `address.py` for the forms and options of the URL. Connects on first use."""
+        return cls(Address.parse(url), now=now)
+
+    def now(self) -> int:
+        return self._server.now()
+
+    def close(self) -> None:
+        self._known.clear()
+        self._bell.close()
+        self._server.close()
+
+    def health(self) -> Health:
+        return health_of(self._server, self._bell)
+
+    # --- wake-up --------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        return self._bell.wait(timeout)
+
+    def interrupt(self) -> None:
+        self._bell.interrupt()

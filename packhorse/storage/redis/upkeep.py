@@ -1,0 +1,194 @@
+"""Upkeep: promote, expire, rescue, prune. Every process may do it at any time; each step is whole in itself."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from packhorse import changes, clock
+from packhorse.event import Event, Kind
+from packhorse.job import FINAL, Job, State
+from packhorse.storage.records import Pruned, Rescued, Retention
+from packhorse.storage.redis.clients import Clients
+from packhorse.storage.redis.keys import id_of
+from packhorse.storage.redis.records import Records
+from packhorse.storage.redis.rows import events_of
+from packhorse.storage.redis.transaction import Transaction
+from packhorse.storage.redis.workers import Workers, subject_in
+
+_AT_ONCE = 500
+_ENTRIES_AT_ONCE = 100
+_FRESH = 0.02
+"""Seconds for which `next_due` is answered with what a reserve was told that got nothing: an idle worker asks for both,
+and shall not trouble the server twice."""
+
+
+class Upkeep(Workers, Clients, Records):
+    def promote(self, *, limit: int = 500) -> int:
+        return self._change("promote", lambda tx: self._promote(tx, limit))
+
+    def expire(self, *, limit: int = 500) -> int:
+        return self._change("expire", lambda tx: self._expire(tx, limit))
+
+    def next_due(self) -> int | None:
+        told, self._next_due = self._next_due, None
+        if told is not None and time.monotonic() - told.told_at < _FRESH:
+            return told.due_in
+        (seconds, micros), first = self._server.ask(
+            "next_due", ("TIME",), ("ZRANGE", self._keys.due, 0, 0, "WITHSCORES")
+        )
+        now = int(seconds) * clock.SECOND + int(micros) if self._now is None else self._now()
+        return max(0, int(float(first[1])) - now) if first else None
+
+    # --- rescue ---------------------------------------------------------------------------------------------------
+
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
+        called_at = self.now() if at is None else at  # counted from the call, however often it must begin anew
+
+        def work(tx: Transaction) -> list[Rescued]:
+            told, holders = tx.ask(("ZRANGE", self._keys.beats, 0, -1, "WITHSCORES"), ("SMEMBERS", self._keys.holders))
+            beats = {owner.decode(): beat for owner, beat in zip(told[::2], told[1::2], strict=True)}
+            # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
+            first, last = min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease
+            silent = [owner for owner, beat in beats.items() if not first <= int(float(beat)) <= last]
+            unknown = sorted({owner.decode() for owner in holders} - beats.keys())
+            for owner in [*silent, *unknown]:
+                tx.must_score(self._keys.beats, owner, beats.get(owner))
+            return self._rescue_from(tx, [*silent, *unknown], why, (), recovered, limit)
+
+        return self._change("rescue", work)
+
+    def rescue_owner(
+        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+    ) -> list[Rescued]:
+        return self._change(
+            "rescue_owner", lambda tx: self._rescue_from(tx, [owner], why, ran, recovered, limit)
+        )  # fmt: skip
+
+    def _rescue_from(
+        self, tx: Transaction, owners: Sequence[str], why: str, ran: Collection[str], recovered: bool, limit: int
+    ) -> list[Rescued]:
+        """Take back jobs of these workers, the oldest first; strike off those that hold nothing any more."""
+        told = tx.ask(*(("ZRANGE", self._keys.held(owner), 0, limit, "WITHSCORES") for owner in owners))
+        ranges = {
+            owner: [(int(float(seq)), job_id.decode()) for job_id, seq in zip(one[::2], one[1::2], strict=True)]
+            for owner, one in zip(owners, told, strict=True)
+        }
+        oldest = sorted(itertools.chain(*ranges.values()))[:limit]
+        jobs = tx.jobs(job_id for _, job_id in oldest)
+        taken = []
+        for owner, held in ranges.items():
+            own = [jobs[job_id] for _, job_id in held if job_id in jobs and jobs[job_id].owner == owner]
+            for job in own:
+                change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
+                taken.append((job.seq, Rescued(job.id, owner, tx.keep(job, change).state)))
+            if len(own) == len(held):  # else some are left, or were in other hands when we looked again
+                self._strike_off(tx, owner, len(held), why)
+        return [rescued for _, rescued in sorted(taken, key=itemgetter(0))]
+
+    def _strike_off(self, tx: Transaction, owner: str, held: int, why: str) -> None:
+        """A worker that holds nothing but these jobs, which are taken from it, goes: its record is what its jobs are
+        found by."""
+        packed = tx.field(self._keys.workers, owner)
+        if packed is None and not held:
+            return
+        tx.must_hold(owner, held)
+        tx.do("SREM", self._keys.holders, owner)
+        if packed is not None:
+            self._strike(tx, owner)
+            tx.record_about(subject_in(packed), Kind.DIED, owner=owner, why=why)
+
+    # --- prune ----------------------------------------------------------------------------------------------------
+
+    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+        now, newest = self._server.now(), self._newest_event()
+        clients, more_clients = self._prune_clients(now - keep.clients, limit)
+        jobs, more_jobs = self._prune_jobs(keep, limit)
+        self._prune_records(now - keep.events, limit)
+        events, more_events = self._prune_events(now - keep.events, newest, limit)
+        return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
+
+    def _newest_event(self) -> int:
+        (newest,) = self._server.ask("prune", ("GET", self._keys.counter("event")))
+        return int(newest or 0)
+
+    def _prune_clients(self, before: int, limit: int) -> tuple[int, bool]:
+        asked = ("ZRANGEBYSCORE", self._keys.client_beats, "-inf", before, "LIMIT", 0, limit + 1)
+        (silent,) = self._server.ask("prune", asked)
+        gone = sum(self._part_with("prune", one.decode(), Kind.TIMED_OUT, before) for one in silent[:limit])
+        return gone, len(silent) > limit
+
+    def _prune_jobs(self, keep: Retention, limit: int) -> tuple[int, bool]:
+        def work(tx: Transaction) -> tuple[int, bool]:
+            old = [job for state in sorted(FINAL) for job in self._prunable(tx, state, tx.now - keep.of(state), limit)]
+            old.sort(key=lambda job: (job.finished_at, job.seq))
+            for job in old[:limit]:
+                tx.remove(job, "retention")
+            return len(old[:limit]), len(old) > limit
+
+        return self._change("prune", work)
+
+    def _prunable(self, tx: Transaction, state: State, before: int, limit: int) -> list[Job]:
+        """Up to one more than `limit`. Persistent jobs and those with subscribers lie elsewhere."""
+        found: list[Job] = []
+        start = 0
+        while len(found) <= limit:
+            most = min(_AT_ONCE, limit + 1 - len(found))
+            asked = ("ZRANGEBYSCORE", self._keys.finished(state), "-inf", before, "LIMIT", start, most)
+            (marks,) = tx.ask(asked)
+            listed = tx.jobs_in(self._keys.finished(state), map(id_of, marks))
+            jobs = [job for job in listed if job.finished_at is not None and job.finished_at <= before]
+            tx.fields(self._keys.locks, [job.unique_key for job in jobs if job.unique_key])
+            found += [job for job in jobs if not (job.unique_key and tx.holder(job.unique_key) == job)]
+            start += len(marks)
+            if len(marks) < most:
+                break
+        return found
+
+    def _prune_events(self, before: int, newest: int, limit: int) -> tuple[int, bool]:
+        """The oldest that are over, and the oldest of too many. None if the very oldest is not over."""
+        (floor, last) = self._server.ask(
+            "prune", ("GET", self._keys.floor), ("GET", self._keys.counter("event"))
+        )  # fmt: skip
+        too_many = int(last or 0) - self._server.address.events
+        oldest = self._oldest_events(int(floor or 0), limit + 1)
+        if not oldest or (oldest[0].at > before and oldest[0].id > too_many):
+            return 0, False
+        past = [event.id for event in oldest if (event.at <= before or event.id <= too_many) and event.id != newest]
+        gone = past[:limit]
+        self._server.run("prune_events", limit, *gone)
+        return len(gone), len(past) > limit
+
+    def _oldest_events(self, floor: int, number: int) -> list[Event]:
+        """So many events that are still there."""
+        found: list[Event] = []
+        start = "-"
+        while len(found) < number:
+            most = max(10, min(_ENTRIES_AT_ONCE, number))
+            (entries,) = self._server.ask("prune", ("XRANGE", self._keys.events, start, "+", "COUNT", most))
+            if not entries:
+                break
+            events = [event for event in _events_in(entries) if event.id > floor]
+            holes = self._holes(events)
+            found += [event for event in events if event.id not in holes]
+            start = f"({entries[-1][0].decode()}"
+        return found[:number]
+
+    def _holes(self, events: Sequence[Event]) -> set[int]:
+        """Which of these, all of some neighbouring entries, are gone."""
+        if not events:
+            return set()
+        first, last = events[0].id, events[-1].id
+        asked = ("ZRANGEBYSCORE", self._keys.holes, first, last, "LIMIT", 0, len(events))
+        (holes,) = self._server.ask("prune", asked)
+        return set(map(int, holes))
+
+
+def _events_in(entries: Iterable[Any]) -> Iterable[Event]:
+    for number, (_, at, _, packed) in entries:
+        yield from events_of(int(number.partition(b"-")[0]), int(at), packed)

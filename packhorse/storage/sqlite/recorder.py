@@ -1,0 +1,142 @@
+"""The recorder: gathers the events of a transaction and writes them just before its commit.
+
+Events that differ only in their jobs, as those of a batch do, become one row: a pack. A job that is in a pack keeps the
+pack's id in its own row, which is how its events are found; so the id must be known before anything is written.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from packhorse.event import Event, Kind, Subject
+from packhorse.storage.sql.rows import EventRow, Row, event_of, event_row, from_json, to_json
+
+Packed = tuple[Any, ...]
+"""What an event of a pack has of its own: (job_id, fence, its `at` less the pack's, data); the last ones may lack."""
+
+FEWEST = 4
+"""So many alike events are worth a pack; fewer are rows of their own."""
+
+EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data, jobs, span"
+
+_LAST_ID = "SELECT coalesce(max(id), 0) FROM packhorse_event"
+_INSERT = (
+    "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, 0), nullif(?, ''))"
+)
+_INSERT_AT = (
+    "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data, id)"
+    " VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, 0), nullif(?, ''), ?)"
+)
+_INSERT_PACK = (
+    "INSERT INTO packhorse_event (id, at, kind, subject, queue, state, owner, jobs, span)"
+    " VALUES (?, ?, ?, 'job', ?, ?, nullif(?, ''), ?, ?)"
+)
+
+
+class _Pack(NamedTuple):
+    kind: str
+    queue: str
+    state: str
+    owner: str
+    jobs: Sequence[Packed]
+
+
+class Recorder:
+    """The events of one call, or of all calls that share a commit. `before` counts those that others have recorded in
+    the same transaction."""
+
+    __slots__ = ("_before", "_connection", "_last_id", "_packs", "_rows", "number")
+
+    def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor, before: Recorder | None = None) -> None:
+        self._connection = connection
+        self._before: int = before.number if before is not None else 0
+        self._last_id: int | None = before._last_id if before is not None else None  # the newest stored id, once asked
+        self._rows: list[EventRow | _Pack] = []
+        self._packs = 0
+        self.number: int = self._before
+
+    def add(self, rows: Sequence[EventRow]) -> None:
+        """Events that stand for themselves."""
+        self._rows += rows
+        self.number += len(rows)
+
+    def pack(self, kind: Kind, now: int, queue: str, state: str, owner: str, jobs: Sequence[Packed]) -> str:
+        """The same event for many jobs. Answers what each of them has to append to its `packs`."""
+        if len(jobs) < FEWEST:
+            self.add([_row(kind.value, now, queue, state, owner, *job) for job in jobs])
+            return ""
+        self._rows.append(_Pack(kind.value, queue, state, owner, jobs))
+        self._packs += 1
+        self.number += len(jobs)
+        return f"{self._newest() + self.number},"
+
+    def _newest(self) -> int:
+        """The newest id that is stored."""
+        if self._last_id is None:
+            self._last_id = int(self._connection.execute(_LAST_ID).fetchone()[0])
+        return self._last_id
+
+    def put_back(self, events: Sequence[Event]) -> None:
+        """Events that keep their ids, each as a row of its own: what is left of a pack."""
+        self._connection.executemany(_INSERT_AT, [(*event_row(event), event.id) for event in events])
+
+    def absorb(self, other: Recorder) -> None:
+        """What a call within this transaction has recorded; it began where this one stands."""
+        self._rows += other._rows
+        self._packs += other._packs
+        self._last_id = other._last_id
+        self.number = other.number
+
+    def flush(self, now: int) -> None:
+        """Write them, in their order."""
+        if not self._packs:
+            if self._rows:
+                self._connection.executemany(_INSERT, self._rows)
+            return
+        rows: list[Row] = []
+        packs: list[Row] = []
+        number = self._newest() + self._before
+        for row in self._rows:
+            if type(row) is _Pack:
+                number += len(row.jobs)
+                packs.append((number, now, *row[:4], to_json(row.jobs), len(row.jobs) - 1))
+            else:
+                number += 1
+                rows.append((*row, number))
+        self._connection.executemany(_INSERT_AT, rows)
+        self._connection.executemany(_INSERT_PACK, packs)
+
+
+def _row(
+    kind: str, now: int, queue: str, state: str, owner: str, job_id: str, fence: int, at: int = 0, data: object = None
+) -> EventRow:
+    return (now + at, kind, "job", job_id, queue, state, owner, fence, "" if data is None else to_json(data))
+
+
+def events_of(row: Row) -> Iterator[Event]:
+    """The events of a row of `EVENT_COLUMNS`: one, or all those of a pack."""
+    number, at, kind, _, _, queue, state, owner, _, _, jobs, span = row
+    if jobs is None:
+        yield event_of(row[:-2])
+        return
+    for packed in from_json(jobs):
+        yield _unpacked(number - span, at, Kind(kind), queue, state, owner, *packed)
+        span -= 1
+
+
+def _unpacked(
+    number: int,
+    now: int,
+    kind: Kind,
+    queue: str,
+    state: str,
+    owner: str | None,
+    job_id: str,
+    fence: int,
+    at: int = 0,
+    data: dict[str, Any] | None = None,
+) -> Event:
+    return Event(kind, now + at, Subject.JOB, job_id, queue, state, owner, fence or None, data, number)

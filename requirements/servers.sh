@@ -1,0 +1,37 @@
+#!/bin/sh
+# Sees that the servers are installed which the tests start for themselves, and ends at once when they are.
+#
+# Where apt-get may be used (as root, or by sudo without a password), it installs what is missing; elsewhere it names
+# it. PACKHORSE_TEST_STORAGES=memory,sqlite narrows the tests, and then nothing is needed.
+set -eu
+
+storages=${PACKHORSE_TEST_STORAGES:-redis}
+missing=
+
+# need <storage> <package of Debian> <program>…: one of the programs must be there.
+need() {
+    case ",$storages," in *",$1,"*) ;; *) return 0 ;; esac
+    package=$2
+    shift 2
+    for program; do
+        command -v "$program" >/dev/null 2>&1 && return 0
+    done
+    missing="$missing $package"
+}
+
+need redis redis-server redis-server valkey-server
+[ -n "$missing" ] || exit 0
+
+as_root=
+[ "$(id -u)" = 0 ] || as_root='sudo -n'
+if command -v apt-get >/dev/null 2>&1 && $as_root true 2>/dev/null; then
+    echo "Installing$missing …"
+    # RUNLEVEL=1: the packages' own services stay off; the tests start private servers.
+    # shellcheck disable=SC2086
+    ($as_root apt-get -qq update && $as_root env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq install --no-install-recommends $missing) >/dev/null && exit 0
+fi
+printf '%s\n' "" "The tests need servers that are not installed:$missing" \
+    "Install them:  Debian, Ubuntu: apt-get install$missing   Fedora: dnf install valkey   macOS: brew install redis" \
+    "Or leave them out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
+exit 1

@@ -1,0 +1,172 @@
+"""`packhorse work` and `packhorse dev` as real processes: what they say, refuse and replace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse import Packhorse
+from tests.children import ROOT, until
+from tests.cli.conftest import Call
+
+APP = """
+from packhorse import Packhorse
+
+app = Packhorse("sqlite:///jobs.db", heartbeat="0.2s", lease="1s")
+
+@app.task(queue="post")
+def send() -> str:
+    return "{text}"
+"""
+
+Start = Callable[..., "Running"]
+
+
+class Running:
+    """One of these commands, in a directory of its own."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "packhorse", *words],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+
+    def told(self) -> str:
+        return self.log.read_text()
+
+    def until_told(self, text: str, times: int = 1) -> None:
+        until(lambda: self.told().count(text) >= times or self.process.poll() is not None, f"it says {text!r}")
+        assert text in self.told()
+
+    def end(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[Running] = []
+
+    def begin(*words: str) -> Running:
+        running.append(Running(tmp_path, *words))
+        return running[-1]
+
+    yield begin
+    for each in running:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+        print(each.told())
+
+
+def result_of_a_job(folder: Path) -> object:
+    with Packhorse(f"sqlite:///{folder / 'jobs.db'}") as app:
+        return app.enqueue("send", queue="post").wait(timeout=20)
+
+
+# --- dev --------------------------------------------------------------------------------------------------------------
+
+
+def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="first"))
+    dev = start("dev", "--max", "1")
+    first = result_of_a_job(tmp_path)
+
+    (tmp_path / "jobs.py").write_text("def broken(:\n")
+    assert "  send in post   jobs.py:6\n" in dev.told()
+    dev.until_told("after the next restart")
+    deaths = dev.told().count("have died young")
+    (tmp_path / "jobs.py").write_text(APP.format(text="second"))
+    dev.until_told("jobs.py was saved", times=2)
+    until(lambda: result_of_a_job(tmp_path) == "second", "the new code runs")
+
+    assert first == "first"
+    assert dev.told().count("have died young") == deaths, "nothing broken was tried after that"
+    assert dev.end() == 0
+
+
+# --- work -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_no_task_has_is_remarked_with_those_there_are(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+
+    work = start("work", "--burst", "--max", "1", "--queues", "post, posts,mail", "--quiet")
+
+    assert work.process.wait(30) == 0
+    assert "no task has any of the queues posts, mail; the queues are post" in work.told()
+
+
+def test_queues_that_are_there_are_not_remarked(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+
+    work = start("work", "--burst", "--max", "1", "--queues", "post", "--quiet")
+
+    assert work.process.wait(30) == 0
+    assert "no task has" not in work.told()
+
+
+@pytest.mark.parametrize("queues", ["", " , "])
+def test_no_queue_at_all_is_refused(here: Path, packhorse: Call, queues: str):
+    (here / "jobs.py").write_text(APP.format(text="sent"))
+
+    result = packhorse("work", "--queues", queues)
+
+    assert result.exit_code == 2
+    assert "--queues names no queue" in result.stderr
+    assert "the queues are post" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["work", "jobs", "enqueue"])
+@pytest.mark.parametrize("url", ["", " "])
+def test_an_empty_url_is_refused_by_every_command(here: Path, packhorse: Call, command: str, url: str):
+    (here / "jobs.py").write_text(APP.format(text="sent"))
+
+    result = packhorse(command, "--url", url)
+
+    assert result.exit_code == 2
+    assert "--url is empty" in result.stderr
+
+
+def test_an_async_task_below_plain_middleware_is_aborted_without_harm_to_its_worker(tmp_path: Path, start: Start):
+    text = (
+        APP.format(text="sent")
+        + """
+import asyncio
+
+@app.task
+async def sleep() -> None:
+    await asyncio.sleep(600)
+
+@app.middleware
+def around(job, call):
+    return call()
+"""
+    )
+    (tmp_path / "jobs.py").write_text(text)
+    work = start("work", "--max", "1")
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        job = app.enqueue("sleep")
+        until(lambda: job.refresh().state == "running", "it runs")
+        job.abort()
+        until(lambda: job.refresh().is_finished, "it has ended")
+
+    assert (job.state, job.record.failures, job.record.halts) == ("aborted", 0, 0)
+    assert result_of_a_job(tmp_path) == "sent"
+    assert "condemned" not in work.told()
+    assert work.end() == 0

@@ -1,0 +1,57 @@
+"""The heartbeat's word on rescuing; how it beats is seen with real foremen in `test_foreman.py`."""
+
+from __future__ import annotations
+
+from unittest.mock import create_autospec
+
+import pytest
+
+from packhorse.clock import SECOND, TurnedClock
+from packhorse.foreman.crew import Crew
+from packhorse.foreman.heartbeat import Heartbeat, boot_time
+from packhorse.foreman.pulse import Record
+from packhorse.storage.memory import Memory
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def heartbeat(clock: TurnedClock) -> Heartbeat:
+    """One whose beats were accepted for longer than a lease."""
+    heartbeat = Heartbeat(
+        Memory(clock),
+        create_autospec(Crew, instance=True),
+        create_autospec(Record, instance=True),
+        heartbeat=60.0,
+        lease=180.0,
+        report=dict,
+        wake=lambda: None,
+    )
+    now = boot_time()
+    for ago in (180.0, 120.0, 60.0, 0.0):
+        heartbeat.steady.accepted(now - ago, now - ago, clock() / SECOND - ago)
+    return heartbeat
+
+
+def test_after_a_lease_of_beats_it_may_rescue_by_the_time_that_it_has_looked_at(
+    heartbeat: Heartbeat, clock: TurnedClock
+) -> None:
+    assert heartbeat.steady_time() == clock()
+
+
+@pytest.mark.parametrize("step", [3_600.0, -3_600.0])
+def test_a_clock_that_was_set_since_the_last_beat_forbids_it(
+    heartbeat: Heartbeat, clock: TurnedClock, step: float
+) -> None:
+    clock.turn(step)
+
+    assert heartbeat.steady_time() is None
+
+
+def test_who_is_not_steady_need_not_ask_the_storage(heartbeat: Heartbeat) -> None:
+    heartbeat.steady.interrupted()
+
+    assert heartbeat.steady_time() is None

@@ -1,0 +1,328 @@
+"""Waking one sleeping worker: tokens, interrupts, passing on, and a server that goes away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from packhorse.storage.redis.address import Address
+from packhorse.storage.redis.bell import Bell
+from packhorse.storage.redis.server import Server
+from tests.children import in_child, until
+from tests.redis_server import RedisServer, free_port
+
+
+class Place:
+    """A server with its bell, and threads that sleep there."""
+
+    def __init__(self, url: str) -> None:
+        self.server = Server(Address.parse(url))
+        self.bell = Bell(self.server)
+        self._threads = ThreadPoolExecutor(8)
+
+    def sleeping(self, timeout: float = 20.0) -> Future[bool]:
+        """Somebody who sleeps; comes back when the server knows it."""
+        before = self.blocked()
+        future = self._threads.submit(self.bell.wait, timeout)
+        until(lambda: self.blocked() > before or future.done(), "somebody sleeps")
+        return future
+
+    def blocked(self) -> int:
+        clients = self.server.ask("test", ("CLIENT", "LIST"))[0].decode().splitlines()
+        return sum("cmd=blpop" in client and "flags=b" in client for client in clients)
+
+    def ring(self, token: str = "16") -> None:
+        self.server.run("ring", token)
+
+    def tokens(self) -> int:
+        count: int = self.server.ask("test", ("LLEN", f"{self.server.prefix}bell"))[0]
+        return count
+
+    def commands(self) -> int:
+        """How many commands the server was ever sent."""
+        text = self.server.ask("test", ("INFO", "stats"))[0].decode()
+        return int(text.partition("total_commands_processed:")[2].partition("\r")[0])
+
+    def end(self) -> None:
+        self.bell.interrupt()
+        self._threads.shutdown()
+        self.bell.close()
+        self.server.close()
+
+
+@pytest.fixture
+def place(url: str) -> Iterator[Place]:
+    place = Place(url)
+    yield place
+    place.end()
+
+
+@pytest.fixture
+def other(url: str, place: Place) -> Iterator[Place]:
+    """Another process."""
+    other = Place(url)
+    yield other
+    other.end()
+
+
+def test_one_ring_wakes_one_sleeper_and_the_next_ring_the_next(place: Place, other: Place):
+    first, second = place.sleeping(), other.sleeping()
+
+    place.ring()
+    until(lambda: first.done() or second.done(), "one wakes")
+    time.sleep(0.02)
+    assert not (first.done() and second.done())
+    place.ring()
+
+    assert first.result(5)
+    assert second.result(5)
+    assert place.tokens() == 0
+
+
+def test_where_nobody_sleeps_one_token_is_left_for_the_next(place: Place):
+    for _ in range(3):
+        place.ring()
+    assert place.tokens() == 1
+
+    assert place.bell.wait(5)
+
+    assert place.tokens() == 0
+
+
+def test_who_is_not_rung_wakes_when_its_time_is_over(place: Place):
+    began_at = time.monotonic()
+
+    assert not place.bell.wait(0.05)
+
+    assert 0.04 < time.monotonic() - began_at < 0.5
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0])
+def test_no_time_to_sleep_is_no_sleep(timeout: float, place: Place):
+    assert not place.bell.wait(timeout)
+
+
+def test_a_wake_up_takes_milliseconds(place: Place, other: Place):
+    took = []
+    for _ in range(20):
+        sleeper = place.sleeping()
+        began_at = time.perf_counter()
+        other.ring()
+        sleeper.result(5)
+        took.append(time.perf_counter() - began_at)
+
+    assert sorted(took)[10] < 0.1
+
+
+def test_an_idle_worker_blocks_once_for_many_short_sleeps(place: Place):
+    until(lambda: place.bell.wait(0.01) or place.bell.connections() == (1, 1), "it sleeps")
+    before = place.commands()
+
+    for _ in range(20):
+        place.bell.wait(0.01)
+
+    assert place.commands() - before <= 2  # the first question about commands is one of them
+
+
+# --- interrupts -----------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_wakes_all_sleepers_of_this_process_and_no_others(place: Place, other: Place):
+    ours, theirs = [place.sleeping(), place.sleeping()], other.sleeping()
+
+    place.bell.interrupt()
+
+    assert [sleeper.result(5) for sleeper in ours] == [True, True]
+    assert not theirs.done()
+
+
+def test_an_interrupt_takes_milliseconds(place: Place):
+    sleeper = place.sleeping()
+    began_at = time.perf_counter()
+
+    place.bell.interrupt()
+
+    assert sleeper.result(5)
+    assert time.perf_counter() - began_at < 0.2
+
+
+def test_an_interrupt_just_before_lying_down_is_not_lost_and_counts_once(place: Place):
+    place.bell.interrupt()
+
+    assert place.bell.wait(20)
+    assert not place.bell.wait(0.01)
+
+
+def test_a_token_that_comes_after_an_interrupt_is_heard_by_the_next_sleep(place: Place, other: Place):
+    sleeper = place.sleeping()
+    place.bell.interrupt()
+    sleeper.result(5)
+
+    other.ring()
+
+    assert place.bell.wait(5)
+
+
+def test_a_worker_that_becomes_busy_leaves_the_tokens_to_others(place: Place, other: Place):
+    sleeper = place.sleeping()
+    place.bell.interrupt()
+    sleeper.result(5)
+    assert place.blocked() == 1
+
+    place.bell.reserved(10, 10)
+
+    assert place.blocked() == 0
+    others_sleeper = other.sleeping()
+    place.ring()
+    assert others_sleeper.result(5)
+
+
+def test_a_token_that_a_busy_worker_has_taken_is_passed_on(place: Place, other: Place):
+    sleeper = place.sleeping()
+    place.bell.interrupt()
+    sleeper.result(5)
+    others_sleeper = other.sleeping()
+    other.ring()  # it goes to the one that blocked first
+    time.sleep(0.01)
+    assert not others_sleeper.done()
+
+    place.bell.reserved(10, 10)
+
+    assert others_sleeper.result(5)
+
+
+# --- passing on -----------------------------------------------------------------------------------------------------
+
+
+def test_who_is_woken_for_nothing_passes_the_token_on(place: Place, other: Place):
+    first = place.sleeping()
+    second = other.sleeping()
+    place.ring()
+    assert first.result(5)
+    assert not second.done()
+
+    place.bell.reserved(0, 10)
+
+    assert second.result(5)
+    assert other.bell._hops == 15
+
+
+def test_a_token_is_not_passed_on_for_ever(place: Place):
+    place.ring("1")
+    assert place.bell.wait(5)
+
+    place.bell.reserved(0, 10)
+
+    assert place.tokens() == 0
+
+
+def test_who_finds_work_keeps_the_token(place: Place):
+    place.ring()
+    assert place.bell.wait(5)
+
+    place.bell.reserved(1, 10)
+
+    assert place.tokens() == 0
+
+
+def test_a_token_that_nobody_else_took_does_not_wake_the_one_who_passed_it_on(place: Place):
+    place.ring()
+    assert place.bell.wait(5)
+    place.bell.reserved(0, 10)
+    assert place.tokens() == 1
+
+    assert not place.bell.wait(0.02)
+
+    assert place.tokens() == 0
+
+
+# --- a server that is away ------------------------------------------------------------------------------------------
+
+
+def test_without_a_server_a_sleeper_sleeps_and_hears_interrupts():
+    place = Place(f"redis://127.0.0.1:{free_port()}")
+    began_at = time.monotonic()
+
+    assert not place.bell.wait(0.05)
+    assert time.monotonic() - began_at > 0.04
+    threading.Timer(0.02, place.bell.interrupt).start()
+    assert place.bell.wait(20)
+
+    place.end()
+
+
+def test_a_sleeper_outlives_a_restart(own_server: RedisServer):
+    place = Place(own_server.url)
+    sleeper = place.sleeping(0.3)
+    own_server.kill()
+    assert sleeper.result(5) is False
+    own_server.start()
+
+    place.ring()
+
+    assert place.bell.wait(5)
+    place.end()
+
+
+def test_a_server_that_died_while_nobody_slept_is_connected_anew(own_server: RedisServer):
+    place = Place(own_server.url)
+    place.ring()
+    assert place.bell.wait(5)
+    own_server.kill()
+    own_server.start()
+    place.ring()
+
+    assert place.bell.wait(5)
+    place.end()
+
+
+def test_a_silent_server_is_given_up_and_asked_anew(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("packhorse.storage.redis.bell._AT_ONCE", 1)
+    monkeypatch.setattr("packhorse.storage.redis.bell._LATE", 0.1)
+    place = Place(own_server.url)
+    sleeper = place.sleeping(1.5)
+    own_server.freeze()
+
+    assert sleeper.result(5) is False
+
+    assert place.bell.connections() == (0, 0)
+    own_server.thaw()
+    place.end()
+
+
+def test_a_bell_that_cannot_ring_harms_nobody(own_server: RedisServer):
+    place = Place(f"{own_server.url}?patience=50ms")
+    place.ring()
+    assert place.bell.wait(5)
+    own_server.kill()
+
+    place.bell.reserved(0, 10)
+
+    place.end()
+
+
+# --- ending ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_neither_hears_nor_wakes_its_parents_sleepers(place: Place):
+    sleeper = place.sleeping()
+
+    in_child(lambda: (place.bell.interrupt(), place.bell.wait(20), place.bell.connections())[2])
+    assert not sleeper.done()
+    place.ring()
+
+    assert sleeper.result(5)
+
+
+def test_closing_hangs_up_and_the_next_sleep_connects_again(place: Place):
+    until(lambda: place.bell.wait(0.01) or place.bell.connections() == (1, 1), "it sleeps")
+
+    place.bell.close()
+    assert place.bell.connections() == (0, 0)
+
+    place.ring()
+    assert place.bell.wait(5)

@@ -1,0 +1,121 @@
+"""What the server is told, whatever is asked of the storage: nothing that walks over all keys, nothing without an end,
+nothing outside of one slot. A server that is shared, or that holds ten million keys, must not notice us."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from packhorse.storage.contract import BATCH
+from packhorse.storage.redis import Redis
+from packhorse.storage.redis.scripts import load_scripts
+from tests.redis_server import RedisServer
+from tests.storage.builders import new_jobs
+from tests.storage.redis.listener import Heard, listening
+from tests.storage.redis.tour import take_tour
+
+WALKS = {"KEYS", "SCAN", "HSCAN", "SSCAN", "ZSCAN", "RANDOMKEY", "SORT", "FLUSHALL", "FLUSHDB", "DBSIZE", "DEBUG"}
+MOST = BATCH + 1
+"""Of how many things one command may ask."""
+
+# Read as a whole: as long as there are names of queues and tasks, processes, or subscribers of one job. The jobs that a
+# client subscribed to are so only when they were counted before.
+_BY_NAME = re.compile(
+    r"\}:(queues|open|tally|total|tasks|workers|reports|beats|clients|client_beats|schedules|holders|meta"
+    r"|m:\w+:\d+|failure:\w+|subs?:.*)$"
+)
+
+
+@pytest.fixture
+def heard(own_server: RedisServer) -> list[Heard]:
+    """All that a tour through the whole contract tells the server."""
+    storage = Redis.from_url(own_server.url)
+    with listening(own_server) as heard:
+        take_tour(storage)
+        storage.enqueue(new_jobs(BATCH))
+        storage.now()
+    storage.close()
+    assert len(heard) > 500
+    return heard
+
+
+def test_no_operation_walks_over_all_keys(own_server: RedisServer, heard: list[Heard]) -> None:
+    told = {line.partition(":")[0] for line in own_server.command("INFO", "commandstats").decode().splitlines()}
+
+    assert not {one.name for one in heard} & WALKS
+    assert not {f"cmdstat_{name.lower()}" for name in WALKS} & told
+
+
+def test_every_range_has_an_end(heard: list[Heard]) -> None:
+    endless = {one for one in heard if not _has_an_end(one)}
+
+    assert not endless, sorted(endless)
+
+
+def _has_an_end(one: Heard) -> bool:
+    words = [word.upper() for word in one.words]
+    match one.name:
+        case "ZRANGE" | "ZREVRANGE" | "LRANGE":
+            start, stop = int(words[1]), int(words[2])
+            return (0 <= start <= stop < start + MOST) or _is_by_name(one)
+        case "ZRANGEBYSCORE" | "ZREVRANGEBYSCORE":
+            return _named(words, "LIMIT", 2) <= MOST or words[1] == words[2]
+        case "XRANGE" | "XREVRANGE":
+            return _named(words, "COUNT", 1) <= MOST or words[1] == words[2]
+        case "HGETALL" | "HKEYS" | "HVALS" | "SMEMBERS":
+            return _is_by_name(one)
+        case "MGET" | "HMGET" | "MSET" | "ZADD" | "ZREM" | "DEL":
+            return len(words) <= 2 * MOST + 1
+    return True
+
+
+def _named(words: list[str], name: str, offset: int) -> float:
+    return int(words[words.index(name) + offset]) if name in words else float("inf")
+
+
+def _is_by_name(one: Heard) -> bool:
+    return _BY_NAME.search(one.words[0]) is not None
+
+
+def test_all_keys_lie_in_one_slot(own_server: RedisServer) -> None:
+    storage = Redis.from_url(f"{own_server.url}?prefix=stable")
+
+    take_tour(storage)
+
+    stored = own_server.command("KEYS", "*")
+    assert len(stored) > 50
+    assert {key.partition(b"}")[0] for key in stored} == {b"{stable"}
+
+
+def test_asking_for_a_whole_crew_is_one_call(own_server: RedisServer) -> None:
+    storage = Redis.from_url(own_server.url)
+    owners = [f"worker {number}" for number in range(100)]
+    storage.beat({})
+    storage.stops(owners)
+
+    with listening(own_server) as heard:
+        storage.beat({})
+        storage.stops(owners)
+
+    assert [one.name for one in heard if one.name in ("EVALSHA", "SCRIPT")] == ["EVALSHA"] * 2
+    storage.close()
+
+
+@pytest.mark.parametrize("with_flags", [False, True])
+def test_no_script_reads_what_it_was_not_given(with_flags: bool) -> None:
+    """The clock comes from `TIME` or the test, the names of keys from the prefix, and nothing is left to chance."""
+    for script in load_scripts(with_flags=with_flags).values():
+        text = re.sub(rb"--.*", b"", script.text)
+        assert not re.search(rb"os\.|math\.random|cjson|KEYS\[[^1]|SRANDMEMBER|RANDOMKEY", text), script.name
+        assert text.count(b"'TIME'") == 1
+
+
+def test_every_script_is_used() -> None:
+    package = resources.files("packhorse.storage.redis")
+    python = "".join(one.read_text("utf-8") for one in package.iterdir() if one.name.endswith(".py"))
+
+    unused = [name for name in load_scripts(with_flags=True) if f'"{name}"' not in python]
+
+    assert not unused

@@ -1,0 +1,198 @@
+"""Transactions: when something that was read has changed meanwhile, nothing is written, and the call begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from packhorse import changes
+from packhorse.errors import StorageUnavailable
+from packhorse.event import Kind, Subject
+from packhorse.job import QUEUED, SCHEDULED
+from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
+from packhorse.storage.redis import Redis
+from packhorse.storage.redis.keeper import Keeper
+from packhorse.storage.redis.rows import entries_of
+from packhorse.storage.redis.scripts import load_scripts
+from packhorse.storage.redis.transaction import Transaction
+from tests.storage.builders import add, at_once, history, kinds, recount, stored, unique
+
+Meddling = Callable[[Redis], object]
+
+MEDDLING: dict[str, tuple[Callable[[Transaction, Redis], object], Meddling]] = {
+    "a job": (lambda tx, storage: tx.jobs(["a"]), lambda storage: storage.set_priority(["a"], 9)),
+    "a job that was not there": (lambda tx, storage: tx.jobs(["new"]), lambda storage: add(storage, "new")),
+    "a field": (
+        lambda tx, storage: tx.field(storage._keys.clients, "web"),
+        lambda storage: storage.join_client(ClientInfo("web")),
+    ),
+    "a score": (
+        lambda tx, storage: tx.score(storage._keys.beats, "ann"),
+        lambda storage: storage.leave("ann"),
+    ),
+    "a set": (
+        lambda tx, storage: tx.members(storage._keys.sub("a")),
+        lambda storage: (storage.join_client(ClientInfo("web")), storage.subscribe("web", ["a"])),
+    ),
+    "a text": (
+        lambda tx, storage: tx.text(storage._keys.counter("event")),
+        lambda storage: add(storage, "new"),
+    ),
+    "how much a worker holds": (
+        lambda tx, storage: tx.must_hold("ann", 0),
+        lambda storage: storage.reserve("ann", {"mail": 1}, 1),
+    ),
+    "a unique key": (
+        lambda tx, storage: tx.holder("k"),
+        lambda storage: add(storage, "new", unique=unique("k")),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def furnished(storage: Redis) -> None:
+    storage.join(WorkerInfo("ann"))
+    add(storage, "a")
+    add(storage, "b")
+
+
+@pytest.mark.parametrize("what", MEDDLING)
+def test_nothing_is_written_when_something_read_has_changed(storage: Redis, what: str) -> None:
+    read, meddle = MEDDLING[what]
+    before = storage.get("b")
+
+    def work(tx: Transaction) -> None:
+        read(tx, storage)
+        job = tx.jobs(["b"])["b"]
+        meddle(storage)
+        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+
+    is_written, _ = storage._attempt("test", work)
+
+    assert not is_written
+    assert storage.get("b") == before
+    assert Kind.ABORTED not in kinds(storage, "b")
+    assert storage.tallies() == recount(storage)
+
+
+def test_who_was_overtaken_decides_anew(storage: Redis) -> None:
+    states = []
+
+    def work(tx: Transaction) -> None:
+        job = tx.jobs(["a"])["a"]
+        if not states:
+            storage.set_priority(["a"], 9)
+        states.append(job.priority)
+        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+
+    storage._change("test", work)
+
+    assert states == [1, 9]
+    assert kinds(storage, "a") == [Kind.ADDED, Kind.PRIORITY_CHANGED, Kind.ABORTED]
+
+
+def test_who_is_always_overtaken_gives_up_with_an_error_that_names_the_call(
+    storage: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage._server, "pause", lambda attempt: None)
+
+    def work(tx: Transaction) -> None:
+        job = tx.jobs(["a"])["a"]
+        storage.set_priority(["a"], 9 if job.priority == 1 else 1)
+        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+
+    with pytest.raises(StorageUnavailable, match=r"abort was overtaken \d+ times"):
+        storage._change("abort", work)
+    assert stored(storage, "a").state is QUEUED
+
+
+def test_many_who_change_the_same_job_all_get_their_turn(storage: Redis) -> None:
+    priorities = list(range(2, 10))
+
+    steered = at_once([lambda p=p: storage.set_priority(["a"], p) for p in priorities])
+
+    assert all(answer.changed for (answer,) in steered)
+    told = [event.data for event in history(storage, "a") if event.kind is Kind.PRIORITY_CHANGED]
+    assert sorted(facts["to"] for facts in told if facts) == priorities
+    # Each saw what the one before had left.
+    assert [facts["from"] for facts in told if facts][1:] == [facts["to"] for facts in told if facts][:-1]
+
+
+def test_a_transaction_sees_its_own_writes(storage: Redis) -> None:
+    def work(tx: Transaction) -> tuple[int, set[str], bytes | None]:
+        job = tx.jobs(["a"])["a"]
+        tx.keep(job, changes.reprioritised(job, 9, tx.now, None))
+        tx.subscribe("a", "web")
+        tx.put_field(storage._keys.clients, "web", "{}")
+        return tx.jobs(["a"])["a"].priority, tx.subscribers("a"), tx.field(storage._keys.clients, "web")
+
+    assert storage._change("test", work) == (9, {"web"}, b"{}")
+
+
+def test_a_part_that_fails_is_undone_alone(storage: Redis) -> None:
+    def part(tx: Transaction) -> None:
+        job = tx.jobs(["a"])["a"]
+        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+        tx.record_about(Subject.QUEUE, Kind.PAUSED, queue="mail")
+        tx.do("SET", storage._keys.counter("line"), 77)
+        raise ValueError("no")
+
+    def work(tx: Transaction) -> None:
+        job = tx.jobs(["b"])["b"]
+        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+        with pytest.raises(ValueError, match="no"):
+            tx.nested(part)
+
+    storage._change("test", work)
+
+    assert kinds(storage, "a") == [Kind.ADDED]
+    assert kinds(storage, "b") == [Kind.ADDED, Kind.ABORTED]
+    assert storage.events(EventFilter(subject=Subject.QUEUE)) == []
+    assert storage._server.ask("test", ("GET", storage._keys.counter("line"))) == [None]
+
+
+def test_a_transaction_that_only_reads_sends_no_script(storage: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    def must_not_run(*_: object, **__: object) -> None:
+        raise AssertionError("a script was sent")
+
+    monkeypatch.setattr(storage._server, "run", must_not_run)
+
+    assert storage._change("test", lambda tx: len(tx.jobs(["a", "b", "c"]))) == 2
+
+
+def test_a_transaction_that_was_written_is_not_written_again_when_it_is_sent_again(storage: Redis) -> None:
+    tx = Keeper._transaction(storage, "test")
+    job = tx.jobs(["a"])["a"]
+    tx.keep(job, changes.reprioritised(job, 9, tx.now, None))
+    words = tx.words()
+
+    assert storage._server.run("apply", *words) == 1
+    assert storage._server.run("apply", *words) == 0  # somebody else, with the same idea
+    (reply,) = storage._server.ask(
+        "test", ("EVAL", load_scripts(with_flags=False)["apply"].text, 1, storage._server.prefix, "", "1", *words)
+    )  # fmt: skip
+
+    assert reply == 1  # the same, whose answer was lost
+    assert kinds(storage, "a") == [Kind.ADDED, Kind.PRIORITY_CHANGED]
+
+
+def test_a_long_life_is_told_whole_although_the_head_names_only_its_latest_events(storage: Redis) -> None:
+    for number in range(120):
+        storage.set_priority(["a"], 1 + number % 10)
+
+    told = history(storage, "a")
+    (head,) = storage._server.ask("test", ("GET", storage._keys.head("a")))
+    assert len(told) == 121
+    assert [event.id for event in told] == sorted(event.id for event in told)
+    assert len(entries_of(head)) <= 33
+    storage.delete(["a"])
+    assert len(history(storage, "a")) == 122
+
+
+def test_an_id_that_is_used_again_shows_both_lives(storage: Redis) -> None:
+    storage.delete(["a"])
+    add(storage, "a", delay=60_000_000)
+
+    assert kinds(storage, "a") == [Kind.ADDED, Kind.DELETED, Kind.ADDED]
+    assert stored(storage, "a").state is SCHEDULED

@@ -1,0 +1,105 @@
+"""Real foremen and workers on a real Redis: workers, foremen and the server itself are killed in the middle of work.
+Nothing is lost, nothing has ended twice, and nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse.job import COMPLETED
+from packhorse.storage.records import Filter
+from tests.redis_server import RedisServer, redis_server
+from tests.storage.conftest import chosen_storages
+from tests.system.conftest import Tell
+from tests.system.sites import LEASE, Site, kill, until
+from tests.system.soundness import assert_sound
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc"),
+    pytest.mark.skipif("redis" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES leaves Redis out"),
+]
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that keeps every write, also when it is killed the next moment."""
+    with redis_server(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+@pytest.fixture
+def site(tmp_path: Path, own_server: RedisServer) -> Iterator[Site]:
+    site = Site(tmp_path, f"{own_server.url}?patience=20s")
+    yield site
+    site.close()
+    if site.log.exists():
+        print(site.log.read_text())
+
+
+def test_the_jobs_of_a_killed_worker_run_again_within_a_second(site: Site, tell: Tell) -> None:
+    crew = site.start(workers=2, slots=4)
+    jobs = site.add("nap", {"seconds": 30}, number=4)
+    site.until_begun(*jobs)
+    victim = next(worker for worker in crew.workers() if worker.id == site.job(jobs[0]).owner)
+    hit = [job for job in jobs if site.job(job).owner == victim.id]
+
+    died_at = kill(victim.pid)
+    took = [site.until_begun(job, runs=2)[0].at / 1e6 - died_at for job in hit]
+    for job in set(jobs) - set(hit):
+        site.storage.abort([job])
+    site.until_final()
+
+    tell(f"run again {max(took) * 1000:.0f} ms after the death of the worker")
+    assert max(took) < 1.0
+    assert_sound(site)
+
+
+def test_when_foreman_and_workers_are_killed_another_crew_takes_their_jobs_up_within_the_lease(
+    site: Site, tell: Tell
+) -> None:
+    crew = site.start(workers=2)
+    jobs = site.add("nap", {"seconds": 30}, number=2) + site.add("inap", {"seconds": 30}, number=2)
+    site.until_begun(*jobs)
+    other = site.start(slots=4)
+    until(other.is_steady, "the other foreman is steady")
+
+    died_at = crew.kill()
+    took = [line.at / 1e6 - died_at for line in site.until_begun(*jobs, runs=2)]
+    site.until_final()
+
+    tell(f"run again {max(took):.1f} s after the death of the foreman")
+    assert max(took) < 2 * LEASE + 1
+    assert_sound(site)
+
+
+def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(
+    site: Site, own_server: RedisServer, tell: Tell
+) -> None:
+    site.start(workers=2, slots=4)
+    over = threading.Event()
+    enqueueing = threading.Thread(target=_enqueue_until, args=(site, over))
+    enqueueing.start()
+
+    for _ in range(2):
+        goal = len(site.acknowledged) + 100
+        until(lambda goal=goal: len(site.acknowledged) >= goal, "jobs come in")
+        own_server.kill()
+        own_server.start()
+    goal = len(site.acknowledged) + 100
+    until(lambda: len(site.acknowledged) >= goal, "jobs come in")
+    over.set()
+    enqueueing.join()
+    site.until_final()
+
+    tell(f"{len(site.acknowledged)} jobs through two deaths of the server")
+    assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == len(site.acknowledged)
+    assert_sound(site)
+
+
+def _enqueue_until(site: Site, over: threading.Event) -> None:
+    while not over.wait(0.005):
+        site.add("nap", number=2)

@@ -1,0 +1,105 @@
+"""docs/events.md lists every kind of event, what it is about, and what its data carries: no less and no more than a
+storage writes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from packhorse.clock import HOUR, TurnedClock
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED
+from packhorse.outcome import Failed, Released, Snoozed
+from packhorse.storage.memory import Memory
+from packhorse.storage.records import ClientInfo, EventFilter, Retention, ScheduleInfo, Tick, WorkerInfo
+from tests.children import ROOT
+from tests.storage.builders import FAILURE, LEASE, add, finish, in_state, new_job, run, unique
+
+PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
+FIGURES = "its figures"
+
+
+def rows() -> dict[str, tuple[set[str], set[str]]]:
+    """Of each kind: what it is about, and what its data carries."""
+    table = PAGE.partition("## Every kind")[2]
+    found = re.findall(r"^\| (\w+) \| ([\w, ]+) \| [^|]+ \| ([\w, –]+) \|$", table, re.MULTILINE)
+    return {kind: (words(of), words(data)) for kind, of, data in found if kind != "kind"}
+
+
+def words(text: str) -> set[str]:
+    return set() if text == "–" else set(text.split(", "))
+
+
+def all_that_can_happen() -> list[Event]:
+    """A storage to which everything happens that is told of."""
+    clock = TurnedClock()
+    storage = Memory(clock)
+    jobs(storage, clock)
+    operators(storage)
+    others(storage, clock)
+    return storage.events(EventFilter(), limit=10_000)
+
+
+def jobs(storage: Memory, clock: TurnedClock) -> None:
+    for state in (COMPLETED, DEAD, RETRYING, SCHEDULED, QUEUED):
+        in_state(storage, state, begun=True)
+    add(storage, delay=HOUR, copied_from="another")
+    finish(storage, Failed(run(storage, add(storage, queue="again")).token, FAILURE, retry_in=0))
+    finish(storage, Snoozed(run(storage, add(storage, queue="later")).token, delay=HOUR))
+    clock.turn("1h")
+    storage.promote()
+    doomed = in_state(storage, RUNNING, owner="bob", max_halts=2)
+    storage.rescue_owner("bob", why="it was killed")
+    run(storage, doomed, "eve")
+    storage.rescue_owner("eve", why="it was killed")
+    storage.enqueue([new_job(unique=unique("k")), new_job(unique=unique("k", on_conflict="replace"))])
+    late = run(storage, add(storage, queue="handed back"))
+    storage.finish([Released(late.token, "its task cannot run here", delay=HOUR)])
+
+
+def operators(storage: Memory) -> None:
+    waiting, held, dead = in_state(storage, QUEUED), in_state(storage, RESERVED), in_state(storage, DEAD)
+    storage.force_start([waiting.id], by="ann")
+    storage.set_priority([waiting.id], 5, by="ann")
+    storage.abort([waiting.id, held.id], by="ann")
+    storage.retry([dead.id], by="ann")
+    storage.delete([waiting.id], by="ann")
+    storage.pause("mail", by="ann", why="maintenance")
+    storage.resume("mail", by="ann")
+
+
+def others(storage: Memory, clock: TurnedClock) -> None:
+    plan = ScheduleInfo("daily", "send", "0 7 * * *", next_at=clock())
+    storage.put_schedules([plan])
+    storage.tick("daily", plan.next_at, clock() + HOUR, [], [Tick("daily", plan.next_at, "missed", 0, None)])
+    for paused in (True, False):
+        storage.pause_schedule("daily", paused, by="ann")
+    storage.remove_schedule("daily", by="ann")
+    done = in_state(storage, COMPLETED)
+    for client in ("shop", "post"):
+        storage.join_client(ClientInfo(client, name="The Shop"))
+    storage.subscribe("shop", [done.id])
+    storage.acknowledge("shop", [done.id])
+    storage.leave_client("shop")
+    for subject in (Subject.WORKER, Subject.FOREMAN):
+        for name in ("stays", "goes"):
+            storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7))
+        storage.leave(f"{subject}-goes", why="stopped")
+    storage.record_stat("worker-stays", {"done": 7})
+    clock.turn("1h")
+    storage.rescue(lease=LEASE, why="it was silent")
+    storage.prune(Retention())
+
+
+def test_the_page_lists_every_kind_in_the_order_of_the_code() -> None:
+    assert list(rows()) == list(Kind)
+
+
+def test_the_page_says_what_is_written() -> None:
+    subjects: dict[str, set[str]] = defaultdict(set)
+    facts: dict[str, set[str]] = defaultdict(set)
+    for event in all_that_can_happen():
+        subjects[event.kind].add(event.subject)
+        facts[event.kind] |= {FIGURES} if event.kind is Kind.STAT else set(event.data or {})
+
+    assert {kind: (subjects[kind], facts[kind]) for kind in Kind} == rows()
