@@ -5,8 +5,10 @@
 # it. PACKHORSE_TEST_STORAGES=memory,sqlite narrows the tests, and then nothing is needed.
 set -eu
 
-storages=${PACKHORSE_TEST_STORAGES:-redis}
+storages=${PACKHORSE_TEST_STORAGES:-redis,postgres}
 missing=
+# Debian keeps PostgreSQL's programs off PATH, by version.
+hidden=$(printf '%s:' /usr/lib/postgresql/*/bin)
 
 # need <storage> <package of Debian> <program>…: one of the programs must be there.
 need() {
@@ -14,12 +16,13 @@ need() {
     package=$2
     shift 2
     for program; do
-        command -v "$program" >/dev/null 2>&1 && return 0
+        PATH=$PATH:$hidden command -v "$program" >/dev/null 2>&1 && return 0
     done
     missing="$missing $package"
 }
 
 need redis redis-server redis-server valkey-server
+need postgres postgresql initdb
 [ -n "$missing" ] || exit 0
 
 as_root=
@@ -32,6 +35,6 @@ if command -v apt-get >/dev/null 2>&1 && $as_root true 2>/dev/null; then
         apt-get -qq install --no-install-recommends $missing) >/dev/null && exit 0
 fi
 printf '%s\n' "" "The tests need servers that are not installed:$missing" \
-    "Install them:  Debian, Ubuntu: apt-get install$missing   Fedora: dnf install valkey   macOS: brew install redis" \
+    "Install them:  Debian, Ubuntu: apt-get install$missing   Fedora: dnf install valkey postgresql-server   macOS: brew install redis postgresql" \
     "Or leave them out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
 exit 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from packhorse.event import Event
 from packhorse.job import Job
@@ -33,11 +33,13 @@ class Transaction(transaction.Transaction):
 
     __slots__ = ("_connection", "events", "execute", "executemany")
 
+    executemany: Callable[[str, Any], sqlite3.Cursor]
+
     def __init__(
         self, connection: sqlite3.Connection | sqlite3.Cursor, now: int, within: Transaction | None = None
     ) -> None:
         super().__init__(now)
-        self.events = Recorder(connection, within.events if within is not None else None)
+        self.events: Recorder = Recorder(connection, within.events if within is not None else None)
         self._connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
