@@ -15,7 +15,7 @@ import pytest
 from packhorse.clock import TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from tests.postgres_server import new_schema_url, postgres_program
+from tests.postgres_server import give_back, new_schema_url, postgres_program
 from tests.redis_server import fresh_url, server_program
 
 
@@ -63,8 +63,11 @@ def clock() -> TurnedClock:
 
 
 @pytest.fixture(params=chosen_storages())
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return ADDRESSES[request.param](tmp_path)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    url = ADDRESSES[request.param](tmp_path)
+    yield url
+    if request.param == "postgres":
+        give_back(url)
 
 
 @pytest.fixture
