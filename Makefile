@@ -3,7 +3,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check chaos bench bench-quick clean venv servers
+.PHONY: help demo test check chaos bench bench-quick screenshot clean venv servers
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ bench: venv ## race Packhorse and its peers for two hours; writes docs/benchmark
 
 bench-quick: venv ## the same in less than five minutes, on SQLite and Redis; only prints
 	$(BIN)/python -m bench --quick $(ARGS)
+
+screenshot: venv ## make docs/overview.png anew; needs a Chromium
+	@PYTHON=$(BIN)/python docs/screenshot.sh
 
 clean: ## remove .venv, .bench, caches and builds
 	rm -rf .venv .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -53,47 +53,44 @@ class Changed(NamedTuple):
 
 def added(new: NewJob, seq: int, now: int) -> Changed:
     """A client asked for it: in line at once, or scheduled when its time is still to come."""
+    job = added_job(new, seq, now)
+    return Changed(job, [_event(job, Kind.ADDED, now, **(added_facts(new, job) or {}))])
+
+
+def added_job(new: NewJob, seq: int, now: int) -> Job:
+    """The new job alone, for storages that take in thousands at once. Its fields are given in their order, which takes
+    a third of the time of naming them."""
     due_at = new.due_at if new.due_at is not None else now + new.delay
     waits = due_at > now
+    queued_at = None if waits else now
     job = Job(
-        id=new.id,
-        seq=seq,
-        task=new.task,
-        queue=new.queue,
-        args=new.args,
-        state=SCHEDULED if waits else QUEUED,
-        priority=new.priority,
-        rank=rank_of(new.priority),
-        created_at=now,
-        updated_at=now,
-        due_at=due_at if waits else None,
-        queued_at=None if waits else now,
-        first_queued_at=None if waits else now,
-        max_attempts=new.max_attempts,
-        max_halts=new.max_halts,
-        timeout=new.timeout,
-        idle_timeout=new.idle_timeout,
-        expires=new.expires,
-        total_timeout=new.total_timeout,
-        unique_key=new.unique.key if new.unique else None,
-        persistent=new.persistent,
-        created_by=new.created_by,
-        schedule=new.schedule,
-        backoff=new.backoff,
-        meta=new.meta,
-    )
+        new.id, seq, new.task, new.queue, new.args, SCHEDULED if waits else QUEUED, new.priority,
+        rank_of(new.priority), now, now, due_at if waits else None, queued_at, queued_at,
+        None, None, None, None,  # started_at, finished_at, owner, last_owner
+        0, 0, 0, 0, 0, 0,  # fence, attempts, failures, halts, losses, snoozes
+        new.max_attempts, new.max_halts, new.timeout, new.idle_timeout, new.expires, new.total_timeout,
+        unique_key=new.unique.key if new.unique else None, persistent=new.persistent, created_by=new.created_by,
+        schedule=new.schedule, backoff=new.backoff, meta=new.meta,
+    )  # fmt: skip
     if job.expires is not None or job.total_timeout is not None:
         job = _with_expiry(job)
-    facts: dict[str, Any] = {"due_at": due_at} if waits else {}
+    return job
+
+
+def added_facts(new: NewJob, job: Job) -> dict[str, Any] | None:
+    """What the event of a new job tells besides."""
+    if job.due_at is None and new.copied_from is None:
+        return None
+    facts: dict[str, Any] = {} if job.due_at is None else {"due_at": job.due_at}
     if new.copied_from:
         facts["copied_from"] = new.copied_from
-    return Changed(job, [_event(job, Kind.ADDED, now, **facts)])
+    return facts or None
 
 
 def replaced(job: Job, new: NewJob, now: int) -> Changed:
     """A unique twin brought new arguments: the waiting job takes them. What was counted of it stays counted, so that a
     job which kills its workers cannot hide behind new arguments."""
-    twin = added(new, job.seq, now).job
+    twin = added_job(new, job.seq, now)
     told = {"args": job.args[:500], "twin": new.id}
     kept = {name: getattr(job, name) for name in _KEPT_WHEN_REPLACED}
     rank = job.rank if job.rank <= RANK_HALTED else twin.rank

@@ -27,6 +27,12 @@
       WorkerNotFound           a worker that has not joined, or was struck off, asks for jobs
       ClientNotFound           a client that is unknown, or timed out, subscribes
       ScheduleNotFound         no schedule has this name
+      QueueNotFound            no queue has this name
+      AccessError              somebody may not do this over HTTP
+        NotSignedIn            neither a token nor a session came with the request
+        NotAllowed             the role or the queues of the token do not reach so far
+        UnsafeAddress          an address that others can reach, and nothing that keeps them out
+      TooBusy                  too many at once, or too slow; try again a little later
       BadValue                 an option is out of its range: priority, name, duration, cron text …
         BadCron
 
@@ -212,6 +218,34 @@ class ScheduleNotFound(PackhorseError):
     def __init__(self, name: str, *, hint: str | None = None) -> None:
         super().__init__(f"there is no schedule {name!r}", hint=hint or "a worker writes them down when it starts")
         self.name = name
+
+
+class QueueNotFound(PackhorseError):
+    """No job was ever enqueued to this queue, and no worker announced it."""
+
+    def __init__(self, name: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no queue {name!r}", hint=hint)
+        self.name = name
+
+
+class AccessError(PackhorseError):
+    """Somebody may not do this over HTTP."""
+
+
+class NotSignedIn(AccessError):
+    """Neither a token nor a session came with the request, or it is over."""
+
+
+class NotAllowed(AccessError):
+    """It is known who asks, but not so much is allowed; or the request comes from where none may come."""
+
+
+class UnsafeAddress(AccessError):
+    """The web would listen where others can reach it, and nothing keeps them out."""
+
+
+class TooBusy(PackhorseError):
+    """Too many requests at once, or one that took too long; nothing is wrong that waiting does not mend."""
 
 
 class BadValue(PackhorseError, ValueError):

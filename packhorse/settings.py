@@ -50,6 +50,18 @@ class Text(msgspec.Struct, frozen=True):
         return mask_url(value)
 
 
+class Secret(Text, frozen=True):
+    """Text that is never shown."""
+
+    def read(self, name: str, value: object) -> object:
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        raise BadValue(f"{name} must be text")
+
+    def show(self, value: Any) -> str:
+        return "***"
+
+
 class Whole(msgspec.Struct, frozen=True):
     """A whole number between two bounds."""
 
@@ -142,6 +154,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     web_host: Annotated[str, Text("127.0.0.1")] = "127.0.0.1"
     web_port: Annotated[int, Whole(0, 65_535)] = 5040  # 0: any free port
+    web_token: Annotated[str | None, Secret("")] = None  # of an admin; others are in the file
+    web_token_file: Annotated[str | None, Text("tokens.txt")] = None
 
     sources: dict[str, str] = {}
 

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Sees that the servers are installed which the tests start for themselves, and ends at once when they are.
+# Sees that the servers and the browser are installed which the tests start for themselves, and ends at once when they
+# are.
 #
 # Where apt-get may be used (as root, or by sudo without a password), it installs what is missing; elsewhere it names
-# it. PACKHORSE_TEST_STORAGES=memory,sqlite narrows the tests, and then nothing is needed.
+# it. PACKHORSE_TEST_STORAGES=memory,sqlite narrows the tests, and then no server is needed.
 set -eu
 
 storages=${PACKHORSE_TEST_STORAGES:-redis,postgres}
@@ -10,19 +11,24 @@ missing=
 # Debian keeps PostgreSQL's programs off PATH, by version.
 hidden=$(printf '%s:' /usr/lib/postgresql/*/bin)
 
-# need <storage> <package of Debian> <program>…: one of the programs must be there.
+# need <package of Debian> <program>…: one of the programs must be there.
 need() {
-    case ",$storages," in *",$1,"*) ;; *) return 0 ;; esac
-    package=$2
-    shift 2
+    package=$1
+    shift
     for program; do
         PATH=$PATH:$hidden command -v "$program" >/dev/null 2>&1 && return 0
     done
     missing="$missing $package"
 }
 
-need redis redis-server redis-server valkey-server
-need postgres postgresql initdb
+# has <storage>: do the tests run on it?
+has() {
+    case ",$storages," in *",$1,"*) ;; *) return 1 ;; esac
+}
+
+if has redis; then need redis-server redis-server valkey-server; fi
+if has postgres; then need postgresql initdb; fi
+need chromium chromium chromium-browser google-chrome  # tests/web/test_browser.py
 [ -n "$missing" ] || exit 0
 
 as_root=
@@ -34,7 +40,8 @@ if command -v apt-get >/dev/null 2>&1 && $as_root true 2>/dev/null; then
     ($as_root apt-get -qq update && $as_root env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
         apt-get -qq install --no-install-recommends $missing) >/dev/null && exit 0
 fi
-printf '%s\n' "" "The tests need servers that are not installed:$missing" \
-    "Install them:  Debian, Ubuntu: apt-get install$missing   Fedora: dnf install valkey postgresql-server   macOS: brew install redis postgresql" \
-    "Or leave them out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
+printf '%s\n' "" "The tests need programs that are not installed:$missing" \
+    "Install them:  Debian, Ubuntu: apt-get install$missing   Fedora: dnf install valkey postgresql-server chromium" \
+    "               macOS: brew install redis postgresql, brew install --cask chromium" \
+    "Or leave the servers out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
 exit 1

@@ -15,6 +15,7 @@ import click
 
 from packhorse.cli.output import escape_lines, json_text, paint, say
 from packhorse.errors import (
+    AccessError,
     AppBroken,
     AppNotFound,
     BadValue,
@@ -40,7 +41,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     NOT_FOUND = 3
     STORAGE = 4  # unreachable, or of a version that is not understood
-    REFUSED = 5  # it wants --yes
+    REFUSED = 5  # it wants --yes, or a token
     UNHEALTHY = 6
     TIMED_OUT = 7
     INTERRUPTED = 130
@@ -81,6 +82,7 @@ _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (AppBroken, ExitCode.USAGE),
     (WorkerNotFound, ExitCode.NOT_FOUND),
     (ClientNotFound, ExitCode.NOT_FOUND),
+    (AccessError, ExitCode.REFUSED),
     (WaitTimeout, ExitCode.TIMED_OUT),
     (JobError, ExitCode.UNSUCCESSFUL),
     (StorageError, ExitCode.STORAGE),

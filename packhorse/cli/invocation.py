@@ -41,7 +41,7 @@ class Invocation:
     @functools.cached_property
     def storage(self) -> Storage:
         """The storage to look into. One that is not there is not made: a CommandError says so."""
-        return self._remembered(open_existing(self.settings))
+        return self.remembered(open_existing(self.settings))
 
     @functools.cached_property
     def client(self) -> Packhorse:
@@ -60,9 +60,10 @@ class Invocation:
 
     def writing_client(self) -> Packhorse:
         """Like `client`, but a storage that is not there is made."""
-        return Packhorse(storage=self._remembered(open_for_writing(self.settings)))
+        return Packhorse(storage=self.remembered(open_for_writing(self.settings)))
 
-    def _remembered(self, storage: Storage) -> Storage:
+    def remembered(self, storage: Storage) -> Storage:
+        """The storage, which is closed at the end of the call."""
         self._opened.append(storage)
         return storage
 

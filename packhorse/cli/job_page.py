@@ -9,14 +9,12 @@ from typing import Any
 import click
 
 from packhorse.cli.failing import ExitCode
-from packhorse.cli.fields import event_fields, job_fields, log_fields, stored_json
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.job_text import call_text, place_text, state_text
+from packhorse.cli.job_text import place_text
 from packhorse.cli.looking import event_data
 from packhorse.cli.options import command
 from packhorse.cli.output import (
     Shown,
-    cut,
     escape,
     escape_lines,
     fit_line,
@@ -31,8 +29,10 @@ from packhorse.cli.watching import Watcher
 from packhorse.cli.where import find_job
 from packhorse.event import Event
 from packhorse.failure import Failure
+from packhorse.fields import event_fields, log_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, FINAL, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
+from packhorse.job_text import call_text, cut, state_text
 from packhorse.storage.records import LogKind, LogLine
 from packhorse.why import span_text
 
@@ -87,7 +87,7 @@ def _follow(invocation: Invocation, handle: JobHandle[Any]) -> int:
 
 
 def _fields(handle: JobHandle[Any], chosen: list[str]) -> dict[str, Any]:
-    fields = {**job_fields(handle.record), "why": handle.why()}
+    fields = {**plain_fields(handle.record), "why": handle.why()}
     if "log" in chosen:
         fields["log"] = [log_fields(line) for line in handle.logs()]
     if "events" in chosen:

@@ -1,80 +1,13 @@
-"""A job in a few words: its call, the moment that matters, and what there is to say about it.
-
-Lists, pages, questions and notices use it.
-"""
+"""A job on a terminal's line, for questions and notices; the words themselves come from `packhorse/job_text.py`."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import msgspec
-
-from packhorse.cli.output import cut, escape
-from packhorse.failure import Failure
-from packhorse.job import FINAL, HELD, Job, State
-from packhorse.why import why_aborted
-
-_LONG_ARGS = 4_000
-_LONG_VALUE = 60
-
-
-def call_text(job: Job, *, whole: bool = False) -> str:
-    """The job as a call, on one line: "resize(image_id=7, width=800)". Long values are cut unless it shall be whole."""
-    return f"{job.task}({_arguments(job.args, whole)})"
-
-
-def _arguments(text: str, whole: bool) -> str:
-    if len(text) > _LONG_ARGS and not whole:
-        return cut(text.strip("{}"), _LONG_VALUE)
-    most = len(text) if whole else _LONG_VALUE
-    args = msgspec.json.decode(text).items()
-    return ", ".join(f"{name}={cut(msgspec.json.encode(value).decode(), most)}" for name, value in args)
-
-
-def try_text(job: Job) -> str:
-    """Which try it is, will be or was, of how many."""
-    number = max(job.failures, 1) if job.state is State.DEAD else min(job.attempt, job.max_attempts)
-    return f"{number}/{job.max_attempts}"
-
-
-def state_text(job: Job) -> str:
-    """The state, and what else one wants to know of it at a glance."""
-    if job.is_halted:
-        return f"{job.state} (halted)"
-    if job.is_forced:
-        return f"{job.state} (forced)"
-    if job.state in HELD and job.abort_at is not None:
-        return f"{job.state} (stopping)"
-    return job.state
-
-
-def moment(job: Job) -> int | None:
-    """The time that matters: when it is due, since when it waits or runs, when it ended."""
-    if job.state in (State.SCHEDULED, State.RETRYING):
-        return job.due_at
-    if job.state in FINAL:
-        return job.finished_at
-    return job.queued_at if job.state is State.QUEUED else job.started_at or job.updated_at
-
-
-def remark(job: Job) -> str:
-    """What a running job says, or why a failed one failed."""
-    if job.state is State.RUNNING:
-        percent = "" if job.progress is None else f"{job.progress} %"
-        return " ".join(filter(None, [percent, job.progress_text or job.checkin]))
-    if job.state is State.COMPLETED:
-        return ""
-    return error_line(job)
-
-
-def error_line(job: Job) -> str:
-    """The last failure on one line; of an aborted job, why it was."""
-    if job.state is State.ABORTED:
-        return why_aborted(job).partition("\n")[0]
-    if job.error is None:
-        return ""
-    return Failure.from_json(job.error).summary().partition("\n")[0]
+from packhorse.cli.output import escape
+from packhorse.job import Job
+from packhorse.job_text import call_text, cut, state_text
 
 
 def place_text(place: str | None) -> str:

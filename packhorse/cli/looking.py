@@ -14,18 +14,14 @@ import click
 from msgspec.structs import replace
 
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.cli.fields import event_fields, job_fields, queue_fields, worker_fields
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.job_text import call_text, moment, remark, state_text, try_text
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import (
     STATE_STYLES,
     Column,
     Shown,
-    cut,
     escape,
     fit_line,
-    iso,
     json_text,
     paint,
     print_table,
@@ -35,11 +31,14 @@ from packhorse.cli.output import (
     short_owner,
     state_style,
 )
-from packhorse.cli.where import find_all, find_job, parse_words
+from packhorse.cli.where import find_job
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
+from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
+from packhorse.filter_words import find_all, parse_words
 from packhorse.job import HELD, WAITING, Job, State
+from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import EventFilter, Filter, QueueInfo, WorkerInfo
 from packhorse.why import span_text

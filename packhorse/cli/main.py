@@ -32,6 +32,8 @@ COMMANDS: dict[str, Entry] = {
     "demo": Entry("Start", "demo:demo", "see it work: sample jobs of every kind on a temporary file"),
     "dev": Entry("Start", "working:dev", "run jobs while you write them; workers are replaced on save"),
     "work": Entry("Start", "working:work", "run jobs: a foreman and its workers"),
+    "web": Entry("Start", "serving:web", "serve the web pages and the JSON API, on port 5040"),
+    "up": Entry("Start", "serving:up", "run jobs and serve the web pages, both in one"),
     "enqueue": Entry("Send", "sending:enqueue", "put a job in"),
     "run": Entry("Send", "sending:run", "put a job in, wait for it, show its log and its result"),
     "wait": Entry("Send", "sending:wait", "wait until jobs have ended"),
@@ -47,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "delete": Entry("Steer", "steering:delete", "remove jobs with their log lines"),
     "pause": Entry("Steer", "steering:pause", "let no job of a queue begin"),
     "resume": Entry("Steer", "steering:resume", "undo a pause"),
+    "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
     "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
     "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
 }
@@ -62,6 +65,7 @@ _OTHER_WORDS = {
     **dict.fromkeys(("worker", "consume", "consumer"), "work"),
     **dict.fromkeys(("health", "ping", "healthcheck"), "check"),
     **dict.fromkeys(("force-start", "force", "now", "promote"), "start"),
+    **dict.fromkeys(("serve", "server", "ui", "dashboard", "manager"), "web"),
     **dict.fromkeys(("log", "logs", "history"), "events"),
 }
 

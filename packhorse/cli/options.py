@@ -13,8 +13,9 @@ from typing import Any
 import click
 
 from packhorse.cli.invocation import Invocation
-from packhorse.clock import from_datetime, microseconds
+from packhorse.clock import microseconds
 from packhorse.errors import BadValue
+from packhorse.filter_words import parse_moment
 
 Function = Callable[..., Any]
 
@@ -155,21 +156,3 @@ def moment_option(*names: str, **rest: Any) -> Callable[[Function], Function]:
         return None if value is None else parse_moment(value)
 
     return click.option(*names, metavar="TIME", callback=callback, **rest)
-
-
-def parse_moment(text: str) -> datetime:
-    """The moment that a user wrote; BadValue if it is none."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        hint = "write ISO 8601, e.g. 2030-01-31T07:00 or 2030-01-31T07:00Z"
-        raise BadValue(f"{text!r} is not a time", hint=hint) from None
-    return moment if moment.tzinfo else moment.astimezone()
-
-
-def past_moment(text: str, now: int) -> int:
-    """A moment in the past: a time, or a duration before now."""
-    try:
-        return now - microseconds(text, "time")
-    except BadValue:
-        return from_datetime(parse_moment(text))

@@ -18,6 +18,8 @@ import click
 import msgspec
 
 from packhorse.clock import to_datetime
+from packhorse.fields import iso
+from packhorse.job_text import cut
 from packhorse.why import span_text
 
 # Control characters, and those that turn the direction of writing around: a terminal would obey them.
@@ -121,11 +123,6 @@ def say(text: str, *, err: bool = False, end: str = "\n") -> None:
 
 
 # --- times and numbers ------------------------------------------------------------------------------------------------
-
-
-def iso(at: int | None) -> str | None:
-    """A stored time in UTC, to the microsecond."""
-    return None if at is None else to_datetime(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def relative(at: int, now: int) -> str:
@@ -245,11 +242,6 @@ def print_pairs(pairs: Iterable[tuple[str, str]], width: int = 10) -> None:
     for name, value in pairs:
         text = escape_lines(value).replace("\n", "\n" + " " * (width + 1))
         say(f"{paint(f'{name:<{width}}', 'dim')} {text}")
-
-
-def cut(text: str, most: int) -> str:
-    """The beginning of a text that may be long."""
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def fit_line(before: str, text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 
-from packhorse.cli.output import cut, escape, paint, say
+from packhorse.cli.output import escape, paint, say
+from packhorse.job_text import cut
 
 _WIDTH = 24
 

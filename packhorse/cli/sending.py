@@ -12,11 +12,10 @@ import click
 from packhorse.app import Packhorse
 from packhorse.cli.arguments import fitted, named_only, read_given
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.cli.fields import job_fields, stored_json
 from packhorse.cli.invocation import Invocation, operator
-from packhorse.cli.job_text import call_text, error_line, place_text, state_text
+from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Command, app_option, command, moment_option, span_option
-from packhorse.cli.output import cut, escape, json_text, paint, say, short_id, state_style
+from packhorse.cli.output import escape, json_text, paint, say, short_id, state_style
 from packhorse.cli.target import missing_file
 from packhorse.cli.watching import Watcher, looks
 from packhorse.cli.where import find_job, ids_from
@@ -25,8 +24,10 @@ from packhorse.codec import Signature, nearest
 from packhorse.errors import BadURL, JobFailed, TaskNotFound
 from packhorse.event import Kind
 from packhorse.failure import Failure
+from packhorse.fields import job_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
 from packhorse.job_handle import JobHandle, job_failed
+from packhorse.job_text import call_text, cut, error_line, state_text
 from packhorse.storage import BATCH
 from packhorse.storage.records import EventFilter
 from packhorse.why import span_text
@@ -121,7 +122,7 @@ def enqueue(invocation: Invocation, name: str, asked: Asked) -> None:
     """
     _, handle = _send(invocation, name, asked)
     if invocation.as_json:
-        invocation.print_json({**job_fields(handle.record), "is_new": handle.is_new})
+        invocation.print_json({**plain_fields(handle.record), "is_new": handle.is_new})
         return
     if handle.state in WAITING:
         invocation.note(paint(escape(handle.why()), "dim", err=True))

@@ -18,19 +18,21 @@ import click
 from msgspec.structs import replace
 
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.cli.fields import steered_fields
 from packhorse.cli.invocation import Invocation, operator
-from packhorse.cli.job_text import call_text, one_line
+from packhorse.cli.job_text import one_line
 from packhorse.cli.options import command, span_option
-from packhorse.cli.output import cut, escape, paint, say, short_ids
+from packhorse.cli.output import escape, paint, say, short_ids
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.watching import looks
-from packhorse.cli.where import find_all, find_job, ids_from, parse_words
+from packhorse.cli.where import find_job, ids_from
 from packhorse.clock import SECOND
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
+from packhorse.fields import steered_fields
+from packhorse.filter_words import find_all, parse_words
 from packhorse.job import HELD, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
+from packhorse.job_text import call_text, cut
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, Steered
 from packhorse.task import TaskOptions

@@ -9,15 +9,16 @@ import time
 from collections.abc import Iterator
 
 from packhorse.app import Packhorse
-from packhorse.cli.fields import event_fields, log_fields
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.job_text import error_line, place_text
+from packhorse.cli.job_text import place_text
 from packhorse.cli.output import escape, paint, say, short_id
 from packhorse.cli.progress import ProgressLine
 from packhorse.clock import SECOND
 from packhorse.errors import JobNotFound, WaitTimeout
 from packhorse.failure import Failure
+from packhorse.fields import event_fields, log_fields
 from packhorse.job import FINAL, WAITING, Job, State
+from packhorse.job_text import error_line
 from packhorse.storage.records import EventFilter, LogKind, LogLine
 from packhorse.why import span_text
 

@@ -65,8 +65,8 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
     the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
     target = target or invocation.settings.app or find_target()
-    app, settings = _app_and_settings(invocation, target, options)
-    foreman = _foreman(app, settings, target, options)
+    app, settings = app_and_settings(invocation, target, options)
+    foreman = make_foreman(app, settings, target, options)
     if not invocation.quiet:
         for line in banner(app, settings, target):
             say(line, err=True)
@@ -79,8 +79,8 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
 def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs while you write them: as `work`, with workers that are replaced whenever a Python file here is saved."""
     target = target or invocation.settings.app or find_target()
-    app, settings = _app_and_settings(invocation, target, options)
-    foreman = _foreman(app, settings, target, options, gives_up=True)  # until the next save, which may mend it
+    app, settings = app_and_settings(invocation, target, options)
+    foreman = make_foreman(app, settings, target, options, gives_up=True)  # until the next save, which may mend it
     for line in banner(app, settings, target):
         say(line, err=True)
     say("Workers are replaced when a Python file here is saved.", err=True)
@@ -93,7 +93,8 @@ def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
         over.set()
 
 
-def _app_and_settings(invocation: Invocation, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
+def app_and_settings(invocation: Invocation, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
+    """The user's app, and its settings as the options change them."""
     logging.basicConfig(
         level=_level(options["log_level"]), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
     )
@@ -121,9 +122,10 @@ def _level(word: str) -> int:
     return number
 
 
-def _foreman(
+def make_foreman(
     app: Packhorse, settings: Settings, target: str, options: dict[str, Any], *, gives_up: bool = False
 ) -> Foreman:
+    """A foreman for this app, as the options want it. One that gives up ends when the app cannot be loaded."""
     app.put_schedules()
     if options.get("queues") is not None:
         options = {**options, "queues": ",".join(_queues(app, options["queues"]))}

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.cli.output import cut, escape, escape_lines, iso, json_text, relative, short_ids
+from packhorse.cli.output import escape, escape_lines, json_text, relative, short_ids
 from packhorse.clock import MINUTE, SECOND
+from packhorse.fields import iso
 from packhorse.ids import new_id
+from packhorse.job_text import cut
 
 NOW = 1_800_000_000 * SECOND
 

@@ -220,7 +220,7 @@ def test_url_wins_over_the_apps_own(here: Path, packhorse: Call):
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("redis://ann:hunter2@cache/0", "no driver"),
+        ("redis://ann:hunter2@127.0.0.1:1/0", "cannot be reached"),
         ("mongodb://ann:hunter2@db/0", "no storage for mongodb"),
         ("nonsense//ann:hunter2@db/0", "not a storage address"),
         ("sqlite://ann:hunter2@db", "names no file"),

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.cli.where import find_job, parse_words
+from packhorse.cli.where import find_job
 from packhorse.clock import HOUR, SECOND
 from packhorse.errors import BadValue, JobNotFound
+from packhorse.filter_words import parse_words
 from packhorse.job import NewJob, State
 from packhorse.storage.records import Filter
 from tests.cli.yard import Yard

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from packhorse import changes
-from packhorse.changes import Changed
 from packhorse.clock import SECOND
 from packhorse.event import Kind
 from packhorse.job import Job, NewJob, State
@@ -59,27 +58,27 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
         seq = tx.execute(SQL["last_seq"]).fetchone()[0]
-        added = [changes.added(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
-        stored = [change.job for change in added]
+        stored = [changes.added_job(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
         # One alone is recorded when it is in: its id may turn out to be there already. Several are undone together.
-        packs = self._record_added(tx, added) if len(added) > 1 else {}
+        packs = self._record_added(tx, jobs, stored) if len(stored) > 1 else {}
         rows: dict[str, list[Row]] = {}
         for job in stored:
             statement, row = insert_of(job, packs.get(job.id, ""))
             rows.setdefault(statement, []).append(row)
         for statement, values in rows.items():
             tx.executemany(statement, values)
-        if len(added) == 1:
-            self._record_added(tx, added)
+        if len(stored) == 1:
+            self._record_added(tx, jobs, stored)
         tx.keep_args(stored)
         self._count_added(tx, stored)
         return stored
 
-    def _record_added(self, tx: Transaction, added: Sequence[Changed]) -> dict[str, str]:
+    def _record_added(self, tx: Transaction, new_jobs: Sequence[NewJob], added: Sequence[Job]) -> dict[str, str]:
         """The event of each, and in which pack it is, if it is in one."""
         alike: dict[tuple[str, State], list[Packed]] = {}
-        for job, (event,) in added:
-            packed = (job.id, 0) if event.data is None else (job.id, 0, 0, event.data)
+        for new, job in zip(new_jobs, added, strict=True):
+            facts = changes.added_facts(new, job)
+            packed = (job.id, 0) if facts is None else (job.id, 0, 0, facts)
             alike.setdefault((job.queue, job.state), []).append(packed)
         packs: dict[str, str] = {}
         for (queue, state), jobs in alike.items():

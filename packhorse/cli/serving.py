@@ -1,0 +1,143 @@
+"""Serving the web: `web` alone, `up` beside a foreman with its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from packhorse.app import Packhorse
+from packhorse.cli.failing import ExitCode
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import Function, command
+from packhorse.cli.output import say
+from packhorse.cli.target import open_for_writing
+from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
+from packhorse.loading import find_target
+from packhorse.settings import Settings
+
+_AGAIN_AFTER = 2.0  # seconds before a web server that ended is started again
+
+
+def web_options(function: Function) -> Function:
+    """The options that `web` and `up` share."""
+    options = [
+        click.option("--host", metavar="ADDRESS", help="Where to listen (127.0.0.1). Others need a token."),
+        click.option(
+            "--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port (5040); 0 is a free one."
+        ),
+        click.option("--token-file", metavar="FILE", help="Who may come in: lines of name, role, token [queues]."),
+        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Answer to this host name too."),
+        click.option("--read-only", is_flag=True, help="Nobody may change anything."),
+        click.option("--hide-args", is_flag=True, help="Show no arguments and no results."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command(
+    "web",
+    "packhorse web",
+    "packhorse web --port 8080 --read-only",
+    "packhorse web --host 0.0.0.0 --token-file tokens.txt",
+)
+@web_options
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
+@click.option("--until-eof", is_flag=True, help="End when stdin does, with whoever started it.")
+def web(invocation: Invocation, opens: bool, until_eof: bool, **options: Any) -> None:
+    """Serve the web pages and the JSON API. Only this machine can reach it unless --host says otherwise; then a token
+    is needed: PACKHORSE_WEB_TOKEN is one for an admin, and --token-file names more, each with a role (view, operate,
+    admin) and, if it is not for all, its queues."""
+    from packhorse.web.server import WebServer  # takes a moment, and only this command needs it
+
+    server = _server(invocation, options, WebServer)
+    if not invocation.quiet:
+        say(f"Packhorse is at {server.url}   {invocation.settings.shown('url')}   Ctrl-C stops it", err=True)
+    if until_eof:
+        server.stop_at_end_of()
+    if opens:
+        click.launch(server.url)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+
+
+def _server(invocation: Invocation, options: dict[str, Any], make: Callable[..., Any]) -> Any:
+    from packhorse.web.application import make_application
+    from packhorse.web.security.access import decide_access
+    from packhorse.web.security.redaction import Redaction
+    from packhorse.web.security.tokens import load_tokens
+
+    settings = invocation.settings
+    host = options["host"] if options["host"] is not None else settings.web_host
+    port = options["port"] if options["port"] is not None else settings.web_port
+    tokens = load_tokens(settings.web_token, options["token_file"] or settings.web_token_file)
+    access = decide_access(host, tokens, allowed_hosts=options["hosts"], read_only=options["read_only"])
+    app = Packhorse(storage=invocation.remembered(open_for_writing(settings)))
+    return make(make_application(app, access, redaction=Redaction(hide_args=options["hide_args"])), host, port)
+
+
+@command("up", "packhorse up", "packhorse up shop.jobs:app --min 2 --port 8080")
+@click.argument("target", required=False)
+@crew_options
+@web_options
+def up(invocation: Invocation, target: str | None, **options: Any) -> int:
+    """Run jobs and serve the web pages: `work` and `web` in one. TARGET is `module:app` or `file.py`; without it, the
+    app in app.py, jobs.py or tasks.py here."""
+    target = target or invocation.settings.app or find_target()
+    app, settings = app_and_settings(invocation, target, options)
+    foreman = make_foreman(app, settings, target, options)
+    if not invocation.quiet:
+        for line in banner(app, settings, target):
+            say(line, err=True)
+    with _web_beside(settings, options, quiet=invocation.quiet):
+        return foreman.run()
+
+
+@contextlib.contextmanager
+def _web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> Iterator[None]:
+    """The web in a process of its own, so that no page can slow a heartbeat; started again if it ends."""
+    words, environment = web_command(settings, options, quiet=quiet)
+    over = threading.Event()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def keep() -> None:
+        while not over.is_set():
+            # In a session of its own: Ctrl-C is for the foreman, which ends the web when its jobs have ended.
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=environment)
+            running[:] = [process]
+            code = process.wait()
+            if code in (ExitCode.REFUSED, ExitCode.USAGE):  # trying again would not help
+                return
+            over.wait(_AGAIN_AFTER)
+
+    thread = threading.Thread(target=keep, name="packhorse-web", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for process in running:
+            process.terminate()
+        thread.join(10)
+
+
+def web_command(settings: Settings, options: dict[str, Any], *, quiet: bool) -> tuple[list[str], dict[str, str]]:
+    """The words that start the web beside a foreman, and its environment. The URL is in the latter: it may hold a
+    password, and everybody on the machine can read the words."""
+    words = [sys.executable, "-m", "packhorse", "web", "--until-eof", *_web_words(options)]
+    words += ["--quiet"] if quiet else []
+    return words, {**os.environ, "PACKHORSE_URL": settings.url}
+
+
+def _web_words(options: dict[str, Any]) -> list[str]:
+    given = {"--host": options["host"], "--port": options["port"], "--token-file": options["token_file"]}
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    words += [word for host in options["hosts"] for word in ("--allow-host", host)]
+    return words + [f"--{name.replace('_', '-')}" for name in ("read_only", "hide_args") if options[name]]

@@ -1,0 +1,385 @@
+"""Jobs, events, queues and workers in the form in which programs read them.
+
+The command line prints these with --json and the HTTP API answers with them, so both say the same. Times are ISO 8601
+in UTC, durations are seconds, and JSON that is stored as text comes out exactly as it is, so that also numbers beyond
+2^53 survive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from packhorse.clock import SECOND, to_datetime
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import Job, Reason, State
+from packhorse.storage.records import (
+    ClientInfo,
+    FailureGroup,
+    Health,
+    LogKind,
+    LogLine,
+    OperationTimes,
+    Point,
+    QueueInfo,
+    ScheduleInfo,
+    Steered,
+    TaskInfo,
+    Tick,
+    WorkerInfo,
+)
+
+Moment = str | None
+"""ISO 8601 in UTC, to the microsecond."""
+Seconds = float | None
+
+
+def iso(at: int | None) -> Moment:
+    """A stored time in UTC, to the microsecond."""
+    return None if at is None else to_datetime(at).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def seconds(duration: int | None) -> Seconds:
+    """A stored duration in seconds; whole ones as whole numbers."""
+    if duration is None:
+        return None
+    return duration // SECOND if duration % SECOND == 0 else duration / SECOND
+
+
+def stored_json(text: str | None) -> msgspec.Raw | None:
+    """JSON text that is to be part of other JSON, on one line."""
+    return None if text is None else msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+class JobFields(msgspec.Struct, kw_only=True):
+    """Everything about a job but its place in line."""
+
+    id: str
+    task: str
+    queue: str
+    state: State
+    priority: int
+    owner: str | None  # the worker that holds it now
+    last_owner: str | None
+    attempts: int
+    failures: int
+    halts: int
+    losses: int
+    snoozes: int
+    max_attempts: int
+    max_halts: int
+    reason: Reason | None
+    cause: str | None
+    progress: int | None
+    progress_text: str | None
+    checkin: str | None
+    unique_key: str | None
+    persistent: bool
+    created_by: str | None
+    schedule: str | None
+    created_at: Moment
+    updated_at: Moment
+    due_at: Moment
+    queued_at: Moment
+    started_at: Moment
+    finished_at: Moment
+    checkin_at: Moment
+    abort_at: Moment
+    timeout: Seconds
+    idle_timeout: Seconds
+    expires: Seconds
+    total_timeout: Seconds
+    args: msgspec.Raw | None
+    result: msgspec.Raw | None
+    error: msgspec.Raw | None
+    meta: msgspec.Raw | None
+    backoff: msgspec.Raw | None
+
+
+_TIMES = ("created_at", "updated_at", "due_at", "queued_at", "started_at", "finished_at", "checkin_at", "abort_at")
+_DURATIONS = ("timeout", "idle_timeout", "expires", "total_timeout")
+STORED_JSON = ("args", "result", "error", "meta", "backoff")
+_AS_THEY_ARE = tuple(name for name in JobFields.__struct_fields__ if name not in (*_TIMES, *_DURATIONS, *STORED_JSON))
+
+
+def plain_fields(job: Job) -> dict[str, Any]:
+    """What `JobFields` is made of, by name."""
+    return {
+        **{name: getattr(job, name) for name in _AS_THEY_ARE},
+        **{name: iso(getattr(job, name)) for name in _TIMES},
+        **{name: seconds(getattr(job, name)) for name in _DURATIONS},
+        **{name: stored_json(getattr(job, name)) for name in STORED_JSON},
+    }
+
+
+def job_fields(job: Job) -> JobFields:
+    """Everything about a job but its place in line."""
+    return JobFields(**plain_fields(job))
+
+
+class EventFields(msgspec.Struct):
+    """One fact of a history."""
+
+    kind: Kind
+    at: Moment
+    subject: Subject
+    job_id: str | None
+    queue: str | None
+    state: str | None
+    owner: str | None
+    fence: int | None
+    data: dict[str, Any] | None
+    id: int
+
+
+def event_fields(event: Event) -> EventFields:
+    """An event."""
+    return EventFields(**{**msgspec.structs.asdict(event), "at": iso(event.at)})
+
+
+class LogFields(msgspec.Struct):
+    """A line that a job wrote."""
+
+    message: str
+    kind: LogKind
+    at: Moment
+    attempt: int
+    id: int
+
+
+def log_fields(line: LogLine) -> LogFields:
+    """A line of a job's log."""
+    return LogFields(**{**msgspec.structs.asdict(line), "at": iso(line.at)})
+
+
+class SteeredFields(msgspec.Struct):
+    """The answer to steering one job; `state` is the state it is in now."""
+
+    id: str
+    changed: bool
+    state: State | None
+    conflict: str | None
+
+
+def steered_fields(answer: Steered) -> SteeredFields:
+    """The answer to steering one job."""
+    return SteeredFields(answer.job_id, answer.changed, answer.state, answer.conflict)
+
+
+# --- queues, tasks, schedules -----------------------------------------------------------------------------------------
+
+
+class QueueFields(msgspec.Struct):
+    """A queue."""
+
+    name: str
+    counts: dict[State, int]
+    paused_at: Moment
+    paused_by: str | None
+    paused_why: str | None
+    oldest_queued_at: Moment
+
+
+def queue_fields(queue: QueueInfo) -> QueueFields:
+    """A queue."""
+    times = {"paused_at": iso(queue.paused_at), "oldest_queued_at": iso(queue.oldest_queued_at)}
+    return QueueFields(**{**msgspec.structs.asdict(queue), **times})
+
+
+class TaskFields(msgspec.Struct):
+    """A task name that somebody enqueued or a worker announced; `announced_at` null: no worker ever has."""
+
+    name: str
+    queue: str
+    options: dict[str, Any]
+    announced_at: Moment
+
+
+def task_fields(task: TaskInfo) -> TaskFields:
+    """A task name."""
+    return TaskFields(task.name, task.queue, task.options, iso(task.announced_at))
+
+
+class TickFields(msgspec.Struct):
+    """One slot of a schedule and what became of it."""
+
+    slot: Moment
+    outcome: str
+    at: Moment
+    job_id: str | None
+
+
+def tick_fields(tick: Tick) -> TickFields:
+    """A tick."""
+    return TickFields(iso(tick.slot), tick.outcome, iso(tick.at), tick.job_id)
+
+
+class ScheduleFields(msgspec.Struct, kw_only=True):
+    """A recurring plan."""
+
+    name: str
+    task: str
+    queue: str
+    cron: str
+    tz: str
+    args: msgspec.Raw | None
+    missed: str
+    overlap: str
+    next_at: Moment
+    skipped_at: Moment  # a slot that an operator said to leave out
+    last_at: Moment
+    last_job_id: str | None
+    paused_at: Moment
+    paused_by: str | None
+    updated_at: Moment
+
+
+def schedule_fields(schedule: ScheduleInfo) -> ScheduleFields:
+    """A schedule."""
+    skipped = schedule.options.get("skip")
+    return ScheduleFields(
+        name=schedule.name,
+        task=schedule.task,
+        queue=schedule.queue or schedule.task,
+        cron=schedule.cron,
+        tz=schedule.tz,
+        args=stored_json(schedule.args),
+        missed=schedule.missed,
+        overlap=schedule.overlap,
+        next_at=iso(schedule.next_at),
+        skipped_at=iso(skipped) if isinstance(skipped, int) else None,
+        last_at=iso(schedule.last_at),
+        last_job_id=schedule.last_job_id,
+        paused_at=iso(schedule.paused_at),
+        paused_by=schedule.paused_by,
+        updated_at=iso(schedule.updated_at),
+    )
+
+
+# --- workers and clients ----------------------------------------------------------------------------------------------
+
+
+class WorkerFields(msgspec.Struct, kw_only=True):
+    """A worker or a foreman; `holds` is its number of jobs."""
+
+    id: str
+    subject: Subject
+    foreman: str | None
+    host: str
+    pid: int
+    queues: list[str]
+    concurrency: int
+    info: dict[str, Any]
+    report: dict[str, Any]
+    joined_at: Moment
+    beat_at: Moment
+    is_alive: bool
+    holds: int
+
+
+def worker_fields(worker: WorkerInfo, *, is_alive: bool, holds: int) -> WorkerFields:
+    """A worker or a foreman."""
+    times = {"joined_at": iso(worker.joined_at), "beat_at": iso(worker.beat_at)}
+    return WorkerFields(**{**msgspec.structs.asdict(worker), **times}, is_alive=is_alive, holds=holds)
+
+
+class ClientFields(msgspec.Struct):
+    """Somebody who enqueues or subscribes."""
+
+    id: str
+    name: str
+    info: dict[str, Any]
+    joined_at: Moment
+    beat_at: Moment
+
+
+def client_fields(client: ClientInfo) -> ClientFields:
+    """A client."""
+    return ClientFields(client.id, client.name, client.info, iso(client.joined_at), iso(client.beat_at))
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+class FailureFields(msgspec.Struct):
+    """All failures of one cause, told as one."""
+
+    cause: str
+    task: str
+    pattern: str
+    place: str | None
+    number: int
+    first_at: Moment
+    last_at: Moment
+    last_job_id: str
+
+
+def failure_fields(group: FailureGroup) -> FailureFields:
+    """A group of failures."""
+    times = {"first_at": iso(group.first_at), "last_at": iso(group.last_at)}
+    return FailureFields(**{**msgspec.structs.asdict(group), **times})
+
+
+class PointFields(msgspec.Struct):
+    """What happened to one task of one queue in one interval. `ran` and `waited` are sums in seconds; the other values
+    are counts, among them how many attempts ran for at most so long: `ran_1ms` … `ran_1h`."""
+
+    at: Moment
+    queue: str
+    task: str
+    values: dict[str, float]
+
+
+def point_fields(point: Point) -> PointFields:
+    """A point of a chart."""
+    sums: dict[str, float] = {name: point.values[name] / SECOND for name in ("ran", "waited") if name in point.values}
+    return PointFields(iso(point.at), point.queue, point.task, {**point.values, **sums})
+
+
+class OperationFields(msgspec.Struct, kw_only=True):
+    """How one kind of call has gone in the process that answers, in seconds. `wait` is contention, `run` is load."""
+
+    name: str
+    calls: int
+    wait_mean: float
+    wait_max: float
+    run_mean: float
+    run_p95: float
+    run_max: float
+
+
+def operation_fields(times: OperationTimes) -> OperationFields:
+    """The times of one kind of call."""
+    spans = ("wait_mean", "wait_max", "run_mean", "run_p95", "run_max")
+    return OperationFields(
+        name=times.name, calls=times.calls, **{name: getattr(times, name) / SECOND for name in spans}
+    )
+
+
+class HealthFields(msgspec.Struct, kw_only=True):
+    """How the storage is; no `problems` means well."""
+
+    kind: str
+    url: str
+    version: str
+    schema: int
+    latency: float
+    size: int | None
+    free: int | None
+    connections_open: int
+    connections_in_use: int
+    busy_retries: int
+    operations: list[OperationFields]
+    facts: dict[str, Any]
+    problems: list[str]
+
+
+def health_fields(health: Health) -> HealthFields:
+    """How the storage is."""
+    fields = {name: getattr(health, name) for name in HealthFields.__struct_fields__}
+    operations = [operation_fields(times) for times in health.operations]
+    return HealthFields(**{**fields, "latency": health.latency / SECOND, "operations": operations})

@@ -1,0 +1,78 @@
+"""Is all well? What probes want to know: is the storage there and writable, is a foreman alive, does nothing wait for
+too long? `packhorse check` and `/healthz` ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from packhorse.errors import StorageError
+from packhorse.event import Subject
+from packhorse.job import State
+from packhorse.storage import Storage
+from packhorse.storage.records import Filter
+from packhorse.why import span_text
+
+_DELAYED = frozenset({State.SCHEDULED, State.RETRYING})
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at, in a sentence."""
+
+    name: str
+    is_well: bool
+    sentence: str
+
+
+def look(storage: Storage, lease: int, max_age: int) -> Iterator[Finding]:
+    """What there is to be found; `max_age` is how long the oldest waiting job may have waited. If the storage does not
+    answer, that is all."""
+    try:
+        yield _storage(storage)
+    except StorageError as error:
+        why = f" ({error.why})" if error.why else ""
+        yield Finding("storage", False, f"{error.what}{why}")
+        return
+    now = storage.now()
+    yield _foreman(storage, now, lease)
+    yield _oldest(storage, now, max_age)
+    yield _overdue(storage, now, max_age)
+
+
+def _storage(storage: Storage) -> Finding:
+    storage.beat({})  # a write that changes nothing
+    health = storage.health()
+    problems = "".join(f"; {problem}" for problem in health.problems)
+    return Finding("storage", True, f"the storage answers in {health.latency / 1000:.1f} ms and takes writes{problems}")
+
+
+def _foreman(storage: Storage, now: int, lease: int) -> Finding:
+    beats = [now - worker.beat_at for worker in storage.workers() if worker.subject is Subject.FOREMAN]
+    alive = [age for age in beats if age <= lease]
+    if alive:
+        return Finding(
+            "foreman", True, f"{len(alive)} foreman alive" if len(alive) == 1 else f"{len(alive)} foremen alive"
+        )
+    if beats:
+        return Finding("foreman", False, f"no foreman has given a sign of life for {span_text(min(beats))}")
+    return Finding("foreman", False, "no foreman is running")
+
+
+def _oldest(storage: Storage, now: int, max_age: int) -> Finding:
+    lines = [queue for queue in storage.queues() if queue.oldest_queued_at is not None and not queue.is_paused]
+    if not lines:
+        return Finding("oldest", True, "no job waits in line")
+    oldest = min(lines, key=lambda queue: queue.oldest_queued_at or now)
+    age = now - (oldest.oldest_queued_at or now)
+    is_well = age <= max_age
+    limit = "" if is_well else f"; {span_text(max_age)} is allowed"
+    return Finding("oldest", is_well, f"the oldest waiting job, of {oldest.name}, has waited {span_text(age)}{limit}")
+
+
+def _overdue(storage: Storage, now: int, max_age: int) -> Finding:
+    """Jobs that are due come into line only if somebody does the chores."""
+    first = storage.find(Filter(states=_DELAYED), limit=1).jobs
+    late = now - (first[0].due_at or now) if first else 0
+    if late <= max_age:
+        return Finding("due", True, "no job is overdue")
+    return Finding("due", False, f"a job of {first[0].queue} is due since {span_text(late)} and not in line")

@@ -1,0 +1,25 @@
+"""The JSON API, below `/api/v1`. Everything that a button does, a script can do here."""
+
+from __future__ import annotations
+
+from packhorse.web.api import (
+    clients,
+    events,
+    failures,
+    jobs,
+    queues,
+    schedules,
+    series,
+    storage,
+    tasks,
+    totals,
+    workers,
+)
+from packhorse.web.api.endpoint import Endpoint
+
+_MODULES = (jobs, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events)
+
+ENDPOINTS: tuple[Endpoint, ...] = tuple(
+    endpoint for module in _MODULES for endpoint in vars(module).values() if isinstance(endpoint, Endpoint)
+)
+"""Every endpoint, in the order in which they are written down."""

@@ -1,0 +1,128 @@
+"""Endpoints: a function with types becomes a route, and the same types become its part of the OpenAPI document.
+
+A handler takes the call first, then what stands in braces in its path, then `query` and `body` if it has them, each a
+msgspec struct; its answer is one too. It is plain and runs in a thread, because storages are synchronous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from packhorse.errors import BadValue, TooBusy
+from packhorse.web.security.operator import Role
+from packhorse.web.site import Call, Site
+
+TIME_LIMIT = 30.0
+
+Handler = Callable[..., Any]
+
+
+class Endpoint:
+    """One thing that can be asked of the API."""
+
+    def __init__(self, method: str, path: str, handler: Handler, role: Role, status: int) -> None:
+        hints = get_type_hints(handler)
+        self.method = method
+        self.path = path
+        self.handler = handler
+        self.role = role
+        self.status = status
+        self.query: type[Any] | None = hints.get("query")
+        self.body: type[Any] | None = hints.get("body")
+        self.answer: Any = hints.get("return")
+        self.summary = (handler.__doc__ or "").strip()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.handler(*args, **kwargs)
+
+    async def respond(self, request: Request, site: Site) -> Response:
+        """The answer to a request. What is wrong is raised."""
+        call = site.call(request.state.operator)
+        call.operator.require(self.role)
+        given: dict[str, Any] = dict(request.path_params)
+        if self.query is not None:
+            given["query"] = parse_query(request.query_params.multi_items(), self.query)
+        if self.body is not None:
+            given["body"] = _parse_body(await read_body(request), self.body)
+        answer = await in_time(self.handler, call, **given)
+        if isinstance(answer, Response):
+            return answer
+        status = self.status
+        if status == 201 and getattr(answer, "is_new", True) is False:
+            status = 200
+        return Response(msgspec.json.encode(answer), status, media_type="application/json")
+
+
+async def in_time(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a plain function in a thread, and wait for it only so long."""
+    try:
+        return await asyncio.wait_for(run_in_threadpool(function, *args, **kwargs), TIME_LIMIT)
+    except TimeoutError:
+        raise TooBusy(
+            f"the answer took longer than {TIME_LIMIT:g} s", hint="ask for less, or try again later"
+        ) from None
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of a request, if it comes in time."""
+    try:
+        return await asyncio.wait_for(request.body(), TIME_LIMIT)
+    except TimeoutError:
+        raise TooBusy(f"the request did not come within {TIME_LIMIT:g} s", hint="send it again") from None
+
+
+def parse_query(words: Sequence[tuple[str, str]], wanted: type[Any]) -> Any:
+    """The query as a struct; BadValue says which word is wrong. Text that is empty counts as left out."""
+    if len(dict(words)) < len(words):
+        raise BadValue("the query has a word twice", hint="write each once")
+    texts = {field.name for field in msgspec.structs.fields(wanted) if field.type in (str, str | None)}
+    given = {name: value for name, value in words if value != "" or name not in texts}
+    if nothing := [name for name in given if name not in texts and given[name].lower() == "null"]:
+        raise BadValue(f"{nothing[0]} cannot be null", hint="leave it out")
+    try:
+        return msgspec.convert(given, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        names = ", ".join(field.name for field in msgspec.structs.fields(wanted))
+        raise BadValue(f"the query is not understood: {_plain(error)}", hint=f"it may have {names}") from None
+
+
+def _parse_body(body: bytes, wanted: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(body or b"{}", type=wanted)
+    except msgspec.ValidationError as error:
+        raise BadValue(f"the body is not understood: {_plain(error)}", hint="see /api/v1/openapi.json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadValue(f"the body is not JSON: {error}", hint="send an object, e.g. {}") from None
+
+
+def _plain(error: Exception) -> str:
+    return str(error).replace("`", "'")
+
+
+def _made(method: str, path: str, role: Role, status: int) -> Callable[[Handler], Endpoint]:
+    return lambda handler: Endpoint(method, path, handler, role, status)
+
+
+def get(path: str, *, role: Role = Role.VIEW) -> Callable[[Handler], Endpoint]:
+    """An endpoint that only looks."""
+    return _made("GET", path, role, 200)
+
+
+def post(path: str, *, role: Role = Role.OPERATE, status: int = 200) -> Callable[[Handler], Endpoint]:
+    """An endpoint that changes something."""
+    return _made("POST", path, role, status)
+
+
+def delete(path: str, *, role: Role = Role.ADMIN) -> Callable[[Handler], Endpoint]:
+    """An endpoint that removes something."""
+    return _made("DELETE", path, role, 200)
+
+
+__all__ = ["Call", "Endpoint", "delete", "get", "in_time", "parse_query", "post", "read_body"]

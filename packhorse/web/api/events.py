@@ -1,0 +1,65 @@
+"""Events: what happened, and what people did (the audit)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from packhorse.event import Kind, Subject
+from packhorse.fields import EventFields, event_fields
+from packhorse.storage.records import EventFilter
+from packhorse.web.api.endpoint import Call, get
+from packhorse.web.api.jobs import EventPage
+
+EventId = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which events: after the one with this id, the oldest first, or without `after` the newest first."""
+
+    job: str | None = None
+    kind: Kind | None = None
+    subject: Subject | None = None
+    queue: str | None = None
+    worker: str | None = None
+    after: EventId | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+
+class AuditQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Further back than the event with this id."""
+
+    before: EventId | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+
+
+class AuditPage(msgspec.Struct):
+    """What people did, the newest first. `next` goes further back; it may be there although this page is empty."""
+
+    items: list[EventFields]
+    next: int | None
+
+
+@get("/events")
+def list_events(call: Call, query: EventsQuery) -> EventPage:
+    """What happened to jobs, workers, queues and schedules."""
+    where = EventFilter(
+        job_id=query.job,
+        kind=query.kind,
+        subject=query.subject,
+        queue=query.queue,
+        owner=query.worker,
+        after=query.after,
+    )
+    found = call.reader.events(where, query.limit, newest_first=query.after is None)
+    ids = [event.id for event in found]
+    return EventPage([event_fields(event) for event in found], max(ids, default=query.after or 0))
+
+
+@get("/audit")
+def list_audit(call: Call, query: AuditQuery) -> AuditPage:
+    """What people did: who aborted, forced, moved, retried or deleted which job, who paused what, and when."""
+    deeds = call.reader.audit(query.before, query.limit)
+    return AuditPage([event_fields(event) for event in deeds], deeds.before)

@@ -1,0 +1,389 @@
+"""Jobs: list, create, look at one, steer one, and steer many by a filter."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from packhorse.clock import from_datetime
+from packhorse.errors import BadValue
+from packhorse.failure import Failure
+from packhorse.fields import (
+    STORED_JSON,
+    EventFields,
+    JobFields,
+    LogFields,
+    SteeredFields,
+    event_fields,
+    iso,
+    log_fields,
+    plain_fields,
+)
+from packhorse.filter_words import parse_moment, parse_words
+from packhorse.job import Job, Operation
+from packhorse.job_text import call_text, cut
+from packhorse.storage.records import EventFilter, Filter
+from packhorse.web.api.endpoint import Call, delete, get, post
+from packhorse.web.security.operator import Role
+
+LONG_CALL = 120
+_LONG_JSON = 2_000
+_EXAMPLES = 3
+
+Limit = Annotated[int, Meta(ge=1, le=200)]
+Priority = Annotated[int, Meta(ge=1, le=10)]
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
+
+
+# --- what comes in ----------------------------------------------------------------------------------------------------
+
+
+class FilterQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs. `q` takes filter words such as `state:dead since:2h`; the others say the same, one by one."""
+
+    q: str | None = None
+    state: str | None = None
+    queue: str | None = None
+    task: str | None = None
+    worker: str | None = None
+    cause: str | None = None
+    schedule: str | None = None
+    key: str | None = None
+    priority: Priority | None = None  # at least
+    text: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+
+class JobsQuery(FilterQuery, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs, from where on, and how many."""
+
+    cursor: str | None = None
+    limit: Limit = 50
+    count: bool = False
+
+
+class LogQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """From where on, and how many; `after` is the id of the last line seen."""
+
+    after: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+
+
+class JobOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How a job is to be run; what is left out is as its task says. Durations are seconds, or text such as "10m"."""
+
+    queue: Name | msgspec.UnsetType = msgspec.UNSET
+    priority: Priority | msgspec.UnsetType = msgspec.UNSET
+    delay: float | str | msgspec.UnsetType = msgspec.UNSET
+    at: str | msgspec.UnsetType = msgspec.UNSET  # ISO 8601
+    retries: Annotated[int, Meta(ge=0, le=1_000_000)] | msgspec.UnsetType = msgspec.UNSET
+    timeout: float | str | msgspec.UnsetType | None = msgspec.UNSET
+    idle_timeout: float | str | msgspec.UnsetType | None = msgspec.UNSET
+    expires: float | str | msgspec.UnsetType | None = msgspec.UNSET
+    total_timeout: float | str | msgspec.UnsetType | None = msgspec.UNSET
+    unique: bool | str | list[str] | msgspec.UnsetType = msgspec.UNSET
+    persistent: bool | msgspec.UnsetType = msgspec.UNSET
+    meta: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    subscriber: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class NewJobBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
+    """A job that is to be. With an `id` of one's own, asking twice adds one job. `known` false takes any task name."""
+
+    task: Name
+    args: dict[str, Any] = {}
+    id: Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{8,64}$")] | None = None
+    known: bool = True
+
+
+class CopyBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
+    """What shall be different about the copy; `args` replaces all arguments, and masked values stay as they are."""
+
+    args: dict[str, Any] | None = None
+
+
+class PriorityBody(msgspec.Struct, forbid_unknown_fields=True):
+    """10 is the most urgent, 1 the least."""
+
+    priority: Priority
+
+
+class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to do to which jobs: those in `ids`, or all that fit `filter` and have not changed since `seen_at`, the
+    moment at which the list was seen. One answer covers what can be done in two seconds; `cursor` goes on."""
+
+    action: Literal["abort", "force_start", "retry", "set_priority", "delete"]
+    filter: str | None = None
+    ids: Annotated[list[str], Meta(max_length=1_000)] | None = None
+    seen_at: str | None = None
+    cursor: str | None = None
+    priority: Priority | None = None
+    preview: bool = False
+
+
+# --- what goes out ----------------------------------------------------------------------------------------------------
+
+
+class ListedJob(JobFields, kw_only=True):
+    """A job in a list. Long arguments, results and tracebacks are left out; `cut` names them."""
+
+    call: str
+    cut: list[str]
+
+
+class ShownJob(JobFields, kw_only=True):
+    """A job, and why it is where it is."""
+
+    call: str
+    why: str
+
+
+class CreatedJob(JobFields, kw_only=True):
+    """A new job; `is_new` false: a unique twin was there before, and this is it."""
+
+    is_new: bool
+
+
+class CountFields(msgspec.Struct):
+    """How many; `exact` false: at least so many."""
+
+    number: int
+    exact: bool
+
+
+class JobPage(msgspec.Struct):
+    """Some of the jobs. `next` is the cursor of the next page; it may be there although this one is short."""
+
+    items: list[ListedJob]
+    next: str | None
+    seen_at: str
+    count: CountFields | None = None
+
+
+class LogPage(msgspec.Struct):
+    """Lines of a log; `last` is the `after` of the next page."""
+
+    items: list[LogFields]
+    last: int
+
+
+class EventPage(msgspec.Struct):
+    """Events; `last` is the `after` of the next page."""
+
+    items: list[EventFields]
+    last: int
+
+
+class BulkAnswer(msgspec.Struct, kw_only=True):
+    """What was done, or would be. `skipped` says why some were not; `next` continues with the rest."""
+
+    changed: int
+    skipped: dict[str, int]
+    next: str | None
+    seen_at: str
+    count: CountFields | None = None
+    examples: list[ListedJob] = []
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def listed(job: Job) -> ListedJob:
+    """A job for a list."""
+    fields = plain_fields(job)
+    long = [name for name in STORED_JSON if len(getattr(job, name) or "") > _LONG_JSON]
+    fields |= dict.fromkeys(long)
+    if job.error is not None:
+        failure = Failure.from_json(job.error)
+        if failure.traceback is not None or "error" in long:
+            short = msgspec.structs.replace(failure, traceback=None, message=cut(failure.message, _LONG_JSON))
+            fields["error"] = msgspec.Raw(msgspec.json.encode(short))
+            long = sorted({*long, "error"})
+    return ListedJob(**fields, call=short_call(job), cut=long)
+
+
+def short_call(job: Job) -> str:
+    """The call, cut to the length of a line."""
+    if len(job.args) > _LONG_JSON:
+        return f"{job.task}(… {len(job.args):,} characters)"
+    return cut(call_text(job), LONG_CALL)
+
+
+def filter_of(query: FilterQuery, now: int) -> Filter:
+    """The filter that a query means."""
+    words = [f"{name}:{_quoted(value)}" for name in _WORDS if (value := getattr(query, name)) is not None]
+    return parse_words([*([query.q] if query.q else []), *words], now)
+
+
+_WORDS = ("state", "queue", "task", "worker", "cause", "schedule", "key", "priority", "text", "since", "until")
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return shlex.quote(text) if " " in text else text
+
+
+def options_of(body: JobOptions) -> dict[str, Any]:
+    """The options that a body names, as the client takes them."""
+    names = JobOptions.__struct_fields__
+    given = {name: value for name in names if (value := getattr(body, name)) is not msgspec.UNSET}
+    if "at" in given:
+        given["at"] = _moment(given["at"])
+    return given
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text) if _is_iso(text) else parse_moment(text)
+    if moment.tzinfo is None:
+        raise BadValue(f"{text!r} has no time zone", hint="write 2030-01-31T07:00Z")
+    return moment
+
+
+def _is_iso(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@get("/jobs")
+def list_jobs(call: Call, query: JobsQuery) -> JobPage:
+    """Jobs that fit: those in line by who is next, finished ones by the latest, others by the newest."""
+    now = call.reader.now()
+    where = filter_of(query, now)
+    page = call.reader.find(where, query.cursor, query.limit)
+    counted = call.reader.count(where) if query.count else None
+    count = CountFields(counted.number, counted.exact) if counted else None
+    return JobPage([listed(job) for job in page.jobs], page.next, str(iso(now)), count)
+
+
+@get("/jobs/{id}")
+def get_job(call: Call, id: str) -> ShownJob:
+    """Everything about a job, and why it is where it is."""
+    job = call.reader.get(id)
+    return ShownJob(**plain_fields(job), call=short_call(job), why=call.reader.why(id))
+
+
+@get("/jobs/{id}/log")
+def get_log(call: Call, id: str, query: LogQuery) -> LogPage:
+    """The lines that a job wrote, the oldest first."""
+    lines = call.reader.log_lines(id, query.after, query.limit)
+    return LogPage([log_fields(line) for line in lines], lines[-1].id if lines else query.after)
+
+
+@get("/jobs/{id}/events")
+def get_job_events(call: Call, id: str, query: LogQuery) -> EventPage:
+    """What happened to a job, the oldest first; also when it is deleted already."""
+    events = call.reader.events(EventFilter(job_id=id, after=query.after), query.limit)
+    return EventPage([event_fields(event) for event in events], events[-1].id if events else query.after)
+
+
+# --- creating ---------------------------------------------------------------------------------------------------------
+
+
+@post("/jobs", status=201)
+def create_job(call: Call, body: NewJobBody) -> CreatedJob:
+    """Enqueue a job. 201: it is new; 200: a unique twin was there before."""
+    handle = call.steps.enqueue(body.task, body.args, options_of(body), known=body.known, job_id=body.id)
+    return CreatedJob(**plain_fields(call.reader.get(handle.id)), is_new=handle.is_new)
+
+
+@post("/jobs/{id}/copy", status=201)
+def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
+    """Enqueue a new job like this one, with other arguments or options where they are given."""
+    handle = call.steps.copy(id, body.args, options_of(body))
+    return CreatedJob(**plain_fields(call.reader.get(handle.id)), is_new=handle.is_new)
+
+
+# --- steering ---------------------------------------------------------------------------------------------------------
+
+
+def _steered(call: Call, operation: Operation, id: str, priority: int | None = None) -> SteeredFields:
+    before = call.steps.steer(operation, id, priority)
+    after = call.site.storage.get(id)
+    return SteeredFields(id, True, after.state if after else before.state, None)
+
+
+@post("/jobs/{id}/abort")
+def abort_job(call: Call, id: str) -> SteeredFields:
+    """Stop a job for good. A waiting one ends at once; a running one is asked to stop, and made to if it does not."""
+    return _steered(call, Operation.ABORT, id)
+
+
+@post("/jobs/{id}/force_start")
+def force_start_job(call: Call, id: str) -> SteeredFields:
+    """Run a waiting job next, whatever its delay, its retry wait, or a pause of its queue."""
+    return _steered(call, Operation.FORCE_START, id)
+
+
+@post("/jobs/{id}/retry")
+def retry_job(call: Call, id: str) -> SteeredFields:
+    """Give a dead or aborted job all its tries again, or a retrying one its next try now."""
+    return _steered(call, Operation.RETRY, id)
+
+
+@post("/jobs/{id}/priority")
+def set_job_priority(call: Call, id: str, body: PriorityBody) -> SteeredFields:
+    """Move a waiting job in line."""
+    return _steered(call, Operation.SET_PRIORITY, id, body.priority)
+
+
+@delete("/jobs/{id}")
+def delete_job(call: Call, id: str) -> SteeredFields:
+    """Remove a waiting or finished job with its log; its events stay."""
+    return _steered(call, Operation.DELETE, id)
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+@post("/bulk")
+def bulk(call: Call, body: BulkBody) -> BulkAnswer:
+    """Abort, force_start, retry, set_priority or delete many jobs at once. Deleting needs the role admin."""
+    operation = Operation(body.action)
+    call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
+    now = call.reader.now()
+    if body.ids is not None:
+        return _these(call, body, now)
+    if not (body.filter or "").strip():
+        raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
+    where = parse_words([body.filter or ""], now)
+    if where == Filter():
+        raise BadValue(
+            "the filter has no words, and would mean every job", hint='{"filter": "finished"} are all that ended'
+        )
+    if body.preview:
+        return _preview(call, operation, where, now)
+    seen_at = from_datetime(_moment(body.seen_at)) if body.seen_at else now
+    done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority)
+    return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))
+
+
+def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
+    if body.filter is not None or body.preview:
+        raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
+    done = call.steps.steer_these(Operation(body.action), body.ids or [], body.priority)
+    return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(now)))
+
+
+def _preview(call: Call, action: Operation, where: Filter, now: int) -> BulkAnswer:
+    where = call.steps.possible(action, where)
+    counted = call.reader.count(where)
+    examples = [listed(job) for job in call.reader.find(where, None, _EXAMPLES).jobs]
+    return BulkAnswer(
+        changed=0,
+        skipped={},
+        next=None,
+        seen_at=str(iso(now)),
+        count=CountFields(counted.number, counted.exact),
+        examples=examples,
+    )

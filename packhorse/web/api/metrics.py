@@ -1,0 +1,75 @@
+"""Metrics in the text format of Prometheus: `/metrics`. All of it comes from the storage, so any server will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from packhorse.clock import SECOND
+from packhorse.job import State
+from packhorse.storage.records import Health
+from packhorse.web.api.totals import Totals, totals_of
+from packhorse.web.site import Call
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Sample = tuple[dict[str, str], float]
+
+
+def metrics_text(call: Call) -> str:
+    """All metrics."""
+    return "".join(
+        line for name, kind, purpose, samples in _families(call) for line in _family(name, kind, purpose, samples)
+    )
+
+
+def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    now, queues, totals = call.reader.now(), call.reader.queues(), totals_of(call.reader)
+    yield (
+        *("packhorse_jobs", "gauge", "Jobs by queue and state."),
+        [({"queue": queue.name, "state": state}, queue.counts.get(state, 0)) for queue in queues for state in State],
+    )
+    yield (
+        *("packhorse_queue_oldest_seconds", "gauge", "How long the oldest of the next jobs has waited in line."),
+        [
+            ({"queue": queue.name}, max(0, now - queue.oldest_queued_at) / SECOND)
+            for queue in queues
+            if queue.oldest_queued_at is not None
+        ],
+    )
+    yield (
+        *("packhorse_queue_paused", "gauge", "1 if the queue is paused."),
+        [({"queue": queue.name}, int(queue.is_paused)) for queue in queues],
+    )
+    yield (
+        *("packhorse_jobs_total", "counter", "What became of jobs and attempts since ever."),
+        [({"what": name}, number) for name, number in totals.ever.items()],
+    )
+    yield from _crew(totals)
+    yield from _storage(call.site.glance.health())
+
+
+def _crew(totals: Totals) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    yield "packhorse_workers", "gauge", "Workers alive.", [({}, totals.workers)]
+    yield "packhorse_foremen", "gauge", "Foremen alive.", [({}, totals.foremen)]
+    yield "packhorse_slots", "gauge", "Slots of all workers.", [({}, totals.slots)]
+    yield "packhorse_slots_busy", "gauge", "Slots in which a job runs.", [({}, totals.busy)]
+
+
+def _storage(health: Health) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    yield "packhorse_storage_latency_seconds", "gauge", "One small read, just now.", [({}, health.latency / SECOND)]
+    if health.size is not None:
+        yield "packhorse_storage_size_bytes", "gauge", "Size of the storage.", [({}, health.size)]
+    yield "packhorse_storage_connections", "gauge", "Connections open here.", [({}, health.connections_open)]
+    yield "packhorse_storage_problems", "gauge", "What an operator should know.", [({}, len(health.problems))]
+
+
+def _family(name: str, kind: str, purpose: str, samples: Iterable[Sample]) -> Iterator[str]:
+    yield f"# HELP {name} {purpose}\n# TYPE {name} {kind}\n"
+    for labels, value in samples:
+        inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        number = str(int(value)) if value == int(value) else repr(float(value))
+        yield f"{name}{{{inner}}} {number}\n" if inner else f"{name} {number}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

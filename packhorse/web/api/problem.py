@@ -1,0 +1,111 @@
+"""Problems: errors as `application/problem+json` (RFC 9457), with the same words that the command line has.
+
+`code` is for programs, `title` says what, `why` and `hint` complete it. What nobody expected is logged with an id, and
+only the id is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from packhorse.errors import (
+    BadArguments,
+    BadValue,
+    ClientNotFound,
+    JobNotFound,
+    NotAllowed,
+    NotSignedIn,
+    NotUnique,
+    PackhorseError,
+    PayloadTooLarge,
+    QueueNotFound,
+    ScheduleNotFound,
+    StorageError,
+    TaskError,
+    TaskNotFound,
+    TooBusy,
+    WorkerNotFound,
+    WrongState,
+)
+from packhorse.settings import mask_url
+
+log = logging.getLogger("packhorse.web")
+
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (JobNotFound, 404),
+    (TaskNotFound, 404),
+    (QueueNotFound, 404),
+    (ScheduleNotFound, 404),
+    (WorkerNotFound, 404),
+    (ClientNotFound, 404),
+    (WrongState, 409),
+    (NotUnique, 409),
+    (PayloadTooLarge, 413),
+    (NotSignedIn, 401),
+    (NotAllowed, 403),
+    (TooBusy, 429),
+    (StorageError, 503),
+    (BadArguments, 422),
+    (TaskError, 422),
+    (BadValue, 400),
+)
+_HTTP = {404: "there is nothing here", 405: "this method is not for this address"}
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What went wrong."""
+
+    status: int
+    code: str
+    title: str
+    why: str | None = None
+    hint: str | None = None
+    id: str | None = None  # of an error that was logged
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that this error is."""
+    if isinstance(error, HTTPException):
+        title = _HTTP.get(error.status_code, error.detail)
+        return Problem(status=error.status_code, code=_code(error.detail or "problem"), title=title)
+    if isinstance(error, PackhorseError):
+        status = next((number for kind, number in _STATUSES if isinstance(error, kind)), 400)
+        return Problem(
+            status=status,
+            code=_code(type(error).__name__),
+            title=_safe(error.what),
+            why=_safe(error.why),
+            hint=error.hint,
+        )
+    error_id = secrets.token_hex(4)
+    log.error("request failed (%s)", error_id, exc_info=error)
+    return Problem(
+        status=500, code="bug", title="something went wrong that should not", hint="see the log", id=error_id
+    )
+
+
+def problem_response(problem: Problem, error: Exception | None = None) -> Response:
+    """The answer to a program; an error of HTTP has headers of its own, such as Allow."""
+    headers = dict(getattr(error, "headers", None) or {})
+    if problem.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if problem.status in (429, 503):
+        headers["retry-after"] = "5"
+    return Response(
+        msgspec.json.encode(problem), problem.status, headers=headers, media_type="application/problem+json"
+    )
+
+
+def _code(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z]+", "_", name).lower()
+
+
+def _safe(text: Any) -> Any:
+    return None if text is None else re.sub(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", lambda found: mask_url(found[0]), text)

@@ -1,0 +1,119 @@
+"""Schedules: what runs by the clock, when next, and what became of the last times."""
+
+from __future__ import annotations
+
+import msgspec
+
+from packhorse.clock import from_datetime
+from packhorse.errors import BadValue
+from packhorse.fields import Moment, ScheduleFields, TickFields, iso, schedule_fields, tick_fields
+from packhorse.schedule import cron_of
+from packhorse.storage.records import ScheduleInfo
+from packhorse.web.api.endpoint import Call, delete, get, post
+from packhorse.web.api.queues import Changed
+
+_COMING = 3
+_TICKS = 20
+
+
+class ShownSchedule(ScheduleFields, kw_only=True):
+    """A schedule; `says` is its cron text in words, `coming` its next slots."""
+
+    is_paused: bool
+    says: str
+    coming: list[Moment]
+
+
+class ScheduleList(msgspec.Struct):
+    """Every schedule, the next one first."""
+
+    items: list[ShownSchedule]
+
+
+class TickList(msgspec.Struct):
+    """The latest slots, the newest first."""
+
+    items: list[TickFields]
+
+
+class RunAnswer(msgspec.Struct):
+    """The job that was enqueued."""
+
+    job_id: str
+
+
+class SkipAnswer(msgspec.Struct):
+    """The slot that will be left out."""
+
+    skipped_at: Moment
+
+
+def words_and_slots(schedule: ScheduleInfo, now: int, slots: int = _COMING) -> tuple[str, list[int]]:
+    """The cron text in words, and its next slots; a text that cannot be read here says so."""
+    try:
+        cron = cron_of(schedule)
+        coming: list[int] = []
+        at = max(now, schedule.next_at - 1)
+        while len(coming) < slots:
+            at = cron.next_after(at)
+            if at != schedule.options.get("skip"):
+                coming.append(at)
+        return cron.describe(), coming
+    except BadValue as error:
+        return error.what, []
+
+
+def shown_schedule(schedule: ScheduleInfo, now: int) -> ShownSchedule:
+    """A schedule as the API tells of it."""
+    says, coming = words_and_slots(schedule, now)
+    return ShownSchedule(
+        **msgspec.structs.asdict(schedule_fields(schedule)),
+        is_paused=schedule.paused_at is not None,
+        says=says,
+        coming=[] if schedule.paused_at is not None else [iso(at) for at in coming],
+    )
+
+
+@get("/schedules")
+def list_schedules(call: Call) -> ScheduleList:
+    """Every schedule: its plan, also in words, its next slots, its last job, its pause."""
+    now = call.reader.now()
+    return ScheduleList([shown_schedule(schedule, now) for schedule in call.reader.schedules()])
+
+
+@get("/schedules/{name}/ticks")
+def list_ticks(call: Call, name: str) -> TickList:
+    """What became of the latest slots."""
+    if name not in {schedule.name for schedule in call.reader.schedules()}:
+        return TickList([])
+    return TickList([tick_fields(tick) for tick in call.site.storage.ticks(name, limit=_TICKS)])
+
+
+@post("/schedules/{name}/run", status=201)
+def run_schedule(call: Call, name: str) -> RunAnswer:
+    """Enqueue the schedule's job now, also if it is paused; its slots stay as they are."""
+    return RunAnswer(call.steps.run_schedule(name).id)
+
+
+@post("/schedules/{name}/pause")
+def pause_schedule(call: Call, name: str) -> Changed:
+    """Let it make no jobs until it is resumed."""
+    return Changed(name, call.steps.pause_schedule(name))
+
+
+@post("/schedules/{name}/resume")
+def resume_schedule(call: Call, name: str) -> Changed:
+    """Undo a pause; the slots in between are left out."""
+    return Changed(name, call.steps.resume_schedule(name))
+
+
+@post("/schedules/{name}/skip")
+def skip_schedule(call: Call, name: str) -> SkipAnswer:
+    """Leave out its next slot."""
+    return SkipAnswer(iso(from_datetime(call.steps.skip_schedule(name))))
+
+
+@delete("/schedules/{name}")
+def remove_schedule(call: Call, name: str) -> Changed:
+    """Forget a schedule; one that the code names comes back with the next worker."""
+    return Changed(name, call.steps.remove_schedule(name))

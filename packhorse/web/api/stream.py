@@ -1,0 +1,49 @@
+"""The stream: live numbers as server-sent events, from the one sampler that all viewers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from packhorse import __version__
+from packhorse.web.sampler import Sampler, Sent, Viewer
+
+PING = 15.0
+_RETRY = 3_000  # milliseconds after which a browser comes back
+
+
+async def stream(request: Request, sampler: Sampler) -> Response:
+    """The answer to `GET /stream?topics=overview,job:ID`."""
+    topics = [topic for topic in request.query_params.get("topics", "overview").split(",") if topic]
+    last_id = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
+    viewer = sampler.join(request.state.operator, topics or ["overview"], last_id)
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(_events(sampler, viewer), media_type="text/event-stream", headers=headers)
+
+
+async def _events(sampler: Sampler, viewer: Viewer) -> AsyncIterator[bytes]:
+    try:
+        yield f"retry: {_RETRY}\nevent: hello\ndata: {_hello()}\n\n".encode()
+        while True:
+            try:
+                sent = await asyncio.wait_for(viewer.queue.get(), PING)
+            except TimeoutError:
+                yield b": still here\n\n"
+                continue
+            if sent is None:
+                return
+            yield _line(sampler, sent)
+    finally:
+        sampler.leave(viewer)
+
+
+def _line(sampler: Sampler, sent: Sent) -> bytes:
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (sampler.event_id(sent).encode(), sent.name.encode(), sent.data)
+
+
+def _hello() -> str:
+    return msgspec.json.encode({"version": __version__}).decode()

@@ -1,0 +1,138 @@
+"""The application: one ASGI app with the API, the pages, the stream and the probes, behind the gate.
+
+`packhorse web` serves it; it may also be mounted into another ASGI app, under any prefix:
+
+>>> Mount("/jobs", make_application(app, access))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from packhorse.app import Packhorse
+from packhorse.web.api import ENDPOINTS
+from packhorse.web.api.endpoint import Endpoint, in_time
+from packhorse.web.api.health import healthz, readyz
+from packhorse.web.api.metrics import CONTENT_TYPE, metrics_text
+from packhorse.web.api.openapi import document
+from packhorse.web.api.problem import problem_of, problem_response
+from packhorse.web.api.stream import stream
+from packhorse.web.pages.serving import page_routes, refuse_page, wants_page
+from packhorse.web.sampler import Sampler
+from packhorse.web.security.access import Access
+from packhorse.web.security.gate import Gate
+from packhorse.web.security.redaction import Redaction
+from packhorse.web.site import Site
+
+_ROOM = 64 << 10  # in a request, besides the arguments of a job
+API = "/api/v1"
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Application:
+    """The whole web as one ASGI app. `close` ends all streams, so that a server can end too."""
+
+    def __init__(self, site: Site, sampler: Sampler) -> None:
+        self.site = site
+        self.sampler = sampler
+        body_limit = max(1 << 20, site.app.settings.payload_limit) + _ROOM
+        inner = Starlette(
+            routes=_routes(site, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
+        )
+        self._gate = Gate(inner, site.access, lambda request, error: refuse(site, request, error), body_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._gate(scope, receive, send)
+
+    def close(self) -> None:
+        self.sampler.close()
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        return refuse(self.site, request, error)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> Any:
+        yield
+        self.close()
+
+
+def make_application(app: Packhorse, access: Access, *, redaction: Redaction | None = None) -> Application:
+    """The web for the jobs of this app. `access` says who may come in: see `decide_access`."""
+    site = Site(app, access, redaction=redaction)
+    return Application(site, Sampler(site.call))
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+
+
+def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
+    def guard(answer: Answer) -> Answer:
+        return _guarded(answer, site)
+
+    api: list[BaseRoute] = []
+    for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
+        methods = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
+        api.append(Route(path, guard(_responder(methods, site)), methods=list(methods)))
+
+    async def watch(request: Request) -> Response:
+        return await stream(request, sampler)
+
+    async def openapi(request: Request) -> Response:
+        body = msgspec.json.encode(document(ENDPOINTS, request.scope.get("root_path", "")))
+        return Response(body, media_type="application/json")
+
+    async def metrics(request: Request) -> Response:
+        return Response(await in_time(metrics_text, site.call(request.state.operator)), media_type=CONTENT_TYPE)
+
+    async def health(request: Request) -> Response:
+        answer: Response = await in_time(healthz, site, request.state.operator)
+        return answer
+
+    async def ready(request: Request) -> Response:
+        answer: Response = await in_time(readyz, site, request.state.operator)
+        return answer
+
+    api += [Route("/stream", guard(watch)), Route("/openapi.json", guard(openapi))]
+    probes = {"/metrics": metrics, "/healthz": health, "/readyz": ready}
+    return [
+        Mount(API, routes=api),
+        *(Route(path, guard(answer)) for path, answer in probes.items()),
+        *page_routes(site, guard),
+    ]
+
+
+def _responder(methods: dict[str, Endpoint], site: Site) -> Answer:
+    async def respond(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await methods[method].respond(request, site)
+
+    return respond
+
+
+def _guarded(answer: Answer, site: Site) -> Answer:
+    """The answer, or the problem that stood in its way."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, `refuse` has words for it
+            return refuse(site, request, error)
+
+    return guarded
+
+
+def refuse(site: Site, request: Request, error: Exception) -> Response:
+    """The answer to a request that cannot be served: a page for a person, a problem for a program."""
+    problem = problem_of(error)
+    return refuse_page(site, request, problem) if wants_page(request) else problem_response(problem, error)

@@ -1,0 +1,86 @@
+"""A glance at the whole storage: queues, workers, tasks, totals, failures, charts. Everybody who looks shares it.
+
+What was read less than a second ago is not read again, so twenty viewers cost the storage what one does, and none costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from packhorse.storage import Storage
+from packhorse.storage.records import (
+    ClientInfo,
+    FailureGroup,
+    Health,
+    Point,
+    QueueInfo,
+    ScheduleInfo,
+    Span,
+    TaskInfo,
+    WorkerInfo,
+)
+
+T = TypeVar("T")
+_FRESH = 0.9  # seconds
+_FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
+_MOST_FAILURES = 500
+
+
+class Glance:
+    """Reads shared by all viewers of this process. `now` is a clock in seconds."""
+
+    def __init__(self, storage: Storage, now: Callable[[], float] = time.monotonic) -> None:
+        self._storage = storage
+        self._now = now
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._known: dict[str, tuple[float, Any]] = {}
+
+    def queues(self) -> list[QueueInfo]:
+        return self._shared("queues", self._storage.queues)
+
+    def tasks(self) -> list[TaskInfo]:
+        return self._shared("tasks", self._storage.tasks)
+
+    def workers(self) -> list[WorkerInfo]:
+        return self._shared("workers", self._storage.workers)
+
+    def clients(self) -> list[ClientInfo]:
+        return self._shared("clients", self._storage.clients)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        return self._shared("schedules", self._storage.schedules)
+
+    def failures(self) -> list[FailureGroup]:
+        return self._shared("failures", lambda: self._storage.failures(limit=_MOST_FAILURES))
+
+    def totals(self) -> dict[str, int]:
+        return self._shared("totals", self._storage.totals)
+
+    def health(self) -> Health:
+        return self._shared("health", self._storage.health)
+
+    def series(self, span: Span) -> list[Point]:
+        return self._shared(f"series {span}", lambda: self._storage.series(span), _FRESH_SERIES[span])
+
+    def forget(self) -> None:
+        """Somebody has changed something and wants to see it."""
+        with self._lock:
+            self._known = {name: known for name, known in self._known.items() if name.startswith("series")}
+
+    def _shared(self, name: str, read: Callable[[], T], fresh: float = _FRESH) -> T:
+        with self._lock:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:  # those who ask meanwhile wait for the one who reads
+            with self._lock:
+                at, value = self._known.get(name, (float("-inf"), None))
+            if self._now() - at < fresh:
+                return value  # type: ignore[no-any-return]
+            read_at, value = self._now(), read()
+            with self._lock:
+                self._known[name] = (read_at, value)
+            return value

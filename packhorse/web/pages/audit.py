@@ -1,0 +1,63 @@
+"""The audit: who did what to which job, queue or schedule, and when. What is done to many at once reads as one line."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from packhorse.clock import SECOND
+from packhorse.event import Event
+from packhorse.web.pages.page import Asked, Shown, address, page
+from packhorse.web.site import Call
+
+_LIMIT = 200
+_TOGETHER = 2 * SECOND
+
+_WORDS = {
+    "abort_asked": "asked to stop",
+    "aborted": "aborted",
+    "force_started": "forced to start",
+    "priority_changed": "set the priority of",
+    "retried": "retried",
+    "deleted": "deleted",
+    "paused": "paused",
+    "resumed": "resumed",
+}
+
+
+class Told(NamedTuple):
+    """A deed, or many alike at one time."""
+
+    at: int
+    by: str
+    word: str
+    events: list[Event]
+
+    @property
+    def first(self) -> Event:
+        return self.events[0]
+
+    @property
+    def number(self) -> int:
+        return len(self.events)
+
+
+@page("/audit", "audit")
+def audit(call: Call, asked: Asked) -> Shown:
+    """The newest first."""
+    text = asked.query.get("before", "")
+    before = int(text) if text.isdigit() and len(text) < 18 else None
+    deeds = call.reader.audit(before, _LIMIT)
+    earlier = address("/audit", before=deeds.before) if deeds.before is not None else None
+    return Shown("audit.html", "Audit", {"told": _told(deeds), "earlier": earlier})
+
+
+def _told(deeds: list[Event]) -> list[Told]:
+    told: list[Told] = []
+    for event in deeds:
+        by, word = str((event.data or {}).get("by")), _WORDS.get(event.kind, event.kind.replace("_", " "))
+        last = told[-1] if told else None
+        if last and (last.by, last.word) == (by, word) and event.job_id and last.events[-1].at - event.at < _TOGETHER:
+            last.events.append(event)
+        else:
+            told.append(Told(event.at, by, word, [event]))
+    return told

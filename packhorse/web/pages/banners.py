@@ -1,0 +1,95 @@
+"""Banners: what is wrong just now, said on every page, each with its cause and the next step; three at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from packhorse.clock import MINUTE
+from packhorse.event import Subject
+from packhorse.job import WAITING, State
+from packhorse.storage.records import Health, QueueInfo, Span
+from packhorse.web.measures import by_queue
+from packhorse.web.pages.page import address
+from packhorse.web.pages.words import number, span
+from packhorse.web.reader import Reader
+
+MOST = 3
+_BEHIND = MINUTE
+_LATE = 2 * MINUTE
+_LOOKED_BACK = 10 * MINUTE
+
+
+class Banner(NamedTuple):
+    """One thing that is wrong. `link` leads to where more is known; `command` mends it."""
+
+    is_grave: bool
+    head: str
+    text: str
+    link: tuple[str, str] | None = None  # path and words
+    command: str | None = None
+
+
+def banners(reader: Reader, health: Health) -> list[Banner]:
+    """The gravest first."""
+    now = reader.now()
+    found = [*_nobody(reader, now), *_storage(health), *_behind(reader, now), *_late(reader, now), *_paused(reader)]
+    return sorted(found, key=lambda banner: not banner.is_grave)[:MOST]
+
+
+def _nobody(reader: Reader, now: int) -> Iterator[Banner]:
+    workers = [worker for worker in reader.workers() if worker.subject is Subject.WORKER]
+    silent = [worker for worker in workers if not reader.is_alive(worker, now)]
+    waiting = sum(queue.counts.get(state, 0) for queue in reader.queues() for state in WAITING)
+    if len(silent) == len(workers):
+        if waiting or workers:
+            waits = {0: "No jobs wait.", 1: "1 job waits."}.get(waiting, f"{number(waiting)} jobs wait.")
+            yield Banner(True, "No worker is running.", waits, ("/workers", "Workers"), "packhorse work")
+    elif silent:
+        who = f"{silent[0].host} pid {silent[0].pid}" if len(silent) == 1 else f"{len(silent)} workers"
+        since = span(now - max(worker.beat_at for worker in silent))
+        yield Banner(True, "A worker has fallen silent.", f"{who}, for {since}.", ("/workers", "Workers"))
+
+
+def _storage(health: Health) -> Iterator[Banner]:
+    for problem in health.problems:
+        yield Banner(False, "Storage:", problem, ("/storage", "Storage"))
+
+
+def _behind(reader: Reader, now: int) -> Iterator[Banner]:
+    late = [queue for queue in reader.queues() if _age(queue, now) > _BEHIND and not queue.is_paused]
+    if not late:
+        return
+    flows = by_queue(point for point in reader.series(Span.TWO_HOURS) if point.at > now - _LOOKED_BACK)
+    for queue in sorted(late, key=lambda queue: -_age(queue, now))[:MOST]:
+        flow = flows.get(queue.name)
+        if flow is not None and flow.added > flow.completed + flow.dead + flow.aborted:
+            came, went = number(flow.added), number(flow.completed + flow.dead + flow.aborted)
+            text = f"Its oldest job has waited {span(_age(queue, now))}; {came} came in ten minutes, {went} ended."
+            link = (address(f"/queues/{queue.name}"), "See the queue")
+            yield Banner(True, f"{queue.name} is falling behind.", text, link)
+
+
+def _age(queue: QueueInfo, now: int) -> int:
+    return 0 if queue.oldest_queued_at is None else now - queue.oldest_queued_at
+
+
+def _late(reader: Reader, now: int) -> Iterator[Banner]:
+    for schedule in reader.schedules():
+        if schedule.paused_at is None and 0 < schedule.next_at < now - _LATE:
+            text = f"It was due {span(now - schedule.next_at)} ago: no foreman does the chores."
+            yield Banner(False, f"The schedule {schedule.name} is late.", text, ("/schedules", "Schedules"))
+
+
+def _paused(reader: Reader) -> Iterator[Banner]:
+    paused = [queue for queue in reader.queues() if queue.is_paused and queue.counts.get(State.QUEUED, 0)]
+    if len(paused) == 1:
+        (queue,) = paused
+        by = f" by {queue.paused_by}" if queue.paused_by else ""
+        why = f": {queue.paused_why}" if queue.paused_why else ""
+        waits = f"{number(queue.counts[State.QUEUED])} wait in it"
+        text = f"{waits}; paused{by}{why}."
+        yield Banner(False, f"The queue {queue.name} is paused.", text, (f"/queues/{queue.name}", "See the queue"))
+    elif paused:
+        names = ", ".join(queue.name for queue in paused[:3]) + (" …" if len(paused) > 3 else "")
+        yield Banner(False, f"{len(paused)} queues are paused.", names, ("/queues", "Queues"))

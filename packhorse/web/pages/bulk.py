@@ -1,0 +1,131 @@
+"""Doing something to many jobs: first a page that says how many and shows some, then the deed, in steps of two seconds.
+
+It works on what was seen: the form carries the filter and the moment of the list, and what came or changed later is
+left alone. More than a hundred jobs want their number typed.
+"""
+
+from __future__ import annotations
+
+from packhorse.errors import BadValue
+from packhorse.filter_words import parse_words
+from packhorse.job import Job, Operation
+from packhorse.storage.records import Filter
+from packhorse.web.pages.jobs import OPERATIONS, row_of
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed
+from packhorse.web.security.operator import Role
+from packhorse.web.site import Call
+
+MOST_UNTYPED = 100
+_EXAMPLES = 3
+
+
+@deed("/bulk")
+def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
+    """The ticked jobs, or all that fit: ask, or do it."""
+    operation = _operation(asked.field("action"))
+    call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
+    priority = _number(asked.field("priority")) if operation is Operation.SET_PRIORITY else None
+    ids = asked.fields("id") if asked.field("scope") != "all" else []
+    if not ids and asked.field("scope") != "all":
+        raise BadValue("no job was ticked", hint="tick some, or choose all that fit the filter")
+    if ids:
+        return _ticked(call, asked, operation, ids, priority)
+    return _fitting(call, asked, operation, priority)
+
+
+def _ticked(call: Call, asked: Asked, operation: Operation, ids: list[str], priority: int | None) -> Shown | Elsewhere:
+    if asked.field("sure") != "yes" and (len(ids) > 1 or operation is Operation.DELETE):
+        jobs = call.site.storage.get_many(ids[:1_000])
+        shown = [call.reader.get(job.id) for job in jobs[:_EXAMPLES] if call.operator.sees(job.queue)]
+        return _ask(call, asked, operation, len(ids), True, shown, ids, priority)
+    done = call.steps.steer_these(operation, ids[:1_000], priority)
+    return _back(asked, done.changed, sum(done.skipped.values()))
+
+
+def _fitting(call: Call, asked: Asked, operation: Operation, priority: int | None) -> Shown | Elsewhere:
+    where = parse_words([asked.field("filter")], call.reader.now()) if asked.field("filter") else Filter()
+    if where == Filter():
+        raise BadValue("without a filter this would mean every job", hint="choose a state, a queue or a task first")
+    seen_at = _number(asked.field("seen_at"))
+    expected = asked.field("expected")
+    if asked.field("sure") != "yes" or not _is_typed(asked):
+        possible = call.steps.possible(operation, where)
+        count = call.reader.count(possible)
+        examples = call.reader.find(possible, None, _EXAMPLES).jobs
+        return _ask(call, asked, operation, count.number, count.exact, examples, [], priority)
+    done = call.steps.steer_many(operation, where, seen_at, asked.field("cursor") or None, priority)
+    changed = done.changed + _number(asked.field("changed") or "0")
+    skipped = sum(done.skipped.values()) + _number(asked.field("skipped") or "0")
+    if done.next is None:
+        return _back(asked, changed, skipped)
+    context = {
+        "operation": operation.value,
+        "word": OPERATIONS[operation],
+        "filter_text": asked.field("filter"),
+        "seen_at": seen_at,
+        "priority": priority,
+        "changed": changed,
+        "skipped": skipped,
+        "expected": expected,
+        "next": done.next,
+        "back": asked.field("back"),
+    }
+    return Shown("bulk_going.html", f"{OPERATIONS[operation]} jobs", context)
+
+
+def _is_typed(asked: Asked) -> bool:
+    expected = asked.field("expected")
+    many = expected.isdigit() and int(expected) > MOST_UNTYPED
+    return not many or asked.field("typed").replace(",", "").replace("+", "") == expected
+
+
+def _ask(
+    call: Call,
+    asked: Asked,
+    operation: Operation,
+    number: int,
+    exact: bool,
+    examples: list[Job],
+    ids: list[str],
+    priority: int | None,
+) -> Shown:
+    now = call.reader.now()
+    context = {
+        "operation": operation.value,
+        "word": OPERATIONS[operation],
+        "number": number,
+        "exact": exact,
+        "rows": [row_of(job, now) for job in examples],
+        "ids": ids,
+        "scope": asked.field("scope"),
+        "filter_text": asked.field("filter"),
+        "seen_at": asked.field("seen_at") or str(now),
+        "priority": priority,
+        "back": asked.field("back"),
+        "must_type": number > MOST_UNTYPED and not ids,
+        "is_wrong": asked.field("sure") == "yes",
+    }
+    return Shown("bulk.html", f"{OPERATIONS[operation]} {number:,} jobs?", context)
+
+
+def _back(asked: Asked, changed: int, skipped: int) -> Elsewhere:
+    back = asked.field("back")
+    path = back if back.startswith(("/jobs", "/failures")) else "/jobs"
+    joint = "&" if "?" in path else "?"
+    return Elsewhere(f"{path}{joint}{address('', said='bulk', changed=changed, skipped=skipped)[1:]}")
+
+
+def _operation(word: str) -> Operation:
+    try:
+        operation = Operation(word)
+    except ValueError:
+        raise BadValue(f"{word!r} cannot be done to jobs") from None
+    if operation not in OPERATIONS:
+        raise BadValue(f"{word!r} cannot be done to jobs")
+    return operation
+
+
+def _number(text: str) -> int:
+    if not text.isdigit() or len(text) > 18:
+        raise BadValue(f"{text[:20]!r} is not a number", hint="go back and try again")
+    return int(text)

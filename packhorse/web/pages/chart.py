@@ -1,0 +1,314 @@
+"""Charts as plain SVG, drawn on the server, so that they are there without JavaScript too.
+
+The drawing stretches to whatever room there is; the words around it are HTML and keep their size. Each chart carries
+its numbers as a table, which is what a screen reader reads and what the pointer's reading line takes its values from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+import msgspec
+from markupsafe import Markup
+
+from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
+from packhorse.job_text import cut
+from packhorse.series import Level
+from packhorse.storage.records import Point, Span
+from packhorse.web.measures import Measured, measured
+
+WIDTH, HEIGHT = 600, 120
+_LONG_NAME = 40
+
+Value = float | None
+"""None is a gap: nobody measured anything."""
+
+
+class Range(NamedTuple):
+    """How far back the charts look."""
+
+    name: str
+    title: str
+    length: int
+    span: Span
+
+
+RANGES = {
+    each.name: each
+    for each in (
+        Range("15m", "15 minutes", 15 * MINUTE, Span.TWO_HOURS),
+        Range("1h", "hour", HOUR, Span.TWO_HOURS),
+        Range("2h", "2 hours", 2 * HOUR, Span.TWO_HOURS),
+        Range("48h", "48 hours", 48 * HOUR, Span.TWO_DAYS),
+        Range("7d", "7 days", 7 * DAY, Span.NINETY_DAYS),
+        Range("90d", "90 days", 90 * DAY, Span.NINETY_DAYS),
+    )
+}
+USUAL = "1h"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One row of numbers; `look` is the class that gives it colour and pattern."""
+
+    title: str
+    look: str
+    values: Sequence[Value]
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """A chart, ready to be shown."""
+
+    title: str
+    unit: str
+    times: list[int]
+    lines: list[Line]
+    shape: Literal["stack", "lines"]
+    show: Callable[[float], str]
+    width: int  # of one interval, in microseconds
+
+    @property
+    def top(self) -> float:
+        """The number at the upper edge."""
+        columns = zip(*(line.values for line in self.lines), strict=True)
+        sums = [
+            sum(value or 0 for value in column) if self.shape == "stack" else max((v or 0 for v in column), default=0)
+            for column in columns
+        ]
+        return nice(max(sums, default=0))
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(value for line in self.lines for value in line.values)
+
+    @property
+    def edges(self) -> list[str]:
+        """What stands beside the drawing, from the top down."""
+        return [self.show(self.top), self.show(self.top / 2), self.show(0)]
+
+    @property
+    def feet(self) -> list[str]:
+        """What stands below it, from left to right."""
+        if not self.times:
+            return []
+        length = self.times[-1] + self.width - self.times[0]
+        return [_back(length * part // 4) for part in (4, 3, 2, 1)] + ["now"]
+
+    @property
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """The numbers as a table."""
+        shown = [[("–" if value is None else self.show(value)) for value in line.values] for line in self.lines]
+        return [(_moment(at, self.width), [column[place] for column in shown]) for place, at in enumerate(self.times)]
+
+    @property
+    def summary(self) -> str:
+        """The chart in a sentence."""
+        parts = []
+        for line in self.lines:
+            known = [value for value in line.values if value is not None]
+            if known:
+                parts.append(f"{line.title}: latest {self.show(known[-1])}, highest {self.show(max(known))}")
+        return f"{self.title}, {self.unit}. " + ("; ".join(parts) or "No numbers yet") + "."
+
+    def svg(self) -> Markup:
+        """The drawing."""
+        shapes = _stack(self) if self.shape == "stack" else _lines(self)
+        grid = "".join(
+            f'<line class="grid" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>' for y in (0.5, HEIGHT / 2, HEIGHT - 0.5)
+        )
+        return Markup(  # noqa: S704 - numbers and fixed words only
+            f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
+            f"{grid}{shapes}</svg>"
+        )
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def _x(place: int, number: int) -> float:
+    return round(WIDTH * place / max(1, number - 1), 1)
+
+
+def _y(value: float, top: float) -> float:
+    return round(HEIGHT - (HEIGHT - 2) * value / top, 1) if top else HEIGHT
+
+
+def _stack(chart: Chart) -> str:
+    number, top = len(chart.times), chart.top
+    floor = [0.0] * number
+    shapes = []
+    for line in chart.lines:
+        ceiling = [low + (value or 0) for low, value in zip(floor, line.values, strict=True)]
+        upper = [f"{_x(place, number)},{_y(value, top)}" for place, value in enumerate(ceiling)]
+        lower = [f"{_x(place, number)},{_y(value, top)}" for place, value in enumerate(floor)]
+        if any(line.values):
+            shapes.append(f'<path class="area {line.look}" d="M{" L".join(upper + lower[::-1])} Z"/>')
+        floor = ceiling
+    return "".join(shapes)
+
+
+def _lines(chart: Chart) -> str:
+    number, top = len(chart.times), chart.top
+    shapes = []
+    for line in chart.lines:
+        for piece in _pieces(line.values):
+            points = [f"{_x(place, number)},{_y(value, top)}" for place, value in piece]
+            if len(points) == 1:  # a single number between two gaps is a dash
+                x, _, y = points[0].partition(",")
+                points = [f"{max(0.0, float(x) - 2)},{y}", f"{float(x) + 2},{y}"]
+            shapes.append(f'<polyline class="line {line.look}" points="{" ".join(points)}"/>')
+    return "".join(shapes)
+
+
+def _pieces(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
+    """The stretches between gaps."""
+    pieces: list[list[tuple[int, float]]] = [[]]
+    for place, value in enumerate(values):
+        if value is None:
+            pieces.append([])
+        else:
+            pieces[-1].append((place, value))
+    return [piece for piece in pieces if piece]
+
+
+def sparkline(values: Sequence[float], title: str) -> Markup:
+    """A chart as small as a word."""
+    top = max(values, default=0)
+    if not top:
+        return Markup('<span class="quiet">–</span>')
+    step = 100 / max(1, len(values) - 1)
+    points = " ".join(f"{step * place:.1f},{21 - 20 * value / top:.1f}" for place, value in enumerate(values))
+    return Markup(
+        '<svg class="spark" viewBox="0 0 100 22" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<polyline class="line" points="{}"/></svg>'
+    ).format(title, points)
+
+
+def nice(value: float) -> float:
+    """The next round number from here up."""
+    if value <= 0:
+        return 1.0
+    power = 1.0
+    while power * 10 <= value:
+        power *= 10
+    while power > value:
+        power /= 10
+    return next(power * step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * step >= value)
+
+
+def _back(length: int) -> str:
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
+        if length >= 2 * size or size == MINUTE:
+            amount = length / size
+            return f"−{amount:.0f} {unit}" if amount == int(amount) or amount >= 10 else f"−{amount:.1f} {unit}"
+    return ""
+
+
+def _moment(at: int, width: int) -> str:
+    return f"{to_datetime(at):%Y-%m-%d}" if width >= DAY else f"{to_datetime(at):%m-%d %H:%M}"
+
+
+# --- from points to charts --------------------------------------------------------------------------------------------
+
+
+class Intervals:
+    """The points of a range, sorted into its intervals."""
+
+    def __init__(self, points: Sequence[Point], chosen: Range, now: int) -> None:
+        level: Level = chosen.span.level
+        self.width, self.now = level.width, now
+        last = level.start_of(now)
+        first = last - chosen.length + level.width
+        self.times = list(range(first, last + 1, level.width))
+        self.points = [point for point in points if point.at >= first]
+        self._sorted: dict[int, list[Point]] = {at: [] for at in self.times}
+        for point in self.points:
+            if point.at in self._sorted:
+                self._sorted[point.at].append(point)
+        self.each: list[Measured] = [measured(self._sorted[at]) for at in self.times]
+
+    def of(self, name: str, keep: Callable[[Point], bool] = lambda point: True) -> list[int]:
+        """One count, interval by interval."""
+        return [sum(point.values.get(name, 0) for point in self._sorted[at] if keep(point)) for at in self.times]
+
+    def rate(self, counts: Sequence[int]) -> list[Value]:
+        """How many a second. The present interval is not over yet; one that has hardly begun is taken together with
+        the one before, or it would look like a fall."""
+        rates: list[Value] = [count * SECOND / self.width for count in counts]
+        lasted = max(SECOND, self.now - self.times[-1])
+        if lasted >= self.width // 3 or len(counts) < 2:
+            rates[-1] = counts[-1] * SECOND / lasted
+        else:
+            rates[-1] = (counts[-1] + counts[-2]) * SECOND / (lasted + self.width)
+        return rates
+
+
+def throughput(intervals: Intervals) -> Chart:
+    """Jobs completed and attempts failed, a second."""
+    done = intervals.rate([each.completed for each in intervals.each])
+    failed = intervals.rate([each.ended_badly for each in intervals.each])
+    lines = [Line("completed", "good", done), Line("failed", "bad", failed)]
+    return Chart("Throughput", "jobs a second", intervals.times, lines, "stack", _rate, intervals.width)
+
+
+def waiting_time(intervals: Intervals) -> Chart:
+    """How long jobs had waited in line when they began, on average."""
+    lines = [Line("mean wait", "first", [each.wait_mean for each in intervals.each])]
+    return Chart("Waiting time", "in line before an attempt", intervals.times, lines, "lines", _span, intervals.width)
+
+
+def running_time(intervals: Intervals) -> Chart:
+    """How long attempts ran."""
+    lines = [
+        Line("half within", "first", [each.run_p50 for each in intervals.each]),
+        Line("95 % within", "second", [each.run_p95 for each in intervals.each]),
+    ]
+    return Chart("Running time", "of an attempt", intervals.times, lines, "lines", _span, intervals.width)
+
+
+def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> Chart:
+    """Jobs that had not ended, by queue: counted back from the present through what came and what ended."""
+    history = {name: _counted_back(intervals, name, number) for name, number in present.items()}
+    largest = sorted(history, key=lambda name: -max(history[name], default=0))
+    lines = [
+        Line(cut(name, _LONG_NAME), f"hue{place}", list(map(float, history[name])))
+        for place, name in enumerate(largest[:most])
+    ]
+    rest = largest[most:]
+    if rest:
+        others = [float(sum(history[name][place] for name in rest)) for place in range(len(intervals.times))]
+        lines.append(Line("1 other" if len(rest) == 1 else f"{len(rest)} others", "other", others))
+    return Chart("Unfinished jobs", "by queue", intervals.times, list(lines), "stack", _count, intervals.width)
+
+
+def _counted_back(intervals: Intervals, queue: str, present: int) -> list[int]:
+    def of_queue(point: Point) -> bool:
+        return point.queue == queue
+
+    came = intervals.of("added", of_queue)
+    went = [
+        sum(each)
+        for each in zip(*(intervals.of(name, of_queue) for name in ("completed", "dead", "aborted")), strict=True)
+    ]
+    grew = [a - b for a, b in zip(came, went, strict=True)]
+    later = list(accumulate(reversed(grew[1:]), initial=0))[::-1]
+    return [max(0, present - growth) for growth in later]
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2g}"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:.1f}"
+
+
+def _span(value: float) -> str:
+    if value == 0:
+        return "0"
+    if value < 1:
+        return f"{value * 1_000:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.3g} min" if value < 7_200 else f"{value / 3_600:.3g} h"

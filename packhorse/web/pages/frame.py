@@ -1,0 +1,182 @@
+"""The frame around every page: navigation with live figures, banners, the find box, who is signed in."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from packhorse import __version__
+from packhorse.job import HELD, State
+from packhorse.web.api.problem import Problem
+from packhorse.web.api.totals import Totals, totals_of
+from packhorse.web.pages import chart, words
+from packhorse.web.pages.assets import digest
+from packhorse.web.pages.banners import banners
+from packhorse.web.pages.page import Asked, Shown, address
+from packhorse.web.security.operator import Role
+from packhorse.web.site import Call, Site
+
+# What a page says after a deed; the numbers in braces come from the address and are numbers.
+SAYINGS = {
+    "retried": "It is queued again.",
+    "aborted": "It was aborted, or asked to stop if it runs.",
+    "started": "It runs next.",
+    "moved": "Its priority was set.",
+    "deleted": "The job was deleted.",
+    "copied": "This is the copy.",
+    "enqueued": "The job was enqueued.",
+    "twin": "A unique twin was there before: this is it.",
+    "paused": "The queue is paused.",
+    "resumed": "The queue goes on.",
+    "schedule_paused": "The schedule is paused.",
+    "schedule_resumed": "The schedule goes on.",
+    "schedule_skipped": "Its next slot is left out.",
+    "schedule_removed": "The schedule was removed.",
+    "unchanged": "It was so already.",
+    "bulk": "{changed} jobs were changed, {skipped} left alone.",
+}
+
+
+class Place(NamedTuple):
+    """An entry of the navigation; `live` names the number that the stream brings."""
+
+    name: str
+    path: str
+    title: str
+    figure: str = ""
+    is_grave: bool = False
+    live: str = ""
+
+
+@functools.cache
+def templates() -> jinja2.Environment:
+    """The templates, compiled when first used. Everything is escaped unless it is markup of our own."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("packhorse.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(words.FILTERS)
+    environment.globals.update(
+        State=State,
+        STATES=list(State),
+        ICONS=words.STATE_ICONS,
+        RANGES=chart.RANGES,
+        Role=Role,
+        percent=words.percent,
+        address=address,
+        sparkline=chart.sparkline,
+        version=__version__,
+    )
+    return environment
+
+
+def render(call: Call, asked: Asked, shown: Shown, place: str) -> Response:
+    """The page in its frame."""
+    totals, now = totals_of(call.reader), call.reader.now()
+    health = call.site.glance.health()
+    frame: dict[str, Any] = {
+        **_surroundings(call.site, asked),
+        "title": words.safe(shown.title),
+        "place": place,
+        "topics": ",".join(("overview", *shown.topics)),
+        "places": places(totals),
+        "totals": totals,
+        "now": now,
+        "banners": banners(call.reader, health),
+        "operator": call.operator,
+        "storage_name": health.url.rpartition("/")[2] or health.url,
+        "storage_kind": health.kind,
+        "said": _said(asked),
+        "may_operate": call.operator.may(Role.OPERATE),
+        "may_delete": call.operator.may(Role.ADMIN),
+        "ago": lambda at: words.ago(at, now),
+        "range": chosen_range(asked),
+    }
+    return _html(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
+
+
+def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: int = 200) -> Response:
+    """The page at which one signs in."""
+    context = {**_surroundings(site, asked), "title": "Sign in", "wrong": wrong, "onward": onward}
+    return _html(templates().get_template("login.html").render(context), status)
+
+
+def render_problem(site: Site, asked: Asked, problem: Problem) -> Response:
+    """The page that says what went wrong, and what to do next."""
+    context = {**_surroundings(site, asked), "title": problem.title, "problem": problem}
+    return _html(templates().get_template("problem.html").render(context), problem.status)
+
+
+def asked_of(request: Request) -> Asked:
+    """What the browser asked for."""
+    root = request.scope.get("root_path", "").rstrip("/")
+    path = request.url.path.removeprefix(root) or "/"
+    return Asked(path, {name: value for name, value in request.query_params.items() if value}, root)
+
+
+def chosen_range(asked: Asked) -> chart.Range:
+    """How far back the charts shall look."""
+    return chart.RANGES.get(asked.query.get("range", ""), chart.RANGES[chart.USUAL])
+
+
+def places(totals: Totals) -> list[Place]:
+    """The navigation."""
+    unfinished = sum(
+        number for state, number in totals.states.items() if state not in (State.COMPLETED, State.ABORTED, State.DEAD)
+    )
+    kinds = totals.failure_kinds
+    held = sum(totals.states[state] for state in HELD)
+    return [
+        Place("overview", "/", "Overview"),
+        Place("jobs", "/jobs", "Jobs", words.compact(unfinished), live="unfinished"),
+        Place(
+            "failures",
+            "/failures",
+            "Failures",
+            f"{kinds} kind{'s' if kinds != 1 else ''}" if kinds else "",
+            kinds > 0,
+            "kinds",
+        ),
+        Place("queues", "/queues", "Queues", str(totals.queues or ""), live="queues"),
+        Place("tasks", "/tasks", "Tasks"),
+        Place(
+            "workers",
+            "/workers",
+            "Workers",
+            f"{totals.workers} · {held}/{totals.slots}" if totals.workers else "none",
+            not totals.workers,
+            "workers",
+        ),
+        Place("schedules", "/schedules", "Schedules", str(totals.schedules or ""), live="schedules"),
+        Place("storage", "/storage", "Storage"),
+        Place("audit", "/audit", "Audit"),
+    ]
+
+
+def _surroundings(site: Site, asked: Asked) -> dict[str, Any]:
+    return {
+        "root": asked.root,
+        "static": f"{asked.root}/static/{digest()}",
+        "asked": asked,
+        "is_open": site.access.is_open,
+        "read_only": site.access.read_only,
+    }
+
+
+def _said(asked: Asked) -> str:
+    saying = SAYINGS.get(asked.query.get("said", ""), "")
+    numbers = {name: asked.query.get(name, "0") for name in ("changed", "skipped")}
+    return saying.format(
+        **{name: f"{int(text):,}" if text.isdigit() and len(text) < 12 else "some" for name, text in numbers.items()}
+    )
+
+
+def _html(text: str, status: int) -> Response:
+    return HTMLResponse(text, status)

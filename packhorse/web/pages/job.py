@@ -1,0 +1,200 @@
+"""One job: what happened in one sentence, its life, its failure, its log, its arguments, and what can be done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from packhorse.clock import SECOND
+from packhorse.errors import BadValue, JobNotFound
+from packhorse.event import Event, Kind
+from packhorse.failure import Failure
+from packhorse.job import COMPLETED, DEAD, FINAL, HELD, RETRYING, WAITING, Job, Operation
+from packhorse.job_text import state_text, try_text
+from packhorse.storage.records import EventFilter
+from packhorse.web.api.jobs import short_call
+from packhorse.web.pages.jobs import operations_for
+from packhorse.web.pages.life import life_of
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
+from packhorse.web.pages.traceback import pieces_of
+from packhorse.web.pages.words import pretty, safe
+from packhorse.web.security.operator import Role
+from packhorse.web.site import Call
+
+_LINES = 1_000
+_EVENTS = 500
+_FEW_EVENTS = 30
+
+
+@page("/jobs/{id}", "jobs")
+def job(call: Call, asked: Asked, id: str) -> Shown:
+    """Everything about one job; of one that is gone, its history."""
+    try:
+        record = call.reader.get(id)
+    except JobNotFound:
+        return _gone(call, id)
+    now = call.reader.now()
+    events = call.reader.events(EventFilter(job_id=id), _EVENTS)
+    lines = call.reader.log_lines(id, 0, _LINES)
+    failure = Failure.from_json(record.error) if record.error else None
+    shown_args, args_cut = pretty(record.args)
+    shown_result, result_cut = pretty(record.result)
+    return Shown(
+        "job.html",
+        f"{record.task} {record.state}",
+        {
+            "job": record,
+            "state": state_text(record),
+            "call": safe(short_call(record)),
+            "tries": try_text(record),
+            "why": safe(_why(call, record, failure)),
+            "failure": failure,
+            "pieces": pieces_of(failure.traceback) if failure and failure.traceback else [],
+            "same": _same(call, record),
+            "life": life_of(record, events, now),
+            "lines": lines,
+            "last_line": lines[-1].id if lines else 0,
+            "args": shown_args,
+            "args_cut": args_cut,
+            "args_size": len(record.args),
+            "result": shown_result,
+            "result_cut": result_cut,
+            "meta": pretty(record.meta)[0],
+            "events": events[-_FEW_EVENTS:][::-1],
+            "event_count": len(events),
+            "copied_from": _copied_from(events),
+            "subscribers": call.site.storage.subscribers(id),
+            "operations": operations_for(record),
+            "is_live": record.state not in FINAL,
+            "is_held": record.state in HELD,
+            "is_waiting": record.state in WAITING,
+            "has_failed": failure is not None and record.state in (DEAD, RETRYING),
+            "is_completed": record.state is COMPLETED,
+            "kept_until": _kept_until(call, record),
+        },
+        topics=(f"job:{id}",),
+    )
+
+
+def _why(call: Call, record: Job, failure: Failure | None) -> str:
+    """Why it is where it is; the error itself stands before it already."""
+    why = call.reader.why(record.id)
+    return why.partition(f" with {failure.type}")[0] if failure is not None and record.state is DEAD else why
+
+
+def _gone(call: Call, id: str) -> Shown:
+    """What is still known of a job that was deleted or pruned; JobNotFound if that is nothing."""
+    events = call.reader.events(EventFilter(job_id=id), _EVENTS)
+    context = {"id": id, "events": events[::-1], "life": life_of(None, events, call.reader.now()), "last": events[-1]}
+    return Shown("job_gone.html", "This job is gone", context, status=404)
+
+
+def _same(call: Call, record: Job) -> int:
+    """How many failures of this kind there were, this one among them."""
+    return next((group.number for group in call.reader.failures() if group.cause == record.cause), 0)
+
+
+def _copied_from(events: list[Event]) -> str | None:
+    found = [(event.data or {}).get("copied_from") for event in events if event.kind is Kind.ADDED]
+    return str(found[0]) if found and found[0] else None
+
+
+def _kept_until(call: Call, record: Job) -> int | None:
+    settings = call.site.app.settings
+    keep = {"completed": settings.keep_completed, "dead": settings.keep_dead, "aborted": settings.keep_aborted}
+    if record.persistent or record.finished_at is None or record.state not in keep:
+        return None
+    return record.finished_at + keep[record.state]
+
+
+# --- what can be done -------------------------------------------------------------------------------------------------
+
+
+@deed("/jobs/{id}/retry")
+def retry(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """All its tries again."""
+    call.steps.steer(Operation.RETRY, id)
+    return Elsewhere(f"/jobs/{id}?said=retried")
+
+
+@deed("/jobs/{id}/abort")
+def abort(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Stop it for good."""
+    call.steps.steer(Operation.ABORT, id)
+    return Elsewhere(f"/jobs/{id}?said=aborted")
+
+
+@deed("/jobs/{id}/force_start")
+def force_start(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Run it next."""
+    call.steps.steer(Operation.FORCE_START, id)
+    return Elsewhere(f"/jobs/{id}?said=started")
+
+
+@deed("/jobs/{id}/set_priority")
+def set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Move it in line."""
+    text = asked.field("priority")
+    if not text.isdigit() or len(text) > 2:
+        raise BadValue(f"{text[:20]!r} is not a priority", hint="write a number from 1 to 10")
+    call.steps.steer(Operation.SET_PRIORITY, id, int(text))
+    return Elsewhere(f"/jobs/{id}?said=moved")
+
+
+@page("/jobs/{id}/delete", "jobs")
+def ask_to_delete(call: Call, asked: Asked, id: str) -> Shown:
+    """Is that meant?"""
+    record = call.reader.get(id)
+    return Shown("job_delete.html", "Delete this job?", {"job": record, "call": safe(short_call(record))})
+
+
+@deed("/jobs/{id}/delete", Role.ADMIN)
+def delete(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Remove it."""
+    call.steps.steer(Operation.DELETE, id)
+    return Elsewhere("/jobs?said=deleted")
+
+
+@page("/jobs/{id}/copy", "jobs")
+def edit(call: Call, asked: Asked, id: str) -> Shown:
+    """A form with its arguments, for a copy."""
+    record = call.reader.get(id)
+    context = {
+        "job": record,
+        "call": safe(short_call(record)),
+        "args": json.dumps(json.loads(record.args), indent=2, ensure_ascii=False),
+        "timeout": f"{record.timeout / SECOND:g}" if record.timeout else "",
+        "problem": None,
+    }
+    return Shown("job_copy.html", "Edit and run a copy", context)
+
+
+@deed("/jobs/{id}/copy")
+def copy(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Enqueue the copy."""
+    options: dict[str, Any] = {}
+    if asked.field("priority"):
+        options["priority"] = _whole(asked.field("priority"), "the priority")
+    if asked.field("queue"):
+        options["queue"] = asked.field("queue")
+    if asked.field("delay"):
+        options["delay"] = asked.field("delay")
+    handle = call.steps.copy(id, json_object(asked.field("args")), options)
+    return Elsewhere(f"/jobs/{handle.id}?said=copied")
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object that a user typed; BadValue says where it is wrong."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise BadValue(f"the arguments are not JSON: {error}", hint='e.g. {"user_id": 7}') from None
+    if not isinstance(value, dict):
+        raise BadValue("the arguments must be an object", hint='e.g. {"user_id": 7}')
+    return value
+
+
+def _whole(text: str, what: str) -> int:
+    if not text.isdigit() or len(text) > 9:
+        raise BadValue(f"{what} must be a whole number, not {text[:20]!r}")
+    return int(text)

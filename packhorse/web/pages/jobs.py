@@ -1,0 +1,174 @@
+"""The list of jobs: state tabs, a filter, pages, and what can be done to many at once."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from packhorse.errors import BadValue
+from packhorse.filter_words import parse_words
+from packhorse.job import Job, Operation, State, is_legal
+from packhorse.job_text import error_line, remark, state_text, try_text
+from packhorse.storage.listing import is_tallied
+from packhorse.storage.records import Count, Filter
+from packhorse.web.api.jobs import short_call
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
+from packhorse.web.pages.words import safe, took, waited
+from packhorse.web.reader import Reader
+from packhorse.web.site import Call
+
+PAGE_SIZE = 50
+_WORDS = ("queue", "task", "worker", "cause", "schedule", "key", "text", "since", "until")
+
+OPERATIONS = {
+    Operation.RETRY: "Retry",
+    Operation.FORCE_START: "Start now",
+    Operation.SET_PRIORITY: "Set priority",
+    Operation.ABORT: "Abort",
+    Operation.DELETE: "Delete",
+}
+"""What can be done to jobs, and what its button says."""
+
+
+class Row(NamedTuple):
+    """A job as a line of the list."""
+
+    job: Job
+    state: str
+    call: str
+    tries: str
+    remark: str
+    waited: int | None
+    ran: int | None
+    at: int | None
+
+
+class Tab(NamedTuple):
+    """One state, or all."""
+
+    title: str
+    path: str
+    number: Count
+    is_chosen: bool
+    state: State | None = None
+
+
+def row_of(job: Job, now: int) -> Row:
+    """A job as a line of the list."""
+    at = (
+        job.due_at
+        if job.state in (State.SCHEDULED, State.RETRYING)
+        else job.finished_at or job.started_at or job.queued_at
+    )
+    text = remark(job) or error_line(job)
+    return Row(
+        job, state_text(job), safe(short_call(job)), try_text(job), safe(text), waited(job, now), took(job, now), at
+    )
+
+
+@page("/jobs", "jobs")
+def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
+    """Jobs that fit, a page at a time."""
+    now = call.reader.now()
+    words = asked.query.get("q", "")
+    try:
+        where = filter_of(asked.query, now)
+        found = call.reader.find(where, asked.query.get("cursor"), PAGE_SIZE)
+        problem = None
+    except BadValue as error:
+        where, found, problem = Filter(), None, error
+    listed = found.jobs if found else []
+    return Shown(
+        "jobs.html",
+        "Jobs",
+        {
+            "rows": [row_of(job, now) for job in listed],
+            "tabs": _tabs(call.reader, where, asked.query) if problem is None else [],
+            "count": call.reader.count(where) if problem is None and is_tallied(where) else None,
+            "words": words,
+            "chips": _chips(asked.query),
+            "filter_text": filter_text(asked.query),
+            "problem": problem,
+            "next": address("/jobs", **{**asked.query, "cursor": found.next}) if found and found.next else None,
+            "first": address("/jobs", **{**asked.query, "cursor": None}) if "cursor" in asked.query else None,
+            "is_filtered": where != Filter(),
+            "operations": _operations(where),
+            "seen_at": now,
+        },
+        status=400 if problem else 200,
+    )
+
+
+def filter_of(query: dict[str, str], now: int) -> Filter:
+    """The filter that the address of the list means."""
+    text = filter_text(query)
+    return parse_words([text], now) if text else Filter()
+
+
+def filter_text(query: dict[str, str]) -> str:
+    """The same as filter words, for a shell and for doing something to all that fit."""
+    words = [query["q"]] if "q" in query else []
+    if "state" in query:
+        words.append(f"state:{query['state']}")
+    words += [f"{name}:{shlex.quote(query[name])}" for name in _WORDS if name in query]
+    return " ".join(words)
+
+
+def _tabs(reader: Reader, where: Filter, query: dict[str, str]) -> list[Tab]:
+    """All, and each state; how many there are is told where it is known without counting."""
+    rest = {
+        name: value for name, value in query.items() if name not in ("state", "cursor", "said", "changed", "skipped")
+    }
+    can_count = is_tallied(where)
+    tabs = [_tab(reader, where, None, rest, can_count)]
+    return tabs + [_tab(reader, where, state, rest, can_count) for state in State]
+
+
+def _tab(reader: Reader, where: Filter, state: State | None, rest: dict[str, str], can_count: bool) -> Tab:
+    wanted = frozenset() if state is None else frozenset({state})
+    count = reader.count(replace(where, states=wanted)) if can_count else Count(0, exact=False)
+    title = "All" if state is None else state.capitalize()
+    return Tab(title, address("/jobs", **rest, state=state), count, where.states == wanted, state)
+
+
+def _chips(query: dict[str, str]) -> list[tuple[str, str]]:
+    """Each part of the filter, and the address without it."""
+    parts = [name for name in ("q", "state", *_WORDS) if name in query]
+    return [
+        (
+            f"{name}: {query[name]}" if name != "q" else query[name],
+            address("/jobs", **{**query, name: None, "cursor": None}),
+        )
+        for name in parts
+    ]
+
+
+def _operations(where: Filter) -> list[tuple[str, str]]:
+    """What can be done to some of the jobs in the list."""
+    states = where.states or frozenset(State)
+    return [(word.value, title) for word, title in OPERATIONS.items() if any(is_legal(word, state) for state in states)]
+
+
+@page("/dead_jobs", "jobs")
+def dead_jobs(call: Call, asked: Asked) -> Elsewhere:
+    """An address that is easy to remember."""
+    return Elsewhere("/jobs?state=dead")
+
+
+@page("/retry_jobs", "jobs")
+def retry_jobs(call: Call, asked: Asked) -> Elsewhere:
+    """An address that is easy to remember."""
+    return Elsewhere("/jobs?state=retrying")
+
+
+@page("/scheduled_jobs", "jobs")
+def scheduled_jobs(call: Call, asked: Asked) -> Elsewhere:
+    """An address that is easy to remember."""
+    return Elsewhere("/jobs?state=scheduled")
+
+
+def operations_for(job: Job) -> dict[str, Any]:
+    """What can be done to this job, by name."""
+    return {word.value: title for word, title in OPERATIONS.items() if is_legal(word, job.state)}

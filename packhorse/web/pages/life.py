@@ -1,0 +1,119 @@
+"""The life of a job, drawn from its events: how long it was delayed, waited in line and ran, attempt by attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from markupsafe import Markup
+
+from packhorse.event import Event, Kind
+from packhorse.job import FINAL, Job, Reason
+from packhorse.web.pages.words import plain, span
+
+_ENDS = {
+    Kind.COMPLETED: "completed",
+    Kind.FAILED: "failed",
+    Kind.BROKEN: "failed",
+    Kind.HALTED: "halted",
+    Kind.ABORTED: "aborted",
+    Kind.SNOOZED: "snoozed",
+}
+_IN_LINE = (Kind.QUEUED, Kind.READDED, Kind.RETRIED, Kind.FORCE_STARTED)
+_LEAST = 6.0  # units of width that even the shortest stretch has
+_WIDTH = 1000.0
+
+
+class Stretch(NamedTuple):
+    """A piece of a job's life."""
+
+    kind: Literal["delay", "wait", "run"]
+    start: int
+    end: int
+    look: str = ""
+    number: int = 0  # of the attempt
+
+    @property
+    def length(self) -> int:
+        return max(0, self.end - self.start)
+
+
+class Attempt(NamedTuple):
+    """One try."""
+
+    number: int
+    start: int
+    ran: int | None  # None: it runs
+    outcome: str
+    worker: str | None
+    why: str
+
+
+class Life(NamedTuple):
+    """All of it."""
+
+    stretches: list[Stretch]
+    attempts: list[Attempt]
+
+    def total(self, kind: str) -> int:
+        return sum(each.length for each in self.stretches if each.kind == kind)
+
+    def svg(self) -> Markup:
+        """A bar, to scale; what is very short is a little wider than it should be, so that it can be seen."""
+        whole = sum(each.length for each in self.stretches) or 1
+        widths = [max(_LEAST, _WIDTH * each.length / whole) for each in self.stretches]
+        scale = _WIDTH / (sum(widths) or 1)
+        x, pieces = 0.0, []
+        for each, width in zip(self.stretches, widths, strict=True):
+            title = f"{_TITLES[each.kind]}{f' {each.number}' if each.number else ''}: {span(each.length)}"
+            pieces.append(
+                Markup(
+                    '<rect class="{} {}" x="{:.1f}" y="0" width="{:.1f}" height="22"><title>{}</title></rect>'
+                ).format(each.kind, each.look, x, width * scale, title)
+            )
+            x += width * scale
+        return Markup(
+            '<svg class="life" viewBox="0 0 1000 22" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+        ).format(Markup("").join(pieces))
+
+
+_TITLES = {"delay": "delayed", "wait": "in line", "run": "attempt"}
+
+
+def life_of(job: Job | None, events: Sequence[Event], now: int) -> Life:
+    """The life that these events tell of; `job` None: it is gone, and all that is left is its history."""
+    stretches: list[Stretch] = []
+    attempts: list[Attempt] = []
+    since, kind = (events[0].at if events else now), "wait"
+    running: Event | None = None
+    for event in events:
+        if event.kind is Kind.ADDED:
+            since, kind = event.at, "delay" if event.state == "scheduled" else "wait"
+        elif event.kind is Kind.STARTED:
+            stretches.append(Stretch(kind, since, event.at))  # type: ignore[arg-type]
+            since, running = event.at, event
+        elif running is not None and (event.kind in _ENDS or event.kind is Kind.READDED):
+            attempts.append(_attempt(len(attempts) + 1, running, event))
+            stretches.append(Stretch("run", since, event.at, attempts[-1].outcome, len(attempts)))
+            since, running = event.at, None
+            kind = "delay" if event.state in ("retrying", "scheduled") else "wait"
+        elif event.kind in _IN_LINE:
+            stretches.append(Stretch(kind, since, event.at))  # type: ignore[arg-type]
+            since, kind = event.at, "wait"
+    if running is not None:
+        attempts.append(_attempt(len(attempts) + 1, running, None))
+        stretches.append(Stretch("run", since, now, "running", len(attempts)))
+    elif job is not None and job.state not in FINAL:
+        stretches.append(Stretch(kind, since, now))  # type: ignore[arg-type]
+    return Life([each for each in stretches if each.length or each.kind == "run"], attempts)
+
+
+def _attempt(number: int, began: Event, ended: Event | None) -> Attempt:
+    if ended is None:
+        return Attempt(number, began.at, None, "running", began.owner, "")
+    data = ended.data or {}
+    why = plain(data.get("error") or data.get("why") or data.get("reason") or "")
+    ran = data.get("ran")
+    length = ran if isinstance(ran, int) else max(0, ended.at - began.at)
+    outcome = "halted" if data.get("reason") == Reason.RUNNER_TIMEOUT else _ENDS.get(ended.kind, "handed back")
+    return Attempt(number, began.at, length, outcome, began.owner, why)

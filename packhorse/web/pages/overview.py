@@ -1,0 +1,93 @@
+"""The overview: what the system does, what fails and why, and where time goes, in ten seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packhorse.clock import HOUR
+from packhorse.job import RETRYING, RUNNING, UNFINISHED, Job, State
+from packhorse.storage.records import Filter, Point
+from packhorse.web.api.schedules import words_and_slots
+from packhorse.web.measures import Measured, by_task, measured
+from packhorse.web.pages import chart
+from packhorse.web.pages.chart import Intervals, Range
+from packhorse.web.pages.frame import chosen_range
+from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.reader import Reader
+from packhorse.web.site import Call
+
+_FEW = 5
+_RUNNING = 10
+
+
+@page("/", "overview")
+def overview(call: Call, asked: Asked) -> Shown:
+    """Cards, charts, what fails, where time goes, what runs, what comes."""
+    reader, chosen, now = call.reader, chosen_range(asked), call.reader.now()
+    points = reader.series(chosen.span)
+    intervals = Intervals(points, chosen, now)
+    present = {queue.name: sum(queue.counts.get(state, 0) for state in UNFINISHED) for queue in reader.queues()}
+    return Shown(
+        "overview.html",
+        "Overview",
+        {
+            "charts": [
+                chart.throughput(intervals),
+                chart.waiting_time(intervals),
+                chart.unfinished(intervals, present),
+                chart.running_time(intervals),
+            ],
+            "measured": measured(intervals.points),
+            "before": _before(points, chosen, intervals),
+            "seconds": chosen.length / 1e6,
+            "next_retry": _next(reader, RETRYING),
+            "failures": reader.failures()[:_FEW],
+            "failure_count": len(reader.failures()),
+            "slow": _slow(intervals.points),
+            "running": _running(reader),
+            "coming": _coming(reader, now),
+            "has_jobs": bool(present),
+        },
+    )
+
+
+def charts_of(reader: Reader, chosen: Range, keep: Any) -> tuple[list[chart.Chart], Measured]:
+    """Throughput, waiting and running times of some points, and what they come to."""
+    intervals = Intervals([point for point in reader.series(chosen.span) if keep(point)], chosen, reader.now())
+    charts = [chart.throughput(intervals), chart.waiting_time(intervals), chart.running_time(intervals)]
+    return charts, measured(intervals.points)
+
+
+def _before(points: list[Point], chosen: Range, intervals: Intervals) -> Measured | None:
+    """The same length of time before, as far as the points reach."""
+    if not intervals.times or chosen.length * 2 > chosen.span.length + HOUR:
+        return None
+    start = intervals.times[0]
+    return measured(point for point in points if start - chosen.length <= point.at < start)
+
+
+def _next(reader: Reader, state: State) -> int | None:
+    jobs = reader.find(Filter(states=frozenset({state})), None, 1).jobs
+    return jobs[0].due_at if jobs else None
+
+
+def _slow(points: list[Point]) -> list[tuple[str, Measured]]:
+    ran = [(name, each) for name, each in by_task(points).items() if each.runs]
+    return sorted(ran, key=lambda item: -item[1].ran)[:_FEW]
+
+
+def _running(reader: Reader) -> list[Job]:
+    jobs = reader.find(Filter(states=frozenset({RUNNING})), None, 200).jobs
+    return sorted(jobs, key=lambda job: job.started_at or 0)[:_RUNNING]
+
+
+def _coming(reader: Reader, now: int) -> list[tuple[int, str, str, str]]:
+    """What comes next by the clock: schedules and delayed jobs. Each: when, words, path, task."""
+    found = []
+    for schedule in reader.schedules():
+        if schedule.paused_at is None:
+            says, slots = words_and_slots(schedule, now, 1)
+            found += [(at, f"{schedule.name}: {says}", "/schedules", schedule.task) for at in slots]
+    delayed = reader.find(Filter(states=frozenset({State.SCHEDULED})), None, _FEW).jobs
+    found += [(job.due_at or now, "delayed job", f"/jobs/{job.id}", job.task) for job in delayed]
+    return sorted(found)[:_FEW]

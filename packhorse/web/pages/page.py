@@ -1,0 +1,93 @@
+"""Pages and deeds: a function that looks becomes a page, one that changes something becomes the target of a form.
+
+A page's function gets the call, what the browser asked, and the parts of its path; it answers with a template and what
+to put into it, or with the address to go to instead. A deed answers with the address and what to say there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from packhorse.errors import BadValue
+from packhorse.web.security.operator import Role
+
+MOST_FIELDS = 1_100
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a browser asked for. `root` is the prefix under which the web is mounted."""
+
+    path: str
+    query: dict[str, str] = {}
+    root: str = ""
+    form: list[tuple[str, str]] = []
+
+    def field(self, name: str, usual: str = "") -> str:
+        """One field of a form; the last one counts."""
+        return dict(self.form).get(name, usual).strip()
+
+    def fields(self, name: str) -> list[str]:
+        """All values of a field that may come several times."""
+        return [value for key, value in self.form if key == name]
+
+
+class Shown(NamedTuple):
+    """A page that is to be shown. `topics` are what its live numbers are about."""
+
+    template: str
+    title: str
+    context: dict[str, Any]
+    topics: tuple[str, ...] = ()
+    status: int = 200
+
+
+class Elsewhere(NamedTuple):
+    """Go on to another page."""
+
+    path: str
+
+
+class Page:
+    """A page; `place` is its entry in the navigation."""
+
+    def __init__(self, path: str, place: str, make: Callable[..., Shown | Elsewhere]) -> None:
+        self.path = path
+        self.place = place
+        self.make = make
+
+
+class Deed:
+    """What a form does, and the role that it takes."""
+
+    def __init__(self, path: str, role: Role, do: Callable[..., Shown | Elsewhere]) -> None:
+        self.path = path
+        self.role = role
+        self.do = do
+
+
+def page(path: str, place: str) -> Callable[[Callable[..., Shown | Elsewhere]], Page]:
+    """Make a page of a function."""
+    return lambda make: Page(path, place, make)
+
+
+def deed(path: str, role: Role = Role.OPERATE) -> Callable[[Callable[..., Shown | Elsewhere]], Deed]:
+    """Make the target of a form of a function."""
+    return lambda do: Deed(path, role, do)
+
+
+def parse_form(body: bytes) -> list[tuple[str, str]]:
+    """The fields of a form."""
+    try:
+        return parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except (ValueError, UnicodeDecodeError):
+        raise BadValue("the form cannot be read", hint=f"it may have {MOST_FIELDS} fields") from None
+
+
+def address(path: str, **query: object) -> str:
+    """A path with a query; what is None or empty is left out."""
+    words = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(words)}" if words else path

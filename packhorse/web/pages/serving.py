@@ -1,0 +1,146 @@
+"""How pages and forms are answered: routes, signing in and out, static files, and errors as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from packhorse.web.api.endpoint import in_time, read_body
+from packhorse.web.api.problem import Problem
+from packhorse.web.pages import DEEDS, PAGES
+from packhorse.web.pages.assets import asset_response
+from packhorse.web.pages.frame import asked_of, render, render_login, render_problem
+from packhorse.web.pages.page import Asked, Deed, Elsewhere, Page, Shown, address, parse_form
+from packhorse.web.security.gate import safe_path
+from packhorse.web.security.sessions import COOKIE, LENGTH
+from packhorse.web.site import Call, Site
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def page_routes(site: Site, guard: Callable[[Answer], Answer]) -> list[BaseRoute]:
+    """Every page, every form, the login page and the static files; `guard` goes around each answer."""
+    routes: list[BaseRoute] = [
+        Route("/static/{version}/{name}", guard(static)),
+        Route("/login", guard(_login(site)), methods=["GET", "POST"]),
+        Route("/logout", guard(_logout), methods=["POST"]),
+    ]
+    routes += [
+        Route(page.path, guard(_page(site, page)), methods=["GET"]) for page in PAGES if not _has_deed(page.path)
+    ]
+    for deed in DEEDS:
+        page = next((page for page in PAGES if page.path == deed.path), None)
+        routes.append(Route(deed.path, guard(_either(site, page, deed)), methods=["POST", *(["GET"] if page else [])]))
+    return sorted(
+        routes, key=lambda route: "{" in getattr(route, "path", "")
+    )  # what has a name goes before what has any
+
+
+def _has_deed(path: str) -> bool:
+    return any(deed.path == path for deed in DEEDS)
+
+
+async def static(request: Request) -> Response:
+    """A static file."""
+    found = asset_response(request.path_params["version"], request.path_params["name"])
+    if found is None:
+        raise HTTPException(404)
+    return found
+
+
+# --- pages and deeds --------------------------------------------------------------------------------------------------
+
+
+def _page(site: Site, page: Page) -> Answer:
+    async def answer(request: Request) -> Response:
+        call = site.call(request.state.operator)
+        return await _answered(call, page.make, asked_of(request), request.path_params, page.place)
+
+    return answer
+
+
+def _either(site: Site, page: Page | None, deed: Deed) -> Answer:
+    async def answer(request: Request) -> Response:
+        call = site.call(request.state.operator)
+        if request.method in ("GET", "HEAD") and page is not None:
+            return await _answered(call, page.make, asked_of(request), request.path_params, page.place)
+        call.operator.require(deed.role)
+        before = asked_of(request)
+        asked = Asked(before.path, before.query, before.root, parse_form(await read_body(request)))
+        return await _answered(call, deed.do, asked, request.path_params, "jobs")
+
+    return answer
+
+
+async def _answered(call: Call, make: Callable[..., Any], asked: Asked, params: dict[str, Any], place: str) -> Response:
+    def answer() -> Response:
+        made: Shown | Elsewhere = make(call, asked, **params)
+        if isinstance(made, Elsewhere):
+            return RedirectResponse(asked.root + made.path, 303)
+        return render(call, asked, made, place)
+
+    found: Response = await in_time(answer)
+    return found
+
+
+# --- signing in and out -----------------------------------------------------------------------------------------------
+
+
+def _login(site: Site) -> Answer:
+    async def answer(request: Request) -> Response:
+        asked = asked_of(request)
+        if request.method != "POST":
+            return render_login(site, asked, wrong=False, onward=safe_path(asked.query.get("onward", "/")))
+        form = dict(parse_form(await read_body(request)))
+        peer = request.client.host if request.client else ""
+        site.access.tries.check(peer)
+        operator = site.access.tokens.find(form.get("token", "").strip())
+        onward = safe_path(form.get("onward", "/"))
+        if operator is None:
+            site.access.tries.note_wrong(peer)
+            return render_login(site, asked, wrong=True, onward=onward, status=401)
+        response = RedirectResponse(asked.root + onward, 303)
+        response.set_cookie(
+            COOKIE,
+            site.access.sessions.begin(operator),
+            max_age=LENGTH,
+            path=asked.root or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    return answer
+
+
+async def _logout(request: Request) -> Response:
+    root = asked_of(request).root
+    response = RedirectResponse(f"{root}/login", 303)
+    response.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
+    return response
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def wants_page(request: Request) -> bool:
+    """Does a person wait for this answer, at a browser?"""
+    root = request.scope.get("root_path", "")
+    path = request.url.path.removeprefix(root)
+    is_ours = not path.startswith(("/api/", "/metrics", "/healthz", "/readyz", "/static/"))
+    return is_ours and "text/html" in request.headers.get("accept", "")
+
+
+def refuse_page(site: Site, request: Request, problem: Problem) -> Response:
+    """What went wrong, as a page; whoever is not signed in goes to the login page."""
+    asked = asked_of(request)
+    if problem.status == 401 and request.method in ("GET", "HEAD"):
+        onward = asked.path if not request.url.query else f"{asked.path}?{request.url.query}"
+        return RedirectResponse(asked.root + address("/login", onward=onward if onward != "/" else None), 303)
+    return render_problem(site, asked, problem)

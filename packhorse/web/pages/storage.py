@@ -1,0 +1,26 @@
+"""The storage: kind, size, rows, latencies, contention, what is kept for how long, and what an operator should know."""
+
+from __future__ import annotations
+
+from packhorse.settings import mask_url
+from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.pages.words import safe
+from packhorse.web.site import Call
+
+_KEEP = ("keep_completed", "keep_dead", "keep_aborted", "keep_events", "keep_log_lines")
+
+
+@page("/storage", "storage")
+def storage(call: Call, asked: Asked) -> Shown:
+    """All that is known of it."""
+    health, settings = call.site.glance.health(), call.site.app.settings
+    facts = {name: safe(value) for name, value in health.facts.items()}
+    kept = {name.removeprefix("keep_").replace("_", " "): settings.shown(name) for name in _KEEP}
+    context = {
+        "health": health,
+        "url": mask_url(health.url),
+        "facts": facts,
+        "kept": kept,
+        "operations": sorted(health.operations, key=lambda each: -each.run_mean * each.calls),
+    }
+    return Shown("storage.html", "Storage", context)

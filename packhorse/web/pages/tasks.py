@@ -1,0 +1,54 @@
+"""Tasks: how the jobs of each go, where time goes, and the slowest runs."""
+
+from __future__ import annotations
+
+from packhorse.errors import TaskNotFound
+from packhorse.job import FINAL
+from packhorse.series import RAN_STEPS
+from packhorse.storage.records import Filter
+from packhorse.web.measures import Measured, by_task
+from packhorse.web.pages.frame import chosen_range
+from packhorse.web.pages.jobs import row_of
+from packhorse.web.pages.overview import charts_of
+from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.pages.words import took
+from packhorse.web.site import Call
+
+_LOOKED_AT = 200
+_SLOWEST = 10
+
+
+@page("/tasks", "tasks")
+def tasks(call: Call, asked: Asked) -> Shown:
+    """Every task."""
+    chosen, now = chosen_range(asked), call.reader.now()
+    points = [point for point in call.reader.series(chosen.span) if point.at > now - chosen.length]
+    found = by_task(points)
+    rows = [(task, found.get(task.name, Measured())) for task in call.reader.tasks()]
+    rows.sort(key=lambda row: (-row[1].ran, row[0].name))
+    return Shown("tasks.html", "Tasks", {"rows": rows, "whole": sum(each.ran for _, each in rows)})
+
+
+@page("/tasks/{name}", "tasks")
+def task(call: Call, asked: Asked, name: str) -> Shown:
+    """One task: charts, how long its runs took, the slowest of late."""
+    info = next((task for task in call.reader.tasks() if task.name == name), None)
+    if info is None:
+        raise TaskNotFound(f"no task is called {name[:128]!r}", hint="see /tasks")
+    chosen, now = chosen_range(asked), call.reader.now()
+    charts, sums = charts_of(call.reader, chosen, lambda point: point.task == name)
+    ended = call.reader.find(Filter(states=FINAL, task=name), None, _LOOKED_AT).jobs
+    slowest = sorted(ended, key=lambda job: -(took(job, now) or 0))[:_SLOWEST]
+    points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
+    steps = [(step.removeprefix("ran_"), sum(point.values.get(step, 0) for point in points)) for _, step in RAN_STEPS]
+    steps.append(("longer", sum(point.values.get("ran_longer", 0) for point in points)))
+    context = {
+        "task": info,
+        "charts": charts,
+        "measured": sums,
+        "steps": steps,
+        "most": max((number for _, number in steps), default=0),
+        "slowest": [row_of(job, now) for job in slowest],
+        "failures": [group for group in call.reader.failures() if group.task == name],
+    }
+    return Shown("task.html", f"Task {name}", context)

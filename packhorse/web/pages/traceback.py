@@ -1,0 +1,61 @@
+"""Tracebacks for reading: the user's own frames open, those of libraries folded away."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from packhorse.web.pages.words import safe
+
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]packhorse[/\\](worker|middleware|codec|task|calls)|^<frozen"
+)
+
+
+class Piece(NamedTuple):
+    """Some lines. `frames` is how many frames of libraries they are; 0: not a library's, and to be read."""
+
+    text: str
+    frames: int = 0
+    where: str = ""
+
+
+def pieces_of(text: str) -> list[Piece]:
+    """The traceback in pieces, in order. If no frame is the user's own, nothing is folded."""
+    blocks = _blocks(text.splitlines())
+    if all(is_library for is_frame, is_library, _ in blocks if is_frame):
+        return [Piece(safe(text))]
+    pieces: list[Piece] = []
+    for is_frame, is_library, lines in blocks:
+        body = safe("\n".join(lines))
+        before = pieces[-1] if pieces else None
+        if is_frame and is_library:
+            if before is not None and before.frames:
+                pieces[-1] = Piece(f"{before.text}\n{body}", before.frames + 1, before.where)
+            else:
+                pieces.append(Piece(body, 1, _where(lines[0])))
+        elif before is not None and not before.frames:
+            pieces[-1] = Piece(f"{before.text}\n{body}")
+        else:
+            pieces.append(Piece(body))
+    return pieces
+
+
+def _blocks(lines: list[str]) -> list[tuple[bool, bool, list[str]]]:
+    """Frames, each with its source lines, and what stands between them."""
+    blocks: list[tuple[bool, bool, list[str]]] = []
+    for line in lines:
+        found = _FRAME.match(line)
+        if found:
+            blocks.append((True, bool(_LIBRARY.search(found["file"])), [line]))
+        elif (blocks and blocks[-1][0] and line.startswith("    ")) or (blocks and not blocks[-1][0]):
+            blocks[-1][2].append(line)
+        else:
+            blocks.append((False, False, [line]))
+    return blocks
+
+
+def _where(line: str) -> str:
+    found = _FRAME.match(line)
+    return safe("/".join(re.split(r"[/\\]", found["file"])[-2:]) + f":{found['line']}") if found else ""

@@ -1,0 +1,201 @@
+"""How pages show things: times, spans, numbers, sizes, and text that others wrote. The templates use them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from markupsafe import Markup
+
+from packhorse.clock import SECOND, to_datetime
+from packhorse.fields import iso
+from packhorse.job import Job, State
+from packhorse.why import span_text
+
+# Control characters, and those that turn the direction of writing around.
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_LONG_JSON = 64_000
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+STATE_ICONS = {
+    State.SCHEDULED: "clock",
+    State.QUEUED: "dot",
+    State.RESERVED: "hand",
+    State.RUNNING: "arrow",
+    State.RETRYING: "again",
+    State.COMPLETED: "tick",
+    State.DEAD: "cross",
+    State.ABORTED: "slash",
+}
+
+
+def safe(text: object) -> str:
+    """Text that somebody else wrote, with control characters made visible."""
+    return _UNSAFE.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", str(text)
+    )
+
+
+def number(value: float | None) -> str:
+    """A number with its thousands apart."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.3g}"
+
+
+def compact(value: int) -> str:
+    """A number where there is little room: 1.02 M."""
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if value >= size:
+            scaled = value / (1_000 if unit == "k" else size)
+            return f"{scaled:.3g} {unit}"
+    return f"{value:,}"
+
+
+def size(value: int | None) -> str:
+    """Bytes."""
+    if value is None:
+        return "–"
+    for unit_size, unit in _SIZES:
+        if value >= unit_size:
+            return f"{value / unit_size:.3g} {unit}"
+    return f"{value:,} B"
+
+
+def span(duration: float | None) -> str:
+    """A duration in microseconds: "1m25s", "480ms", "31µs"."""
+    if duration is None:
+        return "–"
+    if duration < 1_000:
+        return f"{max(0, round(duration))} µs"
+    if duration < 10 * SECOND:
+        return f"{duration / 1_000:.3g} ms" if duration < SECOND else f"{duration / SECOND:.3g} s"
+    return re.sub(r"(?<=[a-z])(?=\d)", " ", re.sub(r"(\d)([a-z])", r"\1 \2", span_text(round(duration))))
+
+
+def seconds(duration: float | None) -> str:
+    """The same for seconds."""
+    return "–" if duration is None else span(duration * SECOND)
+
+
+def percent(part: float, whole: float) -> str:
+    """A share."""
+    if not whole:
+        return "–"
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.2g} %"
+
+
+def ago(at: int | None, now: int) -> Markup:
+    """A moment for a list: how long ago, or how soon; the exact time is a hint away."""
+    if at is None:
+        return Markup('<span class="quiet">–</span>')
+    away = at - now
+    text = "now" if abs(away) < SECOND else f"in {_short(away)}" if away > 0 else f"{_short(-away)} ago"
+    return _time(at, text)
+
+
+def clock(at: int | None, *, day: bool = True) -> Markup:
+    """A moment in full, to the millisecond, in UTC."""
+    if at is None:
+        return Markup('<span class="quiet">–</span>')
+    moment = to_datetime(at)
+    text = (
+        f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1_000:03}"
+        if day
+        else f"{moment:%H:%M:%S}.{moment.microsecond // 1_000:03}"
+    )
+    return _time(at, text, "clock" if day else "hours")
+
+
+def _short(duration: int) -> str:
+    """The largest unit only, except where the second one matters."""
+    text = span_text(duration)
+    return re.sub(r"(\d)([a-z])", r"\1 \2", re.match(r"\d+[a-z]+", text)[0])  # type: ignore[index]
+
+
+def _time(at: int, text: str, kind: str = "ago") -> Markup:
+    return Markup('<time datetime="{}" title="{} UTC" data-kind="{}">{}</time>').format(
+        iso(at), f"{to_datetime(at):%Y-%m-%d %H:%M:%S}", kind, text
+    )
+
+
+def moment(at: int | None) -> Markup:
+    """A moment in full, to the second, in UTC."""
+    return (
+        Markup('<span class="quiet">–</span>')
+        if at is None
+        else _time(at, f"{to_datetime(at):%Y-%m-%d %H:%M:%S}", "moment")
+    )
+
+
+def short(name: str | None) -> str:
+    """The short form of a job's or a worker's id: the end of a UUID, which begins with the time; else the beginning."""
+    if not name:
+        return "–"
+    return name[-8:] if _UUID.fullmatch(name) else name[:8]
+
+
+def place(where: str | None) -> str:
+    """Where a failure happened: the file's last two parts are enough."""
+    return safe("/".join(re.split(r"[/\\]", where)[-2:])) if where else "–"
+
+
+def pretty(text: str | None) -> tuple[str, bool]:
+    """Stored JSON for reading, and whether it was cut."""
+    if text is None:
+        return "", False
+    try:
+        shown = text if len(text) > _LONG_JSON else json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        shown = text
+    return safe(shown[:_LONG_JSON]), len(shown) > _LONG_JSON
+
+
+def plain(value: Any) -> str:
+    """A value of an event's data, in a few words."""
+    if isinstance(value, dict) and "type" in value:
+        return safe(f"{value['type']}: {value.get('message', '')}")
+    return safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def took(job: Job, now: int) -> int | None:
+    """How long its latest attempt ran, or runs."""
+    if job.started_at is None or job.state in (State.QUEUED, State.SCHEDULED, State.RESERVED):
+        return None
+    if job.state is State.RUNNING:
+        return max(0, now - job.started_at)
+    end = job.finished_at or job.updated_at
+    return max(0, end - job.started_at)
+
+
+def waited(job: Job, now: int) -> int | None:
+    """How long it waited, or has waited, in line."""
+    if job.queued_at is None:
+        return None
+    if job.state is State.QUEUED:
+        return max(0, now - job.queued_at)
+    return (
+        max(0, job.started_at - job.queued_at)
+        if job.started_at is not None and job.started_at >= job.queued_at
+        else None
+    )
+
+
+FILTERS = {
+    "safe_text": safe,
+    "number": number,
+    "compact": compact,
+    "size": size,
+    "span": span,
+    "seconds": seconds,
+    "clock": clock,
+    "moment": moment,
+    "short": short,
+    "place": place,
+    "plain": plain,
+}

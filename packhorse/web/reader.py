@@ -1,0 +1,252 @@
+"""Reading for one operator: only the queues that concern them, and secrets masked. API and pages read through it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from packhorse.app import Packhorse
+from packhorse.codec import nearest
+from packhorse.errors import JobNotFound, QueueNotFound
+from packhorse.event import Event, Kind, Subject
+from packhorse.id_part import SHORTEST, jobs_with_part
+from packhorse.job import HELD, Job
+from packhorse.job_handle import JobHandle
+from packhorse.storage.listing import is_tallied
+from packhorse.storage.records import (
+    Count,
+    EventFilter,
+    FailureGroup,
+    Filter,
+    LogLine,
+    Page,
+    Point,
+    QueueInfo,
+    ScheduleInfo,
+    Span,
+    TaskInfo,
+    WorkerInfo,
+)
+from packhorse.web.glance import Glance
+from packhorse.web.security.operator import Operator
+from packhorse.web.security.redaction import Redaction
+
+_MOST_HELD = 5_000
+_PATIENCE = 1.0
+# What only operators do, or what says who did it: these events make the audit.
+_JOB_DEEDS = (
+    *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
+    *(Kind.PRIORITY_CHANGED, Kind.RETRIED, Kind.DELETED),
+)
+_OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE)
+_WINDOW = 50_000  # events that one look at the audit goes back
+
+
+class Audited(list[Event]):
+    """Deeds, the newest first; `before` continues further back, None at the beginning of history."""
+
+    before: int | None = None
+
+
+class Reader:
+    """What one operator sees."""
+
+    def __init__(self, app: Packhorse, glance: Glance, redaction: Redaction, operator: Operator) -> None:
+        self._app = app
+        self._storage = app.storage
+        self._glance = glance
+        self._redaction = redaction
+        self._operator = operator
+
+    @property
+    def lease(self) -> int:
+        return self._app.settings.lease
+
+    def now(self) -> int:
+        return self._storage.now()
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def get(self, job_id: str) -> Job:
+        """The job as it may be shown; JobNotFound also if it is of a queue that does not concern them."""
+        return self._redaction.job(self.stored(job_id))
+
+    def stored(self, job_id: str) -> Job:
+        """The job as it is, for copying it."""
+        job = self._storage.get(job_id)
+        if job is None or not self._operator.sees(job.queue):
+            raise JobNotFound(job_id)
+        return job
+
+    def find(self, where: Filter, cursor: str | None, limit: int) -> Page:
+        """Jobs that fit. Those of other queues are left out of a page, which may so be short."""
+        page = self._storage.find(self._scoped(where), cursor=cursor, limit=limit)
+        return Page([self._redaction.job(job) for job in page.jobs if self._operator.sees(job.queue)], page.next)
+
+    def count(self, where: Filter, cap: int = 10_000) -> Count:
+        """How many fit."""
+        where = self._scoped(where)
+        if where.queue is not None and not self._operator.sees(where.queue):
+            return Count(0)
+        if where.queue is not None or not self._operator.queues:
+            return self._storage.count(where, cap=cap)
+        if is_tallied(where):
+            return Count(
+                sum(
+                    tally.number
+                    for tally in self._storage.tallies()
+                    if tally.queue in self._operator.queues
+                    and (not where.states or tally.state in where.states)
+                    and where.task in (None, tally.task)
+                )
+            )
+        counts = [self._storage.count(replace(where, queue=queue), cap=cap) for queue in sorted(self._operator.queues)]
+        return Count(sum(count.number for count in counts), exact=all(count.exact for count in counts))
+
+    def with_part(self, part: str) -> list[Job]:
+        """The jobs whose id is this, or begins or ends so, as far as can be found in a second."""
+        wanted = part.strip().lower()
+        exact = self._storage.get(part.strip())
+        if exact is not None:
+            return [self._redaction.job(exact)] if self._operator.sees(exact.queue) else []
+        if len(wanted) < SHORTEST:
+            return []
+        found, _ = jobs_with_part(self._storage, wanted, _PATIENCE)
+        return [self._redaction.job(job) for job in found if self._operator.sees(job.queue)]
+
+    def why(self, job_id: str) -> str:
+        """Why the job is where it is, in a clause."""
+        self.stored(job_id)
+        return self._redaction.text(JobHandle(self._app, job_id).why()) or ""
+
+    def log_lines(self, job_id: str, after: int, limit: int) -> list[LogLine]:
+        self.stored(job_id)
+        lines = self._storage.log_lines(job_id, after=after, limit=limit)
+        return [replace(line, message=self._redaction.text(line.message) or "") for line in lines]
+
+    def _scoped(self, where: Filter) -> Filter:
+        if where.queue is None and len(self._operator.queues) == 1:
+            return replace(where, queue=next(iter(self._operator.queues)))
+        return where
+
+    # --- around them ----------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[QueueInfo]:
+        return [queue for queue in self._glance.queues() if self._operator.sees(queue.name)]
+
+    def queue(self, name: str) -> QueueInfo:
+        """The queue of this name; QueueNotFound names the nearest."""
+        known = {queue.name: queue for queue in self.queues()}
+        if name not in known:
+            near = nearest(name, known).removeprefix("; ")
+            raise QueueNotFound(name[:128], hint=near or "the first job makes it")
+        return known[name]
+
+    def tasks(self) -> list[TaskInfo]:
+        return [task for task in self._glance.tasks() if self._operator.sees(task.queue)]
+
+    def workers(self) -> list[WorkerInfo]:
+        """Every worker and foreman; of what they run, what concerns this operator."""
+        return [self._shown(worker) for worker in self._glance.workers()]
+
+    def _shown(self, worker: WorkerInfo) -> WorkerInfo:
+        if not self._operator.queues:
+            return worker
+        report = {name: value for name, value in worker.report.items() if name != "running"}
+        return replace(worker, report=report, queues=[name for name in worker.queues if self._operator.sees(name)])
+
+    def is_alive(self, worker: WorkerInfo, now: int) -> bool:
+        return now - worker.beat_at <= self.lease
+
+    def held(self) -> list[Job]:
+        """The jobs in workers' hands."""
+        return list(self._walk(Filter(states=HELD), _MOST_HELD))
+
+    def _walk(self, where: Filter, most: int) -> Iterator[Job]:
+        cursor = None
+        while most > 0:
+            page = self.find(where, cursor, 200)
+            yield from page.jobs
+            most, cursor = most - len(page.jobs), page.next
+            if cursor is None:
+                return
+
+    def holds(self, held: Iterable[Job]) -> Counter[str | None]:
+        """How many jobs each worker has."""
+        return Counter(job.owner for job in held)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        return [
+            replace(schedule, args=self._redaction.json(schedule.args) or "{}")
+            for schedule in self._glance.schedules()
+            if self._operator.sees(schedule.queue or schedule.task)
+        ]
+
+    def failures(self) -> list[FailureGroup]:
+        """Failures by cause, the latest first."""
+        groups = self._glance.failures()
+        if self._operator.queues:
+            tasks = {task.name for task in self.tasks()}
+            groups = [group for group in groups if group.task in tasks]
+        return [replace(group, pattern=self._redaction.text(group.pattern) or "") for group in groups]
+
+    def series(self, span: Span, queue: str | None = None, task: str | None = None) -> list[Point]:
+        return [
+            point
+            for point in self._glance.series(span)
+            if self._operator.sees(point.queue) and queue in (None, point.queue) and task in (None, point.task)
+        ]
+
+    def totals(self) -> dict[str, int]:
+        return self._glance.totals()
+
+    # --- history --------------------------------------------------------------------------------------------------
+
+    def events(self, where: EventFilter, limit: int, *, newest_first: bool = False) -> list[Event]:
+        """Events that fit; of jobs and queues that do not concern them, none."""
+        if where.job_id is not None:
+            self._require_history(where.job_id)
+        found = self._storage.events(where, limit=limit, newest_first=newest_first)
+        return [self._event(event) for event in found if event.queue is None or self._operator.sees(event.queue)]
+
+    def _require_history(self, job_id: str) -> None:
+        first = self._storage.events(EventFilter(job_id=job_id), limit=1)
+        if not first or not self._operator.sees(first[0].queue):
+            raise JobNotFound(job_id)
+
+    def _event(self, event: Event) -> Event:
+        if not event.data:
+            return event
+        data = {
+            name: self._redaction.text(value) if isinstance(value, str) else value for name, value in event.data.items()
+        }
+        if "args" in data:
+            data["args"] = self._redaction.json(str(data["args"]))
+        return replace(event, data=data)
+
+    def audit(self, before: int | None, limit: int) -> Audited:
+        """What people did, the newest first. One look goes back over a bounded number of events."""
+        newest = self._storage.events(EventFilter(before=before), limit=1, newest_first=True)
+        deeds = Audited()
+        if not newest:
+            return deeds
+        top = newest[0].id + 1
+        after = max(0, top - _WINDOW)
+        found = [
+            event
+            for where in [
+                *(EventFilter(kind=kind, before=top, after=after) for kind in _JOB_DEEDS),
+                *(EventFilter(subject=subject, before=top, after=after) for subject in _OTHER_DEEDS),
+            ]
+            for event in self._storage.events(where, limit=limit + 1, newest_first=True)
+            if (event.data or {}).get("by") and (event.queue is None or self._operator.sees(event.queue))
+        ]
+        found.sort(key=lambda event: -event.id)
+        deeds += [self._event(event) for event in found[:limit]]
+        if len(found) > limit:
+            deeds.before = found[limit - 1].id
+        elif after > 0:
+            deeds.before = after + 1
+        return deeds

@@ -1,0 +1,90 @@
+"""Access: who may come in at all. Decided once, before the web listens.
+
+On a loopback address without tokens everybody on this machine is an admin. Any other address needs tokens, or the web
+does not start. The host names that are answered are decided here too, so that no foreign name can be made to point at
+this server.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+import msgspec
+
+from packhorse.errors import UnsafeAddress
+from packhorse.web.security.operator import Operator, Role
+from packhorse.web.security.sessions import Sessions, Tries
+from packhorse.web.security.tokens import Tokens
+
+_EVERYWHERE = ("", "0.0.0.0", "::", "*")  # noqa: S104 - recognised in order to be refused without a token
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Access:
+    """The rules of one web server. `read_only` lets nobody change anything."""
+
+    def __init__(self, tokens: Tokens, hosts: frozenset[str], *, any_address: bool = False, read_only: bool = False):
+        self.tokens = tokens
+        self.read_only = read_only
+        self.sessions = Sessions(tokens)
+        self.tries = Tries()
+        self._hosts = hosts
+        self._any_address = any_address
+
+    @property
+    def is_open(self) -> bool:
+        """Is nobody asked who they are?"""
+        return not self.tokens
+
+    def answers(self, host: str) -> bool:
+        """Is this a name of ours? `host` is the header as it came, with or without a port."""
+        name = host_name(host)
+        return name in self._hosts or (self._any_address and _is_address(name))
+
+    def capped(self, operator: Operator) -> Operator:
+        """The operator as far as this server lets anybody go."""
+        return msgspec.structs.replace(operator, role=Role.VIEW) if self.read_only else operator
+
+
+def decide_access(host: str, tokens: Tokens, *, allowed_hosts: Iterable[str] = (), read_only: bool = False) -> Access:
+    """The rules for a server that listens at `host`. Raises UnsafeAddress if everybody could come in from outside."""
+    if not tokens and not is_loopback(host):
+        raise UnsafeAddress(
+            f"will not listen at {host or 'every address'} without a token",
+            why="whoever can reach this address could read and delete all jobs",
+            hint="set PACKHORSE_WEB_TOKEN, or --token-file FILE with a line for each: name role token\n"
+            "or listen at 127.0.0.1 and come in through ssh -L 5040:127.0.0.1:5040",
+        )
+    everywhere = host in _EVERYWHERE
+    names = {host_name(name) for name in (host, *allowed_hosts) if name not in _EVERYWHERE}
+    if everywhere or is_loopback(host):
+        names |= _LOCAL_NAMES
+    if everywhere:
+        names.add(socket.gethostname().lower())
+    # A name can be made to point anywhere, an address cannot: where we listen everywhere, any address will do.
+    return Access(tokens, frozenset(names), any_address=everywhere, read_only=read_only)
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach the address?"""
+    if host.lower() == "localhost":
+        return True
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header: without its port, and without the brackets of IPv6."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host if host.count(":") > 1 else host.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""Operators: who asks, how much they may do, and of which queues. Every request has one, or is refused."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from packhorse.codec import nearest
+from packhorse.errors import BadValue, NotAllowed
+
+
+class Role(IntEnum):
+    """How much somebody may do; each role may do all that the ones before it may."""
+
+    VIEW = 1  # look
+    OPERATE = 2  # enqueue, retry, abort, force start, set priority, pause, resume
+    ADMIN = 3  # delete
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def parse(cls, word: str) -> Role:
+        """The role that a word names; BadValue if it names none."""
+        words = [role.word for role in cls]
+        if word.lower() not in words:
+            raise BadValue(f"there is no role {word!r}{nearest(word, words)}", hint=f"the roles are {', '.join(words)}")
+        return cls[word.upper()]
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """Who asks. `queues` are the only ones that concern them; empty means all."""
+
+    name: str
+    role: Role
+    queues: frozenset[str] = frozenset()
+
+    def may(self, role: Role) -> bool:
+        return self.role >= role
+
+    def sees(self, queue: str | None) -> bool:
+        """Does this queue concern them?"""
+        return not self.queues or queue in self.queues
+
+    def require(self, role: Role) -> None:
+        """Raises NotAllowed unless their role reaches so far. Everything that changes something comes through here."""
+        if not self.may(role):
+            raise NotAllowed(
+                f"{self.name} may not do this: it needs the role {role.word}",
+                why=f"the role is {self.role.word}",
+                hint="sign in with another token",
+            )
+
+    def require_queue(self, queue: str) -> None:
+        """Raises NotAllowed if this queue does not concern them."""
+        if not self.sees(queue):
+            raise NotAllowed(f"{self.name} may not do this to the queue {queue}", hint="sign in with another token")

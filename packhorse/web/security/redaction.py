@@ -1,0 +1,81 @@
+"""Redaction: what is never shown, whoever asks. Applied on the server, before anything becomes JSON or HTML.
+
+Values whose name sounds like a secret are replaced in arguments, results and meta; passwords in URLs are masked in
+errors and log lines. A form that is filled with masked values gives the stored ones back where the mask still stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from msgspec.structs import replace
+
+from packhorse.job import Job
+from packhorse.settings import mask_url
+
+MASK = "•••"
+_SECRET_NAME = re.compile(
+    r"pass(word|wd|phrase)?$|pwd|token|secret|api_?key|authori[sz]ation|credential|card|cvv|cookie", re.I
+)
+_MAYBE = re.compile(r'"[^"\\]*(?:pass|pwd|token|secret|key|authori|credential|card|cvv|cookie)[^"\\]*"\s*:', re.I)
+_ESCAPED_NAME = re.compile(r"\\u[0-9a-fA-F]{4}")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.I)
+
+
+class Redaction:
+    """What this server hides. `hide_args` shows no arguments and no results at all."""
+
+    def __init__(self, *, hide_args: bool = False) -> None:
+        self.hide_args = hide_args
+
+    def job(self, job: Job) -> Job:
+        """The job as it may be shown."""
+        return replace(
+            job,
+            args=self.json(job.args) or "{}",
+            result=self.json(job.result),
+            meta=self.json(job.meta),
+            error=self.text(job.error),
+            progress_text=self.text(job.progress_text),
+            checkin=self.text(job.checkin),
+        )
+
+    def json(self, text: str | None) -> str | None:
+        """Stored JSON as it may be shown. What holds no secret name stays exactly as it is."""
+        if text is None:
+            return None
+        if self.hide_args:
+            return '{"hidden": true}'
+        if not _MAYBE.search(text) and not _ESCAPED_NAME.search(text):
+            return text
+        try:
+            return json.dumps(_masked(json.loads(text)), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return json.dumps(MASK)
+
+    def text(self, text: str | None) -> str | None:
+        """Text as it may be shown: no password in any URL."""
+        return None if text is None else _URL.sub(lambda found: mask_url(found[0]), text)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: MASK if _SECRET_NAME.search(name) and not isinstance(each, bool | None) else _masked(each)
+            for name, each in value.items()
+        }
+    return [_masked(each) for each in value] if isinstance(value, list) else value
+
+
+def unmasked(shown: Any, stored: Any) -> Any:
+    """What a user made of the shown value, with the stored secrets where the mask still stands."""
+    if isinstance(shown, dict) and isinstance(stored, dict):
+        return {
+            name: stored[name] if each == MASK and name in stored else unmasked(each, stored.get(name))
+            for name, each in shown.items()
+        }
+    if isinstance(shown, list) and isinstance(stored, list):
+        return [unmasked(each, stored[place] if place < len(stored) else None) for place, each in enumerate(shown)]
+    return shown

@@ -1,0 +1,73 @@
+"""Sessions: who signed in at the login page. A cookie carries the name and a time, signed; the server keeps nothing.
+
+A session ends after half a day, and all end when any token is changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+
+from packhorse.errors import TooBusy
+from packhorse.web.security.operator import Operator
+from packhorse.web.security.tokens import Tokens
+
+COOKIE = "packhorse_session"
+LENGTH = 12 * 3600
+_TRIES = 5
+_TRIES_WITHIN = 60.0
+_MOST_PEERS = 1_000
+
+
+class Sessions:
+    """Makes and reads the cookies of one set of tokens. `now` is a clock in seconds."""
+
+    def __init__(self, tokens: Tokens, now: Callable[[], float] = time.time) -> None:
+        self._tokens = tokens
+        self._key = tokens.key()
+        self._now = now
+
+    def begin(self, operator: Operator) -> str:
+        """The value of the cookie for this operator."""
+        text = f"{operator.name}\n{int(self._now()) + LENGTH}".encode()
+        return base64.urlsafe_b64encode(text + b"\n" + self._signature(text)).decode()
+
+    def operator(self, cookie: str) -> Operator | None:
+        """Whose session this is; None if it is none, or over."""
+        try:
+            text, _, signature = base64.urlsafe_b64decode(cookie.encode("ascii")).rpartition(b"\n")
+            name, until = text.decode().split("\n")
+            is_over = int(until) < self._now()
+        except ValueError:
+            return None
+        if is_over or not hmac.compare_digest(signature, self._signature(text)):
+            return None
+        return self._tokens.named(name)
+
+    def _signature(self, text: bytes) -> bytes:
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest().encode()
+
+
+class Tries:
+    """How often each peer has signed in wrongly; after a few, it has to wait."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._wrong: dict[str, list[float]] = {}
+
+    def check(self, peer: str) -> None:
+        """Raises TooBusy if this peer has tried too often of late."""
+        if len(self._recent(peer)) >= _TRIES:
+            raise TooBusy("too many wrong tokens came from your address", hint="wait a minute, then try again")
+
+    def note_wrong(self, peer: str) -> None:
+        """One more wrong token."""
+        if len(self._wrong) >= _MOST_PEERS:
+            self._wrong.pop(next(iter(self._wrong)))
+        self._wrong[peer] = [*self._recent(peer), self._now()]
+
+    def _recent(self, peer: str) -> list[float]:
+        return [at for at in self._wrong.get(peer, []) if self._now() - at < _TRIES_WITHIN]

@@ -1,0 +1,93 @@
+"""Tokens: the secrets by which operators and programs are known. Only their digests are kept in memory.
+
+They come from `PACKHORSE_WEB_TOKEN` (one, for an admin) or from a file with a line for each: name, role, token, and the
+queues that it is for, if not all. `#` begins a comment.
+
+    anna     admin    8c1f…
+    grafana  view     77ab…
+    shop     operate  d03e…   mail,images
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from packhorse.errors import BadValue
+from packhorse.task import check_name
+from packhorse.web.security.operator import Operator, Role
+
+SHORTEST = 16
+"""Characters of a token at least: it must not be guessed."""
+
+
+def digest(secret: str) -> bytes:
+    """What is kept of a secret."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+class Tokens:
+    """All tokens that are accepted."""
+
+    def __init__(self, known: Iterable[tuple[str, Operator]] = ()) -> None:
+        self._known: list[tuple[bytes, Operator]] = []
+        for secret, operator in known:
+            self._add(secret, operator)
+
+    def _add(self, secret: str, operator: Operator) -> None:
+        if len(secret) < SHORTEST:
+            raise BadValue(
+                f"the token of {operator.name} has {len(secret)} characters; {SHORTEST} are needed",
+                hint="make one: python -c 'import secrets; print(secrets.token_urlsafe(24))'",
+            )
+        if any(operator.name == other.name for _, other in self._known):
+            raise BadValue(f"the name {operator.name!r} stands for two tokens", hint="give each its own name")
+        self._known.append((digest(secret), operator))
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def find(self, secret: str) -> Operator | None:
+        """Whose token this is. All are compared, so that the time taken tells nothing."""
+        wanted, found = digest(secret), None
+        for known, operator in self._known:
+            if hmac.compare_digest(known, wanted):
+                found = operator
+        return found
+
+    def named(self, name: str) -> Operator | None:
+        """The operator of this name."""
+        return next((operator for _, operator in self._known if operator.name == name), None)
+
+    def key(self) -> bytes:
+        """A key that all processes with the same tokens share, and that changes when any token does."""
+        return hashlib.sha256(b"packhorse session" + b"".join(sorted(known for known, _ in self._known))).digest()
+
+
+def load_tokens(secret: str | None, file: str | None) -> Tokens:
+    """The tokens that the settings name: one for an admin, a file with more, or both."""
+    known = [(secret, Operator("admin", Role.ADMIN))] if secret else []
+    return Tokens([*known, *(_read(Path(file)) if file else [])])
+
+
+def _read(path: Path) -> list[tuple[str, Operator]]:
+    try:
+        if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise BadValue(f"{path} can be read by others", hint=f"chmod 600 {path}")
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadValue(f"the tokens in {path} cannot be read", why=str(error)) from None
+    words = [(number, line.partition("#")[0].split()) for number, line in enumerate(lines, 1)]
+    return [_parse(parts, f"{path}, line {number}") for number, parts in words if parts]
+
+
+def _parse(parts: list[str], place: str) -> tuple[str, Operator]:
+    if len(parts) not in (3, 4):
+        raise BadValue(f"{place} is not understood", hint="write: name role token [queue,queue]")
+    name, role, secret, *queues = parts
+    wanted = frozenset(check_name(queue, "queue name") for queue in queues[0].split(",")) if queues else frozenset()
+    return secret, Operator(check_name(name, f"the name in {place}"), Role.parse(role), wanted)

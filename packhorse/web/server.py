@@ -1,0 +1,82 @@
+"""The server: the application behind uvicorn. `packhorse web` runs one until it is told to stop."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+import uvicorn
+
+from packhorse.errors import BadValue
+from packhorse.web.application import Application
+
+_MOST_AT_ONCE = 500  # connections; beyond that, 503
+_PATIENCE = 3  # seconds that requests may go on when the server is told to stop
+
+
+class _Server(uvicorn.Server):
+    """Streams never end by themselves, so they are ended before anybody waits for them."""
+
+    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+        super().__init__(config)
+        self._application = application
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._application.close()
+        await super().shutdown(sockets)
+
+
+class WebServer:
+    """Serves one application at one address. The address is taken at once, so that what is wrong is said at once."""
+
+    def __init__(self, application: Application, host: str, port: int) -> None:
+        self._socket = _listening(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            application,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_PATIENCE,
+            limit_concurrency=_MOST_AT_ONCE,
+        )
+        self._server = _Server(config, application)
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104 - not bound
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+    def run(self) -> None:
+        """Serve until told to stop, by `stop`, by Ctrl-C or by SIGTERM."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Stop soon; callable from any thread."""
+        self._server.should_exit = True
+
+    def stop_at_end_of(self, read: Callable[[], object] = sys.stdin.read) -> None:
+        """Stop when whoever started this process is gone, and with it the other end of stdin."""
+
+        def wait() -> None:
+            read()
+            self.stop()
+
+        threading.Thread(target=wait, name="packhorse-web-parent", daemon=True).start()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        hint = f"is another one running? packhorse web --port {port + 1 if port < 65_535 else 0}"
+        raise BadValue(f"cannot listen at {host}:{port}", why=error.strerror or str(error), hint=hint) from None

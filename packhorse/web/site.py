@@ -1,0 +1,49 @@
+"""The site: everything that the requests of one web server share, and `Call`, which stands for one of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from packhorse.app import Packhorse
+from packhorse.errors import NotSignedIn
+from packhorse.storage import Storage
+from packhorse.web.glance import Glance
+from packhorse.web.reader import Reader
+from packhorse.web.security.access import Access
+from packhorse.web.security.operator import Operator
+from packhorse.web.security.redaction import Redaction
+from packhorse.web.steps import Steps
+
+
+class Site:
+    """One web server. `app` is a client without tasks: no code of the user's is ever imported here."""
+
+    def __init__(self, app: Packhorse, access: Access, *, redaction: Redaction | None = None) -> None:
+        self.app = app
+        self.access = access
+        self.redaction = redaction or Redaction()
+
+    @functools.cached_property
+    def storage(self) -> Storage:
+        return self.app.storage
+
+    @functools.cached_property
+    def glance(self) -> Glance:
+        return Glance(self.storage)
+
+    def call(self, operator: Operator | None) -> Call:
+        """A call by this operator; NotSignedIn if it is nobody."""
+        if operator is None:
+            raise NotSignedIn("nobody is signed in", hint="send Authorization: Bearer TOKEN, or sign in at /login")
+        reader = Reader(self.app, self.glance, self.redaction, operator)
+        return Call(self, operator, reader, Steps(self.app, self.glance, reader, operator))
+
+
+class Call(NamedTuple):
+    """One request: who asks, what they may read and what they may do."""
+
+    site: Site
+    operator: Operator
+    reader: Reader
+    steps: Steps

@@ -1,0 +1,161 @@
+// Live numbers: one stream for all tabs of this browser, figures set as they come, tables fetched again now and then.
+import { toggledLog } from "./log.js";
+
+const body = document.body;
+const root = body.dataset.root;
+const SOON = 2500, SLOW = 15000, HIDDEN = 30000;
+let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
+let nextAt = { fast: 0, slow: 0 }, latest = "";
+
+const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
+
+function compact(value) {
+  if (value >= 1e9) return `${(value / 1e9).toPrecision(3)} G`;
+  if (value >= 1e6) return `${(value / 1e6).toPrecision(3)} M`;
+  if (value >= 1e4) return `${(value / 1e3).toPrecision(3)} k`;
+  return number(value);
+}
+
+function span(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  const parts = [];
+  for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]]) {
+    const count = Math.floor(seconds / size);
+    if (count) { parts.push(`${count} ${unit}`); seconds -= count * size; } else if (parts.length) break;
+  }
+  return parts.slice(0, 2).join(" ");
+}
+
+const FIGURES = {
+  unfinished: (t) => compact(["scheduled", "queued", "reserved", "running", "retrying"].reduce((sum, state) => sum + t.states[state], 0)),
+  kinds: (t) => t.failure_kinds ? `${t.failure_kinds} kind${t.failure_kinds === 1 ? "" : "s"}` : "",
+  queues: (t) => t.queues || "",
+  schedules: (t) => t.schedules || "",
+  workers: (t) => t.workers ? `${t.workers} · ${t.states.running + t.states.reserved}/${t.slots}` : "none",
+  oldest: (t) => span(t.oldest),
+  held: (t) => number(t.states.running + t.states.reserved),
+  slots: (t) => number(t.slots),
+  workercount: (t) => number(t.workers),
+  processed: (t) => number(t.processed),
+  failed: (t) => number(t.failed),
+};
+
+function setFigures(totals) {
+  for (const element of document.querySelectorAll("[data-live]")) {
+    const name = element.dataset.live;
+    const value = name in FIGURES ? FIGURES[name](totals) : number(totals.states[name.replace("states.", "")]);
+    if (element.textContent !== String(value)) element.textContent = value;
+  }
+}
+
+// --- regions ---------------------------------------------------------------------------------------------------------
+
+function isInUse(region) {
+  if (region.contains(document.activeElement) && document.activeElement !== document.body) return true;
+  if (region.querySelector("input:checked:not([type=radio])")) return true;
+  const selection = document.getSelection();
+  return Boolean(selection && !selection.isCollapsed && region.contains(selection.anchorNode));
+}
+
+async function refresh(slowToo) {
+  const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
+  if (!wanted.length) return;
+  let answer;
+  try {
+    answer = await fetch(location.href.split("#")[0], { headers: { "X-Packhorse": "live" } });
+  } catch { return; }
+  if (!answer.ok && answer.status !== 404) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const region of wanted) {
+    const other = fresh.getElementById(region.id);
+    if (!other || isInUse(region)) continue;
+    if (region.isEqualNode(other)) continue;
+    keepOpen(region, other);
+    region.replaceWith(document.adoptNode(other));
+  }
+  for (const element of document.querySelectorAll("main .js, #actions .js")) element.hidden = false;
+  for (const element of document.querySelectorAll("main .nojs")) element.hidden = true;
+  refreshed();
+}
+
+function keepOpen(before, after) {
+  const were = before.querySelectorAll("details"), are = after.querySelectorAll("details");
+  if (were.length === are.length) were.forEach((details, place) => { are[place].open = details.open; });
+  const scrolls = before.querySelectorAll(".scroll"), others = after.querySelectorAll(".scroll");
+  if (scrolls.length === others.length) requestAnimationFrame(() => scrolls.forEach((each, place) => { others[place].scrollLeft = each.scrollLeft; }));
+}
+
+function changed() {
+  const now = Date.now();
+  if (now < nextAt.fast) return;
+  const slowToo = now >= nextAt.slow;
+  nextAt.fast = now + SOON;
+  if (slowToo) nextAt.slow = now + SLOW;
+  refresh(slowToo);
+}
+
+// --- the stream ------------------------------------------------------------------------------------------------------
+
+function heard(kind, data) {
+  heardAt = Date.now();
+  if (isPaused) return;
+  const value = JSON.parse(data);
+  if (kind === "overview") {
+    setFigures(value);
+    const { oldest, ...rest } = value;
+    const text = JSON.stringify(rest);
+    if (text !== latest || (oldest ?? 0) > 0) changed();
+    latest = text;
+  } else if (kind === "job") {
+    toggledLog(value);
+    nextAt.fast = Math.min(nextAt.fast, Date.now());
+    changed();
+  } else if (kind === "trouble") {
+    mark("away", `storage: ${value.title}`);
+  }
+}
+
+function open() {
+  if (source || isPaused) return;
+  source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}`);
+  for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => heard(kind, event.data));
+  source.addEventListener("error", () => mark("away", "reconnecting"));
+}
+
+function close() {
+  source?.close();
+  source = null;
+}
+
+function mark(state, text) {
+  const element = document.querySelector("[data-livemark]");
+  if (!element) return;
+  element.hidden = false;
+  element.dataset.is = state;
+  element.querySelector("[data-livetext]").textContent = text;
+}
+
+function tell() {
+  if (isPaused) return mark("paused", "paused");
+  if (document.hidden && Date.now() - hiddenAt > HIDDEN) return close();
+  const age = Math.round((Date.now() - heardAt) / 1000);
+  if (heardAt && age < 5) mark("live", "live");
+  else if (heardAt && source?.readyState === EventSource.OPEN) mark("live", `live, ${age} s ago`);
+}
+
+export function pauseLive() {
+  isPaused = !isPaused;
+  if (isPaused) close(); else open();
+  tell();
+}
+
+export function listen(whenRefreshed) {
+  if (!body.dataset.topics) return;
+  refreshed = whenRefreshed;
+  nextAt = { fast: Date.now() + SOON, slow: Date.now() + SLOW };
+  open();
+  timer = setInterval(tell, 1000);
+  document.addEventListener("visibilitychange", () => { hiddenAt = Date.now(); if (!document.hidden) open(); });
+  addEventListener("pagehide", () => { clearInterval(timer); close(); });
+}

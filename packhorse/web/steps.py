@@ -1,0 +1,212 @@
+"""What an operator does: steering jobs and queues. Every change over HTTP, by API or by page, is made here.
+
+Whether the role suffices is asked by whoever has the route; here only the queues are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from packhorse.app import Packhorse
+from packhorse.calls import NewCall
+from packhorse.codec import nearest
+from packhorse.errors import BadValue, TaskNotFound
+from packhorse.job import Job, Operation, State, is_legal
+from packhorse.job_handle import JobHandle
+from packhorse.schedule import find_schedule
+from packhorse.storage import Storage
+from packhorse.storage.records import Filter, Steered
+from packhorse.task import TaskOptions
+from packhorse.web.glance import Glance
+from packhorse.web.reader import Reader
+from packhorse.web.security.operator import Operator
+from packhorse.web.security.redaction import unmasked
+
+_AT_ONCE = 500
+_BUDGET = 2.0  # seconds of one call for many jobs; the caller goes on from the cursor
+
+T = TypeVar("T")
+Many = Callable[[Storage, list[str], str], list[Steered]]
+
+
+def to_many(operation: Operation, priority: int | None) -> Many:
+    """How an operation is done to many jobs."""
+    match operation:
+        case Operation.ABORT:
+            return lambda storage, ids, by: storage.abort(ids, by=by)
+        case Operation.FORCE_START:
+            return lambda storage, ids, by: storage.force_start(ids, by=by)
+        case Operation.RETRY:
+            return lambda storage, ids, by: storage.retry(ids, by=by)
+        case Operation.DELETE:
+            return lambda storage, ids, by: storage.delete(ids, by=by)
+        case Operation.SET_PRIORITY if priority is not None:
+            number = TaskOptions().with_(priority=priority).priority
+            return lambda storage, ids, by: storage.set_priority(ids, number, by=by)
+        case Operation.SET_PRIORITY:
+            raise BadValue("which priority? the request does not say", hint='e.g. {"priority": 7}')
+    raise BadValue(f"{operation} cannot be done to many jobs", hint="abort, force_start, retry, set_priority or delete")
+
+
+class Progress(msgspec.Struct):
+    """How far a step for many jobs has come. `next` continues; without it, all is done."""
+
+    changed: int = 0
+    skipped: dict[str, int] = {}
+    next: str | None = None
+
+
+class Steps:
+    """What one operator does."""
+
+    def __init__(self, app: Packhorse, glance: Glance, reader: Reader, operator: Operator) -> None:
+        self._app = app
+        self._glance = glance
+        self._reader = reader
+        self._operator = operator
+
+    # --- one job --------------------------------------------------------------------------------------------------
+
+    def steer(self, operation: Operation, job_id: str, priority: int | None = None) -> Job:
+        """Do this to one job. Raises JobNotFound, WrongState and NotUnique. Answers the job as it was before."""
+        job = self._reader.stored(job_id)
+        handle, by = JobHandle[Any](self._app, job_id), self._operator.name
+        match operation:
+            case Operation.ABORT:
+                handle.abort(by=by)
+            case Operation.FORCE_START:
+                handle.force_start(by=by)
+            case Operation.RETRY:
+                handle.retry(by=by)
+            case Operation.DELETE:
+                handle.delete(by=by)
+            case Operation.SET_PRIORITY if priority is not None:
+                handle.set_priority(priority, by=by)
+            case _:
+                raise BadValue("which priority? the request does not say", hint='e.g. {"priority": 7}')
+        self._glance.forget()
+        return job
+
+    def enqueue(
+        self, task: str, args: Mapping[str, Any], options: Mapping[str, Any], *, known: bool, job_id: str | None
+    ) -> JobHandle[Any]:
+        """A new job. TaskNotFound names the nearest task, unless unknown ones are wanted."""
+        names = [each.name for each in self._reader.tasks()]
+        if known and task not in names:
+            near = nearest(task, names).removeprefix("; ")
+            hints = [near, '"known": false enqueues it for workers yet to come']
+            raise TaskNotFound(f"no task is called {task!r}", hint="; ".join(filter(None, hints)))
+        call: NewCall[Any] = self._app.call(task, args, **{"created_by": self._operator.name, **options})
+        if job_id is not None:
+            call = NewCall(replace(call.job, id=job_id))
+        self._operator.require_queue(call.job.queue)
+        (handle,) = self._app.enqueue_many([call])
+        self._glance.forget()
+        return handle
+
+    def copy(self, job_id: str, args: Mapping[str, Any] | None, options: Mapping[str, Any]) -> JobHandle[Any]:
+        """A new job like this one; masked values in `args` mean the stored ones."""
+        job = self._reader.stored(job_id)
+        handle = JobHandle[Any](self._app, job_id, record=job)
+        wanted = None if args is None else unmasked(dict(args), msgspec.json.decode(job.args))
+        if (queue := options.get("queue")) is not None:
+            self._operator.require_queue(queue)
+        copied = handle.copy(wanted, **{"created_by": self._operator.name, **options})
+        self._glance.forget()
+        return copied
+
+    # --- many jobs ------------------------------------------------------------------------------------------------
+
+    def possible(self, operation: Operation, where: Filter) -> Filter:
+        """Of the jobs that fit, those to which it can be done. BadValue if that can be none."""
+        can = frozenset(state for state in State if is_legal(operation, state))
+        states = where.states & can if where.states else can
+        if not states:
+            asked, allowed = ", ".join(sorted(where.states)), ", ".join(sorted(can))
+            raise BadValue(
+                f"{operation} cannot be done to jobs that are {asked}", hint=f"only to those that are {allowed}"
+            )
+        return replace(where, states=states)
+
+    def steer_many(
+        self, operation: Operation, where: Filter, seen_at: int, cursor: str | None, priority: int | None
+    ) -> Progress:
+        """Do this to all jobs that fit and have not changed since `seen_at`, for as long as a request may take."""
+        act, where = to_many(operation, priority), self.possible(operation, where)
+        done: Counter[str] = Counter()
+        until = time.monotonic() + _BUDGET
+        while True:
+            page = self._reader.find(where, cursor, _AT_ONCE)
+            ids = [job.id for job in page.jobs if job.updated_at <= seen_at]
+            done["changed since it was seen"] += len(page.jobs) - len(ids)
+            self._count(done, operation, act(self._app.storage, ids, self._operator.name) if ids else [])
+            cursor = page.next
+            if cursor is None or time.monotonic() > until:
+                break
+        self._glance.forget()
+        return Progress(done.pop("changed", 0), {word: number for word, number in done.items() if number}, cursor)
+
+    def steer_these(self, operation: Operation, ids: list[str], priority: int | None) -> Progress:
+        """Do this to these jobs."""
+        act = to_many(operation, priority)
+        jobs = self._app.storage.get_many(ids)
+        mine = [job.id for job in jobs if self._operator.sees(job.queue)]
+        done: Counter[str] = Counter({"gone": len(ids) - len(mine)})
+        self._count(done, operation, act(self._app.storage, mine, self._operator.name) if mine else [])
+        self._glance.forget()
+        return Progress(done.pop("changed", 0), {word: number for word, number in done.items() if number})
+
+    @staticmethod
+    def _count(done: Counter[str], operation: Operation, answers: list[Steered]) -> None:
+        for answer in answers:
+            if answer.changed:
+                done["changed"] += 1
+            elif answer.conflict:
+                done["a unique twin waits"] += 1
+            else:
+                done[answer.state or "gone"] += 1
+
+    # --- queues and schedules -------------------------------------------------------------------------------------
+
+    def pause(self, queue: str, why: str | None) -> bool:
+        """Let no job of this queue begin. False: it was paused already."""
+        self._reader.queue(queue)
+        changed = self._app.pause(queue, by=self._operator.name, why=why)
+        self._glance.forget()
+        return changed
+
+    def resume(self, queue: str) -> bool:
+        """Undo a pause. False: it was not paused."""
+        self._reader.queue(queue)
+        changed = self._app.resume(queue, by=self._operator.name)
+        self._glance.forget()
+        return changed
+
+    def pause_schedule(self, name: str) -> bool:
+        return self._on_schedule(name, lambda: self._app.pause_schedule(name, by=self._operator.name))
+
+    def resume_schedule(self, name: str) -> bool:
+        return self._on_schedule(name, lambda: self._app.resume_schedule(name, by=self._operator.name))
+
+    def run_schedule(self, name: str) -> JobHandle[Any]:
+        return self._on_schedule(name, lambda: self._app.run_schedule_now(name, by=self._operator.name))
+
+    def skip_schedule(self, name: str) -> datetime:
+        return self._on_schedule(name, lambda: self._app.skip_schedule(name))
+
+    def remove_schedule(self, name: str) -> bool:
+        return self._on_schedule(name, lambda: self._app.remove_schedule(name, by=self._operator.name))
+
+    def _on_schedule(self, name: str, act: Callable[[], T]) -> T:
+        schedule = find_schedule(self._app.storage, name)
+        self._operator.require_queue(schedule.queue or schedule.task)
+        answer = act()
+        self._glance.forget()
+        return answer

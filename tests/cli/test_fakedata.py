@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from packhorse.cli.failing import ExitCode
+from packhorse.cli.fakedata import Shop
+from packhorse.clock import HOUR, TurnedClock, now
+from packhorse.job import State
+from packhorse.storage import open_storage
+from packhorse.storage.records import Filter, Span
+from tests.cli.conftest import Call
+from tests.cli.yard import Yard
+
+
+def test_the_shop_leaves_a_believable_history_behind(tmp_path: Path):
+    clock = TurnedClock(now() - HOUR)
+    storage = open_storage(f"sqlite:///{tmp_path / 'shop.db'}", now=clock)
+    shop = Shop(storage, clock, random.Random(7))
+    until = clock() + HOUR
+    shop.open()
+    shop.play(until, 15_000_000)
+    shop.steer()
+    shop.beat()
+
+    queues = {queue.name: queue for queue in storage.queues()}
+    totals = storage.totals()
+    assert totals["completed"] > 1_000
+    assert 0 < totals["failed"] < totals["completed"] / 5
+    assert queues["foobar"].counts[State.QUEUED] > 20  # it piles up
+    assert queues["sync"].paused_by == "anna"
+    assert {group.task for group in storage.failures()} >= {"resize", "foobar", "sync_crm"}
+    assert {point.task for point in storage.series(Span.TWO_HOURS)} >= {"send_notice", "resize"}
+    assert len([worker for worker in storage.workers() if worker.beat_at == until]) == 6
+    assert storage.ticks("sweep")
+    storage.close()
+
+
+def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
+    yard.add()
+
+    result = packhorse("fakedata")
+
+    assert result.exit_code == ExitCode.REFUSED
+    assert "has jobs already" in result.stderr
+    assert yard.storage.count(Filter()).number == 1
+
+
+@pytest.mark.parametrize("hours", ["-1", "100"])
+def test_the_hours_are_checked(packhorse: Call, hours: str):
+    assert packhorse("fakedata", "--hours", hours).exit_code == ExitCode.USAGE

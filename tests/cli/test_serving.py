@@ -1,0 +1,158 @@
+"""`web` and `up`, as real processes on this machine's loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from packhorse.cli.failing import ExitCode
+from packhorse.cli.serving import web_command
+from packhorse.settings import load_settings
+from tests.children import ROOT, until
+from tests.cli.conftest import Call
+
+TOKEN = "a-token-of-enough-letters"
+JOBS = """\
+from packhorse import Packhorse
+
+app = Packhorse()
+
+
+@app.task
+def double(n: int) -> int:
+    return 2 * n
+"""
+
+
+@contextmanager
+def running(here: Path, *words: str, **environment: str) -> Iterator[str]:
+    """The program for the length of the block; the address that it tells."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PACKHORSE_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "packhorse", *words],
+        cwd=here,
+        env={**known, "PYTHONPATH": str(ROOT), **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        told = ""
+        while not (found := re.search(r"Packhorse is at (http://\S+)", told)):
+            line = process.stderr.readline()
+            assert line, f"it ended: {told}"
+            told += line
+        yield found[1]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def get(url: str, **headers: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_the_web_is_served_before_there_is_any_job(here: Path):
+    with running(here, "web", "--port", "0") as url:
+        assert get(f"{url}readyz")[0] == 200
+        status, page = get(url, accept="text/html")
+        assert status == 200
+        assert b"No jobs yet" in page
+
+
+def test_a_token_from_the_environment_is_asked_for(here: Path):
+    with running(here, "web", "--port", "0", "--host", "0.0.0.0", PACKHORSE_WEB_TOKEN=TOKEN) as url:
+        assert get(f"{url}api/v1/totals")[0] == 401
+        assert get(f"{url}api/v1/totals", authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_an_address_for_others_is_refused_without_a_token(packhorse: Call):
+    result = packhorse("web", "--host", "0.0.0.0", "--port", "0")
+
+    assert result.exit_code == ExitCode.REFUSED
+    assert "will not listen at 0.0.0.0 without a token" in result.stderr
+    assert "PACKHORSE_WEB_TOKEN" in result.stderr
+
+
+def test_a_port_that_is_taken_is_said(packhorse: Call):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = packhorse("web", "--port", str(taken.getsockname()[1]))
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "cannot listen at 127.0.0.1" in result.stderr
+
+
+def test_a_token_is_never_shown(packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PACKHORSE_WEB_TOKEN", "too-short")
+
+    result = packhorse("web")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "too-short" not in result.stderr
+    assert "16 are needed" in result.stderr
+
+
+def test_up_runs_jobs_and_serves_the_web(here: Path):
+    (here / "jobs.py").write_text(JOBS)
+    with running(here, "up", "jobs.py", "--max", "1", "--port", "0") as url:
+
+        def is_known() -> bool:
+            return any(task["name"] == "double" for task in json.loads(get(f"{url}api/v1/tasks")[1])["items"])
+
+        until(is_known, "the worker has announced nothing", 60)
+        request = urllib.request.Request(
+            f"{url}api/v1/jobs",
+            data=json.dumps({"task": "double", "args": {"n": 21}}).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            job_id = json.load(answer)["id"]
+
+        until(lambda: b'"state":"completed"' in get(f"{url}api/v1/jobs/{job_id}")[1], "the job has not completed", 60)
+        assert json.loads(get(f"{url}api/v1/jobs/{job_id}")[1])["result"] == 42
+        assert get(f"{url}healthz")[0] == 200
+    until(lambda: not _answers(url), "the web goes on without its foreman")
+
+
+def test_a_password_is_not_among_the_words_that_others_can_read():
+    settings = load_settings({"url": "redis://:hunter2@127.0.0.1/0"})
+    options = {
+        "host": None,
+        "port": 0,
+        "token_file": None,
+        "hosts": ["jobs.example"],
+        "read_only": True,
+        "hide_args": False,
+    }
+
+    words, environment = web_command(settings, options, quiet=True)
+
+    assert words[3:] == ["web", "--until-eof", "--port", "0", "--allow-host", "jobs.example", "--read-only", "--quiet"]
+    assert environment["PACKHORSE_URL"] == settings.url
+
+
+def _answers(url: str) -> bool:
+    try:
+        get(f"{url}readyz")
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""The web under test: a storage with jobs, and a client that speaks to the application as a browser would."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from packhorse import Packhorse
+from packhorse.storage import open_storage
+from packhorse.web.application import Application, make_application
+from packhorse.web.security.access import decide_access
+from packhorse.web.security.operator import Operator, Role
+from packhorse.web.security.tokens import Tokens
+from tests.children import until
+from tests.cli.yard import Yard
+from tests.storage.conftest import ADDRESSES, chosen_storages
+
+BASE = "http://127.0.0.1:5040"
+SECRETS = {role: f"secret-of-{role.word}-0123456789" for role in Role}
+MAIL_SECRET = "secret-of-mail-0123456789"
+
+
+def all_tokens() -> Tokens:
+    """A token for each role, and one for the queue mail only."""
+    known = [(secret, Operator(role.word, role)) for role, secret in SECRETS.items()]
+    return Tokens([*known, (MAIL_SECRET, Operator("mail", Role.ADMIN, frozenset({"mail"})))])
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+_ON_EVERY_STORAGE = {"test_jobs", "test_nouns", "test_pages", "test_storage"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What the API and the pages say is the same on every storage; what stands before them needs to be seen on one."""
+    if metafunc.module.__name__.rpartition(".")[2] in _ON_EVERY_STORAGE and "yard" in metafunc.fixturenames:
+        metafunc.parametrize("yard", chosen_storages(), indirect=True)
+
+
+@pytest.fixture
+def yard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Yard]:
+    yard = Yard(tmp_path)
+    if (name := getattr(request, "param", "sqlite")) != "sqlite":
+        yard.close()
+        yard.storage = open_storage(ADDRESSES[name](tmp_path))
+    yield yard
+    yard.close()
+
+
+@pytest.fixture
+def application(yard: Yard) -> Application:
+    """Open to everybody on this machine."""
+    return make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+
+
+@pytest.fixture
+def guarded(yard: Yard) -> Application:
+    """Open to those with a token only."""
+    return make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", all_tokens()))
+
+
+@pytest.fixture
+def web(application: Application) -> Iterator[TestClient]:
+    with TestClient(application, base_url=BASE, follow_redirects=False) as client:
+        yield client
+
+
+@pytest.fixture
+def guarded_web(guarded: Application) -> Iterator[TestClient]:
+    with TestClient(guarded, base_url=BASE, follow_redirects=False) as client:
+        yield client
+
+
+@contextmanager
+def served(application: Application) -> Iterator[str]:
+    """The application behind a real server on a free port of this machine; its address."""
+    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started, "the server has not started")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        application.close()
+        server.should_exit = True
+        thread.join(10)

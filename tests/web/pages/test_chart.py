@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import MINUTE
+from packhorse.storage.records import Point
+from packhorse.web.pages.chart import (
+    RANGES,
+    Chart,
+    Intervals,
+    Line,
+    nice,
+    sparkline,
+    throughput,
+    unfinished,
+    waiting_time,
+)
+
+NOW = 1_800_000_000_000_000 + 40_000_000  # in the last third of a minute
+HOUR_OF_CHARTS = RANGES["1h"]
+
+
+def point(minutes_ago: int, queue: str = "mail", **values: int) -> Point:
+    at = NOW - NOW % MINUTE - minutes_ago * MINUTE
+    return Point(at, queue, "send", values)
+
+
+@pytest.mark.parametrize(
+    ("value", "top"), [(0, 1), (0.013, 0.015), (1, 1), (1.1, 1.5), (7, 8), (99, 100), (101, 150), (1_300, 1_500)]
+)
+def test_the_upper_edge_is_a_round_number(value: float, top: float):
+    assert nice(value) == pytest.approx(top)
+
+
+def test_an_hour_has_sixty_intervals_and_ends_with_the_present():
+    intervals = Intervals([point(0, completed=4)], HOUR_OF_CHARTS, NOW)
+
+    assert len(intervals.times) == 60
+    assert intervals.times[-1] + MINUTE > NOW
+    assert throughput(intervals).lines[0].values[-1] == pytest.approx(4 / 40)  # of the part that has passed
+
+
+def test_a_minute_that_has_hardly_begun_is_taken_together_with_the_one_before():
+    early = NOW - 35_000_000  # five seconds into the minute
+    intervals = Intervals([point(1, completed=60), point(0, completed=5)], HOUR_OF_CHARTS, early)
+
+    assert throughput(intervals).lines[0].values[-2:] == [1.0, pytest.approx(1.0)]
+
+
+def test_nothing_measured_is_a_gap_and_not_nought():
+    intervals = Intervals([point(3, waited=6_000_000, ran_1s=2), point(1, waited=0, ran_1s=1)], HOUR_OF_CHARTS, NOW)
+
+    chart = waiting_time(intervals)
+
+    assert chart.lines[0].values[-4:] == [3.0, None, 0.0, None]
+    assert str(chart.svg()).count("<polyline") == 2
+
+
+def test_unfinished_jobs_are_counted_back_from_the_present():
+    points = [point(2, added=10), point(1, completed=4, dead=1), point(0, added=2), point(1, "images", added=3)]
+    intervals = Intervals(points, HOUR_OF_CHARTS, NOW)
+
+    chart = unfinished(intervals, {"mail": 9, "images": 3})
+
+    lines = {line.title: list(line.values)[-4:] for line in chart.lines}
+    assert lines == {"mail": [2, 12, 7, 9], "images": [0, 0, 3, 3]}
+
+
+def test_small_queues_are_told_as_others():
+    intervals = Intervals([], HOUR_OF_CHARTS, NOW)
+
+    chart = unfinished(intervals, {f"q{number}": number for number in range(1, 9)})
+
+    assert [line.title for line in chart.lines] == ["q8", "q7", "q6", "q5", "4 others"]
+    assert chart.lines[-1].values[-1] == 1 + 2 + 3 + 4
+
+
+def test_a_chart_says_itself_in_a_sentence_and_as_a_table():
+    chart = Chart("Load", "a second", [0, MINUTE], [Line("done", "good", [1.0, None])], "lines", str, MINUTE)
+
+    assert chart.summary == "Load, a second. done: latest 1.0, highest 1.0."
+    assert [values for _, values in chart.rows] == [["1.0"], ["–"]]
+
+
+def test_a_sparkline_of_nothing_is_a_dash():
+    assert "svg" not in sparkline([0, 0], "x")
+    assert "svg" in sparkline([0, 1], "x")

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from packhorse.clock import MINUTE
+from packhorse.job import State
+from packhorse.outcome import Completed, Failed, Halted
+from packhorse.storage.records import EventFilter
+from packhorse.web.pages.life import life_of
+from tests.cli.yard import FAILURE, Yard
+
+
+def life(yard: Yard, job_id: str):
+    return life_of(yard.get(job_id), yard.storage.events(EventFilter(job_id=job_id)), yard.storage.now())
+
+
+def test_a_completed_job_waited_and_ran_once(yard: Yard):
+    job = yard.job("completed")
+
+    told = life(yard, job.id)
+
+    assert [each.outcome for each in told.attempts] == ["completed"]
+    assert told.attempts[0].ran == 1_000_000  # as its worker measured it
+    assert [each.kind for each in told.stretches][-1] == "run"
+
+
+def test_each_attempt_is_told_with_its_end(yard: Yard):
+    job = yard.start(yard.add(queue="mail"))
+    yard.finish(Failed(job.token, FAILURE, retry_in=MINUTE))
+    yard.storage.force_start([job.id])
+    again = yard.start(yard.get(job.id))
+    yard.finish(Completed(again.token))
+
+    told = life(yard, job.id)
+
+    assert [(each.number, each.outcome) for each in told.attempts] == [(1, "failed"), (2, "completed")]
+    assert "cannot decode image" in told.attempts[0].why
+    assert {each.kind for each in told.stretches} >= {"run", "delay"}
+
+
+def test_a_running_job_is_still_at_it(yard: Yard):
+    job = yard.job("running")
+
+    (attempt,) = life(yard, job.id).attempts
+
+    assert (attempt.outcome, attempt.ran) == ("running", None)
+
+
+def test_a_scheduled_job_is_delayed_until_now(yard: Yard):
+    job = yard.job(State.SCHEDULED)
+
+    told = life(yard, job.id)
+
+    assert told.attempts == []
+    assert [each.kind for each in told.stretches] == ["delay"]
+
+
+def test_a_job_whose_worker_died_too_often_was_halted_to_the_end(yard: Yard):
+    job = yard.add(queue="mail", max_halts=2)
+    for _ in range(2):
+        held = yard.start(yard.get(job.id))
+        yard.finish(Halted(held.token, "killed by signal 9"))
+
+    assert yard.get(job.id).state is State.DEAD
+    assert [each.outcome for each in life(yard, job.id).attempts] == ["halted", "halted"]

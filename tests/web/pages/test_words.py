@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.web.pages import words
+
+NOW = 1_800_000_000 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [(0, "0 µs"), (31, "31 µs"), (480_000, "480 ms"), (1_240_000, "1.24 s"), (85 * SECOND, "1 m 25 s"), (-5, "0 µs")],
+)
+def test_durations_are_short_and_never_negative(duration: int, text: str):
+    assert words.span(duration) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(999, "999"), (9_999, "9,999"), (18_204, "18.2 k"), (1_020_000, "1.02 M")]
+)
+def test_large_numbers_are_compact(number: int, text: str):
+    assert words.compact(number) == text
+
+
+@pytest.mark.parametrize(("at", "text"), [(NOW - 6 * MINUTE, "6 m ago"), (NOW + 3 * HOUR, "in 3 h"), (NOW, "now")])
+def test_moments_are_told_as_people_do_with_the_exact_time_beside(at: int, text: str):
+    shown = words.ago(at, NOW)
+
+    assert f">{text}</time>" in shown
+    assert 'datetime="20' in shown
+
+
+def test_control_characters_are_made_visible():
+    assert words.safe("a\x1b[2J\u202eb\tc\n") == "a\\x1b[2J\\u202eb\tc\n"
+
+
+def test_long_json_is_cut_and_says_so():
+    text, is_cut = words.pretty('{"x": "' + "y" * 100_000 + '"}')
+
+    assert is_cut
+    assert len(text) == 64_000
+
+
+def test_ids_are_short_where_they_differ():
+    assert words.short("019a0000-0000-7000-8000-00000000a001") == "0000a001"
+    assert words.short("kXa93jfIe0") == "kXa93jfI"

@@ -1,0 +1,261 @@
+"""The pages in a real browser: both themes, three widths, with JavaScript and without.
+
+The browser is the Chromium on PATH, which requirements/servers.sh sees to; Playwright's own is never fetched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright import sync_api as playwright
+
+from packhorse import Packhorse
+from packhorse.failure import Failure
+from packhorse.job import State
+from packhorse.outcome import Failed
+from packhorse.storage.records import LogLine
+from packhorse.web.application import Application
+from tests.children import until
+from tests.cli.yard import Yard
+from tests.web.conftest import SECRETS, served
+
+WIDTHS = (390, 768, 1280)
+HOSTILE = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
+LISTS = ["/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage", "/audit", "/jobs/new"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    assert program, "the tests need a Chromium on PATH: `make servers` installs it, or says how"
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Any, base: str, **options: Any) -> Iterator[Any]:
+    """A page of a fresh browser; whatever it complains of fails the test."""
+    context = browser.new_context(base_url=base, **{"viewport": {"width": 1280, "height": 900}, **options})
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.set_default_timeout(15_000)
+    yield page
+    context.close()
+    assert [text for text in complaints if "404" not in text] == []
+
+
+def fill(yard: Yard) -> dict[State, str]:
+    app = Packhorse(storage=yard.storage)
+
+    @app.schedule("*/20 * * * *", tz="Europe/Ljubljana")
+    @app.task
+    def report() -> None: ...
+
+    app.put_schedules()
+    jobs = {state: job.id for state, job in yard.in_every_state().items()}
+    yard.add("a" * 128, {"text": "x" * 500_000, "ünïcode": "日本語 · עברית"}, queue="q" * 128)
+    return jobs
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_complains_or_runs_over_the_edge(
+    browser: Any, application: Application, yard: Yard, theme: str, width: int
+):
+    jobs = fill(yard)
+    (group,) = yard.storage.failures()
+    paths = [
+        *LISTS,
+        *(f"/jobs/{job_id}" for job_id in jobs.values()),
+        f"/failures/{group.cause}",
+        f"/queues/{'q' * 128}",
+        "/tasks/resize",
+        f"/jobs/{jobs[State.DEAD]}/copy",
+        "/jobs?q=state:dead",
+        "/jobs/nothing",
+    ]
+    size = {"width": width, "height": 900}
+    with served(application) as base, opened(browser, base, viewport=size, color_scheme=theme) as page:
+        for path in paths:
+            page.goto(path)
+            over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert over <= 0, f"{path} is {over} px too wide"
+            assert page.locator("h1").count() == 1
+
+
+def test_numbers_and_lists_follow_without_a_reload(browser: Any, application: Application, yard: Yard):
+    yard.add(queue="mail")
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/")
+        card = page.locator('[data-live="states.queued"]')
+        assert card.inner_text() == "1"
+        yard.add(queue="mail")
+
+        playwright.expect(card).to_have_text("2")
+        page.goto("/queues")
+        yard.add(queue="images")
+        playwright.expect(page.locator("#queues")).to_contain_text("images")
+        playwright.expect(page.locator("[data-livetext]")).to_have_text("live")
+
+
+def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Application, yard: Yard):
+    job = yard.job("running")
+    with served(application) as base, opened(browser, base) as page:
+        page.goto(f"/jobs/{job.id}")
+        yard.storage.append_log(job.token, [LogLine("and <b>more</b>")])
+
+        playwright.expect(page.locator("[data-log]")).to_contain_text("and <b>more</b>")
+        yard.finish(Failed(job.token, Failure("ValueError", "no")))
+        playwright.expect(page.locator("#jobstate")).to_contain_text("dead")
+        playwright.expect(page.get_by_role("button", name="Retry now")).to_be_visible()
+
+
+def test_hostile_text_stays_text_in_a_browser(browser: Any, application: Application, yard: Yard):
+    job = yard.start(yard.add(args={HOSTILE: HOSTILE}, queue="mail", created_by=HOSTILE))
+    yard.storage.append_log(job.token, [LogLine(HOSTILE)])
+    yard.finish(Failed(job.token, Failure(HOSTILE, HOSTILE, traceback=HOSTILE, place=HOSTILE)))
+    yard.storage.pause("mail", by=HOSTILE, why=HOSTILE)
+    (group,) = yard.storage.failures()
+    with served(application) as base, opened(browser, base) as page:
+        for path in [*LISTS, f"/jobs/{job.id}", f"/failures/{group.cause}", "/queues/mail", f"/jobs?q={HOSTILE}"]:
+            page.goto(path)
+            assert "broken in" not in page.title() or page.title().startswith("resize")
+            assert page.locator("img").count() == 0
+
+
+# --- doing, with JavaScript and without -------------------------------------------------------------------------------
+
+_SCRIPTS = pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no_scripts"])
+
+
+@_SCRIPTS
+def test_a_dead_job_is_found_read_and_retried(browser: Any, application: Application, yard: Yard, scripts: bool):
+    job = yard.job("dead")
+    with served(application) as base, opened(browser, base, java_script_enabled=scripts) as page:
+        page.goto("/")
+        page.get_by_label("Find").fill(job.id[-8:])
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/jobs/{job.id}")
+        assert "cannot decode image 7" in page.locator("main").inner_text()
+        page.get_by_role("button", name="Retry now").click()
+        page.wait_for_url("**said=retried")
+
+    assert yard.get(job.id).state is State.QUEUED
+
+
+@_SCRIPTS
+def test_a_job_is_deleted_after_a_question(browser: Any, application: Application, yard: Yard, scripts: bool):
+    job = yard.job("dead")
+    with served(application) as base, opened(browser, base, java_script_enabled=scripts) as page:
+        page.goto(f"/jobs/{job.id}")
+        if scripts:
+            page.get_by_role("button", name="Delete …").click()
+            page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
+            assert yard.get(job.id).state is State.DEAD
+            page.get_by_role("button", name="Delete …").click()
+            page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        else:
+            page.get_by_role("link", name="Delete …").click()
+            page.get_by_role("button", name="Delete").click()
+        page.wait_for_url("**said=deleted")
+
+    assert yard.storage.get(job.id) is None
+
+
+@_SCRIPTS
+def test_ticked_jobs_are_aborted_together(browser: Any, application: Application, yard: Yard, scripts: bool):
+    jobs = [yard.add(queue="mail") for _ in range(3)]
+    with served(application) as base, opened(browser, base, java_script_enabled=scripts) as page:
+        page.goto("/jobs?state=queued")
+        for job in jobs[:2]:
+            page.locator(f'input[value="{job.id}"]').check()
+        page.get_by_label("Action").select_option("abort")
+        page.get_by_role("button", name="the ticked ones").click()
+        assert "2 jobs" in page.locator("main").inner_text()
+        page.get_by_role("button", name="Abort").click()
+        page.wait_for_url("**said=bulk**")
+
+    assert [yard.get(job.id).state for job in jobs] == ["aborted", "aborted", "queued"]
+
+
+@_SCRIPTS
+def test_a_queue_is_paused_and_resumed(browser: Any, application: Application, yard: Yard, scripts: bool):
+    yard.add(queue="mail")
+    with served(application) as base, opened(browser, base, java_script_enabled=scripts) as page:
+        page.goto("/queues/mail")
+        page.get_by_placeholder("Why").fill("server down")
+        page.get_by_role("button", name="Pause").click()
+        page.wait_for_url("**said=paused")
+        assert yard.storage.queues()[0].paused_why == "server down"
+        page.get_by_role("button", name="Resume").click()
+        page.wait_for_url("**said=resumed")
+
+    assert not yard.storage.queues()[0].is_paused
+
+
+@_SCRIPTS
+def test_a_job_is_enqueued_and_a_copy_edited(browser: Any, application: Application, yard: Yard, scripts: bool):
+    yard.join()
+    with served(application) as base, opened(browser, base, java_script_enabled=scripts) as page:
+        page.goto("/jobs/new?task=resize")
+        page.get_by_label("Arguments").fill('{"image_id": 1}')
+        page.get_by_role("button", name="Enqueue").click()
+        page.wait_for_url("**said=enqueued")
+        page.get_by_role("link", name="Edit and run a copy").click()
+        page.get_by_label("Arguments").fill('{"image_id": 2}')
+        page.get_by_role("button", name="Run the copy").click()
+        page.wait_for_url("**said=copied")
+        assert '"image_id": 2' in page.locator("#args").inner_text()
+
+
+@_SCRIPTS
+def test_somebody_signs_in_and_out(browser: Any, guarded: Application, scripts: bool):
+    from packhorse.web.security.operator import Role
+
+    with served(guarded) as base, opened(browser, base, java_script_enabled=scripts) as page:
+        page.goto("/queues")
+        page.get_by_label("Token").fill(SECRETS[Role.VIEW])
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/queues")
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url("**/login")
+
+
+def test_keys_find_go_tick_and_help(browser: Any, application: Application, yard: Yard):
+    yard.add()
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/")
+        page.locator("[data-livemark]").wait_for()
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.id") == "find"
+        page.keyboard.press("Escape")
+        page.keyboard.press("g")
+        page.keyboard.press("j")
+        page.wait_for_url("**/jobs")
+        page.locator("[data-tick-all]").wait_for()
+        page.keyboard.press("j")
+        page.keyboard.press("x")
+        assert page.locator("input[name=id]:checked").count() == 1
+        page.keyboard.press("?")
+        assert page.locator("#keys").is_visible()
+
+
+def test_the_theme_is_chosen_and_kept(browser: Any, application: Application):
+    with served(application) as base, opened(browser, base, color_scheme="light") as page:
+        page.goto("/")
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        button = page.locator("[data-theme-button]")
+        button.click()
+        button.click()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
+        page.goto("/jobs")
+        until(lambda: page.evaluate("document.documentElement.dataset.theme") == "dark", "the theme was forgotten")

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from packhorse.fields import iso, job_fields
+from packhorse.job import State
+from packhorse.storage.records import Filter
+from tests.cli.yard import Yard
+
+API = "/api/v1"
+
+
+def ids(answer: dict) -> list[str]:
+    return [item["id"] for item in answer["items"]]
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", State)
+def test_jobs_are_listed_by_state(web: TestClient, yard: Yard, state: State):
+    jobs = yard.in_every_state()
+
+    answer = web.get(f"{API}/jobs", params={"state": state, "count": "true"}).json()
+
+    assert ids(answer) == [jobs[state].id]
+    assert answer["count"] == {"number": 1, "exact": True}
+
+
+def test_filter_words_and_parameters_narrow_together(web: TestClient, yard: Yard):
+    yard.job("dead", queue="images")
+    wanted = yard.job("dead", queue="mail", args={"to": "anna b"})
+    yard.job("queued", queue="mail")
+
+    assert ids(web.get(f"{API}/jobs", params={"q": "state:dead", "queue": "mail"}).json()) == [wanted.id]
+    assert ids(web.get(f"{API}/jobs", params={"text": "anna b"}).json()) == [wanted.id]
+
+
+def test_a_cursor_goes_through_all_jobs_once(web: TestClient, yard: Yard):
+    added = [yard.add().id for _ in range(7)]
+    seen, cursor = [], ""
+    while True:
+        page = web.get(f"{API}/jobs", params={"limit": 3, "cursor": cursor}).json()
+        seen += ids(page)
+        cursor = page["next"]
+        if not cursor:
+            break
+
+    assert seen == added[::-1]
+
+
+def test_long_arguments_and_tracebacks_are_left_out_of_lists(web: TestClient, yard: Yard):
+    job = yard.job("dead", args={"blob": "x" * 5_000})
+
+    (item,) = web.get(f"{API}/jobs").json()["items"]
+
+    assert item["args"] is None
+    assert item["cut"] == ["args", "error"]
+    assert item["error"] == {"type": "ValueError", "message": "cannot decode image 7", "place": "jobs.py:4"}
+    assert "5,0" in item["call"]
+    assert web.get(f"{API}/jobs/{job.id}").json()["args"] == {"blob": "x" * 5_000}
+
+
+def test_a_job_has_the_fields_of_the_command_line_and_says_why(web: TestClient, yard: Yard):
+    job = yard.job("scheduled")
+
+    answer = web.get(f"{API}/jobs/{job.id}").json()
+
+    assert set(job_fields(job).__struct_fields__) | {"call", "why"} == set(answer)
+    assert answer["due_at"] == iso(job.due_at)
+    assert answer["why"].startswith("it is delayed until")
+
+
+def test_whole_numbers_beyond_two_to_the_53_survive(web: TestClient, yard: Yard):
+    number = 2**63 + 1
+    job = yard.add(args={"n": number})
+
+    assert str(number) in web.get(f"{API}/jobs/{job.id}").text
+
+
+def test_an_unknown_job_is_a_problem_with_words(web: TestClient):
+    answer = web.get(f"{API}/jobs/nothing")
+
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "job_not_found"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "state=sleeping",
+        "cursor=nonsense",
+        "nonsense=1",
+        "since=yesterdayish",
+        "limit=1&limit=2",
+        "priority=null",
+    ],
+)
+def test_a_wrong_query_is_explained(web: TestClient, query: str):
+    answer = web.get(f"{API}/jobs?{query}")
+
+    assert answer.status_code == 400
+    assert answer.json()["title"]
+
+
+def test_the_log_and_the_events_of_a_job(web: TestClient, yard: Yard):
+    job = yard.job("running")
+
+    log = web.get(f"{API}/jobs/{job.id}/log").json()
+    events = web.get(f"{API}/jobs/{job.id}/events").json()
+
+    assert [line["message"] for line in log["items"]][-1] == "template ok"
+    assert web.get(f"{API}/jobs/{job.id}/log", params={"after": log["last"]}).json()["items"] == []
+    assert [event["kind"] for event in events["items"]] == ["added", "reserved", "started"]
+
+
+# --- creating ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_created(web: TestClient, yard: Yard):
+    yard.join()
+    body = {"task": "resize", "args": {"image_id": 1}, "priority": 7, "timeout": "30s", "delay": 60}
+
+    answer = web.post(f"{API}/jobs", json=body)
+
+    assert answer.status_code == 201
+    job = yard.get(answer.json()["id"])
+    assert (job.task, job.args, job.priority, job.timeout) == ("resize", '{"image_id":1}', 7, 30_000_000)
+    assert job.state is State.SCHEDULED
+    assert job.created_by == "local"
+
+
+def test_asking_twice_under_an_id_of_ones_own_adds_one_job(web: TestClient, yard: Yard):
+    body = {"task": "resize", "id": "order-0000-4711", "known": False}
+
+    first, second = web.post(f"{API}/jobs", json=body), web.post(f"{API}/jobs", json=body)
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert yard.storage.count(Filter()).number == 1
+
+
+def test_a_unique_twin_answers_200(web: TestClient):
+    body = {"task": "resize", "args": {"image_id": 1}, "known": False, "unique": True}
+    first = web.post(f"{API}/jobs", json=body)
+
+    second = web.post(f"{API}/jobs", json=body)
+
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert second.json()["id"] == first.json()["id"]
+    assert second.json()["is_new"] is False
+
+
+def test_an_unknown_task_names_the_nearest(web: TestClient, yard: Yard):
+    yard.join()
+
+    answer = web.post(f"{API}/jobs", json={"task": "resise"})
+
+    assert answer.status_code == 404
+    assert "resize" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"task": 7}',
+        b'{"task": "resize", "prioritty": 3}',
+        b'{"task": "resize", "priority": 11}',
+        b'{"task": "resize", "known": false, "delay": "soon"}',
+        b'{"task": "../etc", "known": false}',
+        b'{"task": "resize", "known": false, "at": "2030-01-01T00:00"}',
+        b'{"task": "resize", "args": ' + b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_a_wrong_body_is_explained(web: TestClient, yard: Yard, body: bytes):
+    answer = web.post(f"{API}/jobs", content=body, headers={"content-type": "application/json"})
+
+    assert answer.status_code in (400, 404)
+    assert answer.json()["title"]
+    assert yard.storage.count(Filter()).number == 0
+
+
+def test_a_copy_may_have_other_arguments_and_keeps_masked_ones(web: TestClient, yard: Yard):
+    job = yard.job("dead", args={"user": 1, "password": "hunter2"})
+    shown = web.get(f"{API}/jobs/{job.id}").json()["args"]
+    assert "hunter2" not in str(shown)
+
+    answer = web.post(f"{API}/jobs/{job.id}/copy", json={"args": {**shown, "user": 2}, "priority": 9})
+
+    assert answer.status_code == 201
+    copy = yard.get(answer.json()["id"])
+    assert copy.args == '{"user":2,"password":"hunter2"}'
+    assert copy.priority == 9
+    assert yard.get(job.id).state is State.DEAD
+
+
+# --- steering ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "after"),
+    [
+        ("queued", "abort", "aborted"),
+        ("running", "abort", "running"),
+        ("scheduled", "force_start", "queued"),
+        ("retrying", "retry", "queued"),
+        ("dead", "retry", "queued"),
+        ("aborted", "retry", "queued"),
+    ],
+)
+def test_a_job_is_steered(web: TestClient, yard: Yard, state: str, step: str, after: str):
+    job = yard.job(state)
+
+    answer = web.post(f"{API}/jobs/{job.id}/{step}")
+
+    assert answer.json() == {"id": job.id, "changed": True, "state": after, "conflict": None}
+    assert yard.get(job.id).state == after
+
+
+def test_a_priority_is_set(web: TestClient, yard: Yard):
+    job = yard.job("queued")
+
+    assert web.post(f"{API}/jobs/{job.id}/priority", json={"priority": 7}).status_code == 200
+    assert yard.get(job.id).priority == 7
+
+
+def test_a_dead_job_is_deleted_once(web: TestClient, yard: Yard):
+    job = yard.job("dead")
+
+    assert web.delete(f"{API}/jobs/{job.id}").status_code == 200
+    assert web.delete(f"{API}/jobs/{job.id}").status_code == 404
+    assert yard.storage.get(job.id) is None
+
+
+def test_what_the_state_does_not_allow_is_a_conflict(web: TestClient, yard: Yard):
+    job = yard.job("running")
+
+    answer = web.delete(f"{API}/jobs/{job.id}")
+
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "wrong_state"
+    assert yard.get(job.id).state is State.RUNNING
+
+
+@pytest.mark.parametrize("step", ["abort", "retry", "force_start", "priority", "copy"])
+def test_nothing_changes_on_get(web: TestClient, yard: Yard, step: str):
+    job = yard.job("dead")
+
+    assert web.get(f"{API}/jobs/{job.id}/{step}").status_code == 405
+    assert yard.get(job.id) == job
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_preview_counts_and_shows_three(web: TestClient, yard: Yard):
+    for _ in range(5):
+        yard.job("dead")
+
+    answer = web.post(f"{API}/bulk", json={"action": "retry", "filter": "dead", "preview": True}).json()
+
+    assert answer["count"] == {"number": 5, "exact": True}
+    assert len(answer["examples"]) == 3
+    assert yard.storage.count(Filter(states=frozenset({State.DEAD}))).number == 5
+
+
+def test_bulk_leaves_out_what_came_after_the_view(web: TestClient, yard: Yard):
+    seen = [yard.job("dead").id for _ in range(3)]
+    seen_at = web.get(f"{API}/jobs", params={"state": "dead"}).json()["seen_at"]
+    newer = yard.job("dead")
+
+    body = {"action": "delete", "filter": "state:dead", "seen_at": seen_at}
+    answer = web.post(f"{API}/bulk", json=body).json()
+
+    assert answer["changed"] == 3
+    assert answer["skipped"] == {"changed since it was seen": 1}
+    assert answer["next"] is None
+    assert [yard.storage.get(job_id) for job_id in seen] == [None] * 3
+    assert yard.get(newer.id).state is State.DEAD
+
+
+def test_bulk_goes_on_from_its_cursor(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("packhorse.web.steps._BUDGET", -1.0)
+    monkeypatch.setattr("packhorse.web.steps._AT_ONCE", 2)
+    for _ in range(5):
+        yard.job("queued", queue="mail")
+    body, changed, calls = {"action": "abort", "filter": "queue:mail"}, 0, 0
+    while True:
+        answer = web.post(f"{API}/bulk", json=body).json()
+        changed, calls = changed + answer["changed"], calls + 1
+        if answer["next"] is None:
+            break
+        body |= {"cursor": answer["next"], "seen_at": answer["seen_at"]}
+
+    assert (changed, calls) == (5, 3)
+
+
+def test_bulk_by_ids_tells_what_was_left_alone(web: TestClient, yard: Yard):
+    dead, queued = yard.job("dead"), yard.job("queued")
+
+    body = {"action": "retry", "ids": [dead.id, queued.id, "nothing"]}
+    answer = web.post(f"{API}/bulk", json=body).json()
+
+    assert answer["changed"] == 1
+    assert answer["skipped"] == {"gone": 1, "queued": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "retry"},
+        {"action": "retry", "filter": "  "},
+        {"action": "reserve", "filter": "dead"},
+        {"action": "explode", "filter": "dead"},
+        {"action": "set_priority", "filter": "queued"},
+        {"action": "retry", "filter": "completed"},
+        {"action": "retry", "filter": "dead", "ids": ["x"]},
+    ],
+)
+def test_bulk_refuses_what_it_cannot_mean(web: TestClient, yard: Yard, body: dict):
+    job = yard.job("dead")
+
+    assert web.post(f"{API}/bulk", json=body).status_code == 400
+    assert yard.get(job.id) == job
+
+
+def test_the_word_null_is_text_like_any_other(web: TestClient, yard: Yard):
+    wanted = yard.add(args={"text": "is null here"})
+    yard.add(args={"text": "other"})
+
+    assert ids(web.get(f"{API}/jobs", params={"text": "null"}).json()) == [wanted.id]
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"), [("/jobs", {"GET", "HEAD", "POST"}), ("/jobs/x", {"GET", "HEAD", "DELETE"})]
+)
+def test_a_wrong_method_is_told_the_right_ones(web: TestClient, path: str, methods: set[str]):
+    answer = web.put(API + path, json={})
+
+    assert answer.status_code == 405
+    assert {method.strip() for method in answer.headers["allow"].split(",")} == methods

@@ -1,0 +1,258 @@
+"""Everything of the API that is not about one job."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from packhorse import Packhorse
+from packhorse.job import State
+from packhorse.storage.records import ClientInfo
+from packhorse.web.api import ENDPOINTS
+from tests.cli.yard import WORKER, Yard
+
+API = "/api/v1"
+
+
+def test_queues_tell_what_waits_what_runs_and_how_long(web: TestClient, yard: Yard):
+    yard.job("queued", queue="mail")
+    yard.job("running", queue="images")
+
+    found = {queue["name"]: queue for queue in web.get(f"{API}/queues").json()["items"]}
+
+    assert (found["mail"]["count"], found["mail"]["running"]) == (1, 0)
+    assert found["mail"]["latency"] >= 0
+    assert (found["images"]["count"], found["images"]["running"], found["images"]["latency"]) == (0, 1, None)
+    assert found["mail"]["counts"] == {"queued": 1}
+
+
+def test_a_queue_is_paused_and_resumed_by_name(web: TestClient, yard: Yard):
+    yard.job("queued", queue="mail")
+
+    assert web.post(f"{API}/queues/mail/pause", json={"why": "server down"}).json()["changed"] is True
+    assert web.post(f"{API}/queues/mail/pause").json()["changed"] is False
+    shown = web.get(f"{API}/queues/mail").json()
+    assert (shown["is_paused"], shown["paused_by"], shown["paused_why"]) == (True, "local", "server down")
+    assert web.post(f"{API}/queues/mail/resume").json()["changed"] is True
+    assert web.get(f"{API}/queues/mail").json()["is_paused"] is False
+
+
+def test_an_unknown_queue_is_not_paused(web: TestClient, yard: Yard):
+    yard.job("queued", queue="mail")
+
+    answer = web.post(f"{API}/queues/mial/pause")
+
+    assert answer.status_code == 404
+    assert "mail" in answer.json()["hint"]
+    assert [queue.name for queue in yard.storage.queues()] == ["mail"]
+
+
+def test_tasks_tell_how_their_jobs_went(web: TestClient, yard: Yard):
+    yard.job("completed")
+    yard.job("dead")
+
+    found = {task["name"]: task for task in web.get(f"{API}/tasks").json()["items"]}
+
+    measured = found["resize"]["measured"]
+    assert (measured["runs"], measured["completed"], measured["failed"], measured["dead"]) == (2, 1, 1, 1)
+    assert measured["run_p95"] == 1.0
+
+
+def test_workers_and_their_busy_slots_come_in_one_answer_each(web: TestClient, yard: Yard):
+    job = yard.job("running")
+
+    workers = web.get(f"{API}/workers").json()["items"]
+    slots = web.get(f"{API}/busy_slots").json()["items"]
+
+    assert [(worker["subject"], worker["host"], worker["is_alive"], worker["holds"]) for worker in workers] == [
+        ("foreman", "mule", True, 0),
+        ("worker", "mule", True, 1),
+    ]
+    assert [(slot["worker"], slot["job_id"], slot["args"], slot["progress"]) for slot in slots] == [
+        (WORKER, job.id, {"image_id": 7}, 40)
+    ]
+
+
+def test_clients_and_subscribers_are_listed(web: TestClient, yard: Yard):
+    yard.storage.join_client(ClientInfo("billing", "billing"))
+    job = yard.job("queued")
+    yard.storage.subscribe("billing", [job.id])
+
+    assert [client["id"] for client in web.get(f"{API}/clients").json()["items"]] == ["billing"]
+    assert web.get(f"{API}/jobs/{job.id}/subscribers").json()["items"] == ["billing"]
+
+
+@pytest.fixture
+def scheduled(yard: Yard) -> str:
+    app = Packhorse(storage=yard.storage)
+
+    @app.schedule("30 7 * * *", tz="Europe/Ljubljana", args={"kind": "daily"})
+    @app.task
+    def report(kind: str) -> None: ...
+
+    app.put_schedules()
+    return "report"
+
+
+def test_a_schedule_says_its_plan_in_words(web: TestClient, scheduled: str):
+    (schedule,) = web.get(f"{API}/schedules").json()["items"]
+
+    assert schedule["says"] == "At 07:30 every day (Europe/Ljubljana)"
+    assert len(schedule["coming"]) == 3
+    assert schedule["args"] == {"kind": "daily"}
+
+
+def test_a_schedule_is_run_paused_skipped_and_removed(web: TestClient, yard: Yard, scheduled: str):
+    path = f"{API}/schedules/{scheduled}"
+
+    run = web.post(f"{path}/run")
+    assert run.status_code == 201
+    assert yard.get(run.json()["job_id"]).created_by == "local"
+    first = web.get(f"{API}/schedules").json()["items"][0]["coming"][0]
+    assert web.post(f"{path}/skip").json() == {"skipped_at": first}
+    assert first not in web.get(f"{API}/schedules").json()["items"][0]["coming"]
+    assert web.post(f"{path}/pause").json()["changed"] is True
+    assert web.get(f"{API}/schedules").json()["items"][0]["paused_by"] == "local"
+    assert web.post(f"{path}/resume").json()["changed"] is True
+    assert web.delete(path).json()["changed"] is True
+    assert yard.storage.schedules() == []
+    assert web.post(f"{path}/run").status_code == 404
+
+
+def test_failures_come_by_cause(web: TestClient, yard: Yard):
+    jobs = [yard.job("dead") for _ in range(3)]
+
+    (group,) = web.get(f"{API}/failures").json()["items"]
+
+    assert (group["number"], group["task"], group["pattern"]) == (3, "resize", "ValueError: cannot decode image <…>")
+    found = web.get(f"{API}/jobs", params={"cause": group["cause"]}).json()["items"]
+    assert {job["id"] for job in found} == {job.id for job in jobs}
+
+
+def test_series_are_in_seconds(web: TestClient, yard: Yard):
+    yard.job("completed")
+
+    series = web.get(f"{API}/series", params={"span": "2h"}).json()
+
+    assert series["width"] == 60
+    (point,) = series["items"]
+    assert (point["values"]["completed"], point["values"]["ran"]) == (1, 1.0)
+    assert web.get(f"{API}/series", params={"task": "other"}).json()["items"] == []
+
+
+def test_the_storage_tells_how_it_is(web: TestClient, yard: Yard):
+    health = web.get(f"{API}/storage").json()
+
+    told = yard.storage.health()
+    assert health["kind"] == told.kind
+    assert 0 <= health["latency"] < 5
+    assert health["problems"] == told.problems
+
+
+def test_totals_count_processed_and_failed_since_ever_and_today(web: TestClient, yard: Yard):
+    yard.in_every_state()
+
+    totals = web.get(f"{API}/totals").json()
+
+    assert totals["states"] == dict.fromkeys(State, 1)
+    assert (totals["processed"], totals["failed"]) == (3, 2)
+    assert totals["today"]["completed"] == 1
+    assert (totals["workers"], totals["foremen"], totals["slots"]) == (1, 1, 4)
+
+
+def test_the_audit_tells_who_did_what(web: TestClient, yard: Yard):
+    dead, queued = yard.job("dead", queue="mail"), yard.job("queued", queue="mail")
+    web.post(f"{API}/jobs/{dead.id}/retry")
+    web.post(f"{API}/jobs/{queued.id}/abort")
+    web.post(f"{API}/queues/mail/pause", json={"why": "tired"})
+
+    deeds = web.get(f"{API}/audit").json()
+
+    assert [(deed["kind"], deed["data"]["by"]) for deed in deeds["items"]] == [
+        ("paused", "local"),
+        ("aborted", "local"),
+        ("retried", "local"),
+    ]
+    assert deeds["next"] is None
+
+
+def test_the_audit_goes_back_page_by_page(web: TestClient, yard: Yard):
+    for job in [yard.job("dead") for _ in range(5)]:
+        web.post(f"{API}/jobs/{job.id}/retry")
+    seen, before = [], None
+    while True:
+        page = web.get(f"{API}/audit", params={"limit": 2, **({"before": before} if before else {})}).json()
+        seen += [deed["id"] for deed in page["items"]]
+        before = page["next"]
+        if before is None:
+            break
+
+    assert len(seen) == len(set(seen)) == 5
+    assert seen == sorted(seen, reverse=True)
+
+
+def test_events_are_found_by_kind(web: TestClient, yard: Yard):
+    yard.job("dead")
+
+    found = web.get(f"{API}/events", params={"kind": "broken"}).json()["items"]
+
+    assert [event["data"]["error"] for event in found] == ["ValueError: cannot decode image 7"]
+
+
+# --- probes and metrics -----------------------------------------------------------------------------------------------
+
+
+def test_health_needs_a_foreman_and_readiness_does_not(web: TestClient, yard: Yard):
+    assert web.get("/healthz").status_code == 503
+    assert web.get("/readyz").json()["status"] == "ok"
+
+    yard.join()
+
+    assert web.get("/healthz").json()["status"] == "ok"
+
+
+def test_metrics_are_text_that_prometheus_reads(web: TestClient, yard: Yard):
+    yard.job("queued", queue="odd.queue")
+    yard.job("dead", queue="mail")
+
+    answer = web.get("/metrics")
+
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    assert 'packhorse_jobs{queue="odd.queue",state="queued"} 1' in lines
+    assert 'packhorse_jobs_total{what="dead"} 1' in lines
+    assert "packhorse_workers 1" in lines
+    pattern = re.compile(r'(# (HELP|TYPE) .+|[a-z_]+(\{([a-z]+="[^"]*",?)+\})? -?[0-9.e+-]+)')
+    assert [line for line in lines if not pattern.fullmatch(line)] == []
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+def test_the_document_knows_every_endpoint(web: TestClient):
+    document = web.get(f"{API}/openapi.json").json()
+
+    told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert told == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS} | {("GET", "/stream")}
+    assert document["openapi"] == "3.1.0"
+    assert document["servers"] == [{"url": API}]
+
+
+def test_every_reference_in_the_document_leads_somewhere(web: TestClient):
+    text = web.get(f"{API}/openapi.json").text
+    schemas = msgspec.json.decode(text)["components"]["schemas"]
+
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+
+    assert names <= set(schemas)
+    assert {"JobPage", "ListedJob", "Problem", "NewJobBody"} <= names
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+def test_every_endpoint_says_what_it_does_and_names_no_key_with_a_capital(endpoint):
+    assert endpoint.summary
+    for kind in filter(None, (endpoint.query, endpoint.body, endpoint.answer)):
+        assert all(field.name == field.name.lower() for field in msgspec.structs.fields(kind))

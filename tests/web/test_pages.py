@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from packhorse import Packhorse
+from packhorse.failure import Failure
+from packhorse.job import State
+from packhorse.outcome import Failed
+from packhorse.storage.records import Filter
+from packhorse.web.pages import DEEDS, PAGES
+from packhorse.web.security.operator import Role
+from tests.cli.yard import Yard
+from tests.web.conftest import BASE, SECRETS
+
+HTML = {"accept": "text/html"}
+FORM = {"accept": "text/html", "origin": BASE, "content-type": "application/x-www-form-urlencoded"}
+LISTS = ["/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage", "/audit"]
+HOSTILE = "<img src=x onerror=alert(1)>\"'`{{7*7}}\u202e\x1b[31m"
+
+
+def filled(yard: Yard) -> dict[State, str]:
+    """Jobs in every state, a schedule, and somebody who did something."""
+    app = Packhorse(storage=yard.storage)
+
+    @app.schedule("30 7 * * *")
+    @app.task
+    def report() -> None: ...
+
+    app.put_schedules()
+    jobs = {state: job.id for state, job in yard.in_every_state().items()}
+    yard.storage.pause("for-queued", by="anna", why="tired")
+    return jobs
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_every_page_is_there_on_an_empty_storage(web: TestClient, path: str):
+    answer = web.get(path, headers=HTML)
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("path", [*LISTS, *(f"/?range={name}" for name in ("15m", "2h", "48h", "7d", "90d", "x"))])
+def test_every_page_is_there_on_a_busy_one(web: TestClient, yard: Yard, path: str):
+    filled(yard)
+
+    answer = web.get(path, headers=HTML)
+
+    assert answer.status_code == 200
+    assert len(answer.content) < 120_000
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_job_has_a_page_in_every_state(web: TestClient, yard: Yard, state: State):
+    job = yard.job(state)
+
+    text = web.get(f"/jobs/{job.id}", headers=HTML).text
+
+    assert job.id in text
+    assert f"s-{state}" in text
+    assert "image_id" in text
+
+
+def test_there_are_pages_for_a_queue_a_task_and_a_failure(web: TestClient, yard: Yard):
+    job = yard.job("dead", queue="mail")
+
+    assert "Next in line" in web.get("/queues/mail", headers=HTML).text
+    assert "How it fails" in web.get("/tasks/resize", headers=HTML).text
+    failure = web.get(f"/failures/{job.cause}", headers=HTML).text
+    assert "cannot decode image" in failure
+    assert "Retry all of this cause" in failure
+
+
+def test_a_page_has_one_heading_landmarks_and_nothing_inline(web: TestClient, yard: Yard):
+    jobs = filled(yard)
+
+    for path in [*LISTS, f"/jobs/{jobs[State.DEAD]}", f"/jobs/{jobs[State.DEAD]}/copy", "/jobs/new"]:
+        text = web.get(path, headers=HTML).text
+        assert text.count("<h1") == 1
+        assert text.count("<main") == 1
+        assert not re.search(r"\sstyle=|\son[a-z]+=|javascript:|<style", text)
+        assert not re.search(r"<script(?![^>]*\ssrc=)", text)
+        assert not re.search(r'(src|href)="(https?:)?//', text)
+
+
+def test_what_a_static_page_needs_is_served_and_may_be_kept(web: TestClient):
+    text = web.get("/", headers=HTML).text
+
+    for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', text):
+        answer = web.get(path)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert answer.headers["content-type"].split(";")[0] in ("text/css", "text/javascript", "image/svg+xml")
+
+
+@pytest.mark.parametrize("path", ["/static/x/../main.js", "/static/x/..%2f..%2fapplication.py", "/static/x/nothing.js"])
+def test_nothing_but_the_static_files_is_served(web: TestClient, path: str):
+    assert web.get(path).status_code in (404, 405)
+
+
+# --- hostile text -----------------------------------------------------------------------------------------------------
+
+
+def test_hostile_text_is_only_ever_text(web: TestClient, yard: Yard):
+    job = yard.start(yard.add(args={HOSTILE: HOSTILE}, queue="mail", created_by=HOSTILE))
+    yard.storage.check_in([])
+    failure = Failure(HOSTILE, HOSTILE, traceback=f'  File "{HOSTILE}", line 1, in f\n{HOSTILE}', place=HOSTILE)
+    yard.finish(Failed(job.token, failure))
+    yard.storage.pause("mail", by=HOSTILE, why=HOSTILE)
+    yard.storage.retry([job.id], by=HOSTILE)
+    (group,) = yard.storage.failures()
+
+    for path in [
+        *LISTS,
+        f"/jobs/{job.id}",
+        f"/jobs/{job.id}/copy",
+        "/queues/mail",
+        "/tasks/resize",
+        f"/failures/{group.cause}",
+        f"/jobs?q={quote(HOSTILE)}",
+        f"/find?q={quote(HOSTILE)}",
+        "/login?onward=%22><script>",
+    ]:
+        text = web.get(path, headers=HTML, follow_redirects=True).text
+        assert "<img src=x" not in text
+        assert "<script>" not in text
+        assert ">49<" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in re.sub(r"value=\"[^\"]*\"|<textarea[^>]*>[^<]*", "", text)
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_find_box_leads_to_what_is_meant(web: TestClient, yard: Yard):
+    job = yard.add(queue="mail")
+    yard.join()
+
+    def leads_to(text: str) -> str:
+        return web.get("/find", params={"q": text}, headers=HTML).headers["location"]
+
+    assert leads_to(job.id) == f"/jobs/{job.id}"
+    assert leads_to(job.id[-8:]) == f"/jobs/{job.id}"
+    assert leads_to("mail") == "/queues/mail"
+    assert leads_to("send_notice") == "/tasks/send_notice"
+    assert leads_to("state:dead") == "/jobs?q=state%3Adead"
+
+
+def test_a_wrong_filter_is_explained_on_the_page(web: TestClient):
+    answer = web.get("/jobs", params={"q": "qeue:mail"}, headers=HTML)
+
+    assert answer.status_code == 400
+    assert "jobs cannot be found by" in answer.text
+
+
+def test_a_page_of_jobs_leads_to_the_next(web: TestClient, yard: Yard):
+    added = [yard.add().id for _ in range(60)]
+    first = web.get("/jobs", headers=HTML).text
+    (path,) = re.findall(r'rel="next" href="([^"]+)"', first)
+
+    second = web.get(path.replace("&amp;", "&"), headers=HTML).text
+
+    assert all(job_id in first for job_id in added[-50:])
+    assert all(job_id in second for job_id in added[:10])
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to"),
+    [
+        ("/worker_pools", "/workers"),
+        ("/busy_workers", "/jobs?state=running"),
+        ("/dead_jobs", "/jobs?state=dead"),
+        ("/retry_jobs", "/jobs?state=retrying"),
+        ("/scheduled_jobs", "/jobs?state=scheduled"),
+    ],
+)
+def test_addresses_that_are_easy_to_remember_lead_there(web: TestClient, path: str, leads_to: str):
+    assert web.get(path, headers=HTML).headers["location"] == leads_to
+
+
+# --- doing ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "after"),
+    [("dead", "retry", "queued"), ("queued", "abort", "aborted"), ("scheduled", "force_start", "queued")],
+)
+def test_a_button_does_what_it_says(web: TestClient, yard: Yard, state: str, step: str, after: str):
+    job = yard.job(state)
+
+    answer = web.post(f"/jobs/{job.id}/{step}", headers=FORM)
+
+    assert answer.status_code == 303
+    assert yard.get(job.id).state == after
+    assert 'role="status"' in web.get(answer.headers["location"], headers=HTML).text
+
+
+def test_a_job_is_deleted_after_a_question(web: TestClient, yard: Yard):
+    job = yard.job("dead")
+
+    assert "Delete this job?" in web.get(f"/jobs/{job.id}/delete", headers=HTML).text
+    assert yard.get(job.id).state is State.DEAD
+    assert web.post(f"/jobs/{job.id}/delete", headers=FORM).status_code == 303
+    gone = web.get(f"/jobs/{job.id}", headers=HTML)
+    assert gone.status_code == 404
+    assert "deleted" in gone.text
+
+
+def test_a_copy_is_run_with_other_arguments(web: TestClient, yard: Yard):
+    job = yard.job("dead", args={"user": 1, "token": "hunter2"})
+    page = web.get(f"/jobs/{job.id}/copy", headers=HTML).text
+    assert "hunter2" not in page
+
+    body = {"args": '{"user": 2, "token": "•••"}', "priority": "9", "queue": "mail"}
+    answer = web.post(f"/jobs/{job.id}/copy", data=body, headers={"origin": BASE})
+
+    copy = yard.get(re.search(r"/jobs/([^?]+)", answer.headers["location"])[1])
+    assert (copy.args, copy.priority, copy.queue) == ('{"user":2,"token":"hunter2"}', 9, "mail")
+
+
+def test_a_new_job_comes_from_a_form(web: TestClient, yard: Yard):
+    yard.join()
+
+    answer = web.post("/jobs/new", data={"task": "resize", "args": '{"image_id": 3}'}, headers={"origin": BASE})
+
+    assert yard.get(re.search(r"/jobs/([^?]+)", answer.headers["location"])[1]).args == '{"image_id":3}'
+
+
+@pytest.mark.parametrize(
+    "body", [{"task": "nothing"}, {"task": "resize", "args": "{"}, {"task": "resize", "priority": "x"}]
+)
+def test_a_wrong_form_is_explained(web: TestClient, yard: Yard, body: dict[str, str]):
+    yard.join()
+
+    answer = web.post("/jobs/new", data=body, headers={"origin": BASE, "accept": "text/html"})
+
+    assert answer.status_code in (400, 404)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert yard.storage.count(Filter()).number == 0
+
+
+def test_a_queue_is_paused_with_a_reason(web: TestClient, yard: Yard):
+    yard.add(queue="mail")
+
+    web.post("/queues/mail/pause", data={"why": "server down"}, headers={"origin": BASE})
+
+    assert "server down" in web.get("/queues", headers=HTML).text
+    web.post("/queues/mail/resume", headers=FORM)
+    assert "server down" not in web.get("/queues", headers=HTML).text
+
+
+def test_ticked_jobs_are_shown_before_anything_is_done(web: TestClient, yard: Yard):
+    jobs = [yard.job("dead") for _ in range(3)]
+    form = {"action": "retry", "scope": "ticked", "id": [job.id for job in jobs[:2]], "back": "/jobs?state=dead"}
+
+    asked = web.post("/bulk", data=form, headers={"origin": BASE, "accept": "text/html"})
+    assert asked.status_code == 200
+    assert "Retry" in asked.text
+    assert yard.get(jobs[0].id).state is State.DEAD
+    answer = web.post("/bulk", data={**form, "sure": "yes"}, headers={"origin": BASE})
+
+    assert answer.headers["location"] == "/jobs?state=dead&said=bulk&changed=2&skipped=0"
+    assert [yard.get(job.id).state for job in jobs] == ["queued", "queued", "dead"]
+
+
+def test_more_than_a_hundred_want_their_number_typed(web: TestClient, yard: Yard):
+    for _ in range(101):
+        yard.add(queue="mail")
+    form = {
+        "action": "abort",
+        "scope": "all",
+        "filter": "queue:mail",
+        "seen_at": str(yard.storage.now()),
+        "sure": "yes",
+        "expected": "101",
+        "back": "/jobs",
+    }
+    headers = {"origin": BASE, "accept": "text/html"}
+
+    assert "That was not the number" in web.post("/bulk", data={**form, "typed": "100"}, headers=headers).text
+    assert yard.storage.count(Filter(states=frozenset({State.ABORTED}))).number == 0
+    answer = web.post("/bulk", data={**form, "typed": "101"}, headers=headers)
+
+    assert "changed=101" in answer.headers["location"]
+
+
+def test_bulk_without_a_filter_is_refused(web: TestClient, yard: Yard):
+    yard.job("dead")
+
+    answer = web.post(
+        "/bulk", data={"action": "delete", "scope": "all"}, headers={"origin": BASE, "accept": "text/html"}
+    )
+
+    assert answer.status_code == 400
+
+
+def test_going_back_after_bulk_leads_nowhere_else(web: TestClient, yard: Yard):
+    job = yard.job("dead")
+    form = {"action": "retry", "id": job.id, "back": "https://evil.example/jobs"}
+
+    answer = web.post("/bulk", data=form, headers={"origin": BASE})
+
+    assert answer.headers["location"].startswith("/jobs?")
+
+
+# --- signing in -------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_signed_in_is_led_to_the_login_page_and_back(guarded_web: TestClient):
+    asked = guarded_web.get("/jobs?state=dead", headers=HTML)
+    assert asked.headers["location"] == "/login?onward=%2Fjobs%3Fstate%3Ddead"
+
+    form = {"token": SECRETS[Role.VIEW], "onward": "/jobs?state=dead"}
+    answer = guarded_web.post("/login", data=form, headers={"origin": BASE})
+
+    assert answer.headers["location"] == "/jobs?state=dead"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert SECRETS[Role.VIEW] not in cookie
+    assert guarded_web.get("/jobs", headers=HTML).status_code == 200
+    guarded_web.post("/logout", headers=FORM)
+    assert guarded_web.get("/jobs", headers=HTML).status_code == 303
+
+
+def test_a_wrong_token_is_not_let_in_and_has_to_wait(guarded_web: TestClient):
+    headers = {"origin": BASE, "accept": "text/html"}
+    answers = [guarded_web.post("/login", data={"token": "wrong"}, headers=headers).status_code for _ in range(6)]
+
+    assert answers == [401] * 5 + [429]
+
+
+def test_a_session_changes_nothing_for_another_site(guarded_web: TestClient, yard: Yard):
+    job = yard.job("dead")
+    guarded_web.post("/login", data={"token": SECRETS[Role.ADMIN]}, headers={"origin": BASE})
+
+    for headers in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {}):
+        assert guarded_web.post(f"/jobs/{job.id}/retry", headers=headers).status_code == 403
+    assert yard.get(job.id).state is State.DEAD
+
+
+_NEEDED = {deed.path: deed.role for deed in DEEDS}
+
+
+@pytest.mark.parametrize("path", _NEEDED)
+@pytest.mark.parametrize("role", [None, *Role], ids=lambda role: role.word if role else "nobody")
+def test_every_form_asks_for_its_role(guarded_web: TestClient, yard: Yard, path: str, role: Role | None):
+    job = yard.job("dead", queue="mail")
+    if role:
+        guarded_web.post("/login", data={"token": SECRETS[role]}, headers={"origin": BASE})
+
+    place = path.replace("{id}", job.id).replace("{name}", "mail")
+    status = guarded_web.post(place, headers={"origin": BASE, "accept": "text/html"}).status_code
+
+    if role is None:
+        assert status == 401
+    elif role < _NEEDED[path]:
+        assert status == 403
+    else:
+        assert status not in (401, 403, 500)
+    if role is None or role < _NEEDED[path]:
+        assert yard.get(job.id) == job
+
+
+def test_no_form_is_open_to_those_who_only_look():
+    assert all(role > Role.VIEW for role in _NEEDED.values())
+
+
+@pytest.mark.parametrize("path", [page.path for page in PAGES])
+def test_every_page_asks_who_it_is(guarded_web: TestClient, path: str):
+    place = path.replace("{id}", "x").replace("{name}", "x").replace("{cause}", "x")
+
+    assert guarded_web.get(place, headers=HTML).headers["location"].startswith("/login")
+
+
+def test_who_only_looks_sees_no_buttons(guarded_web: TestClient, yard: Yard):
+    jobs = filled(yard)
+    guarded_web.post("/login", data={"token": SECRETS[Role.VIEW]}, headers={"origin": BASE})
+
+    for path in [*LISTS, f"/jobs/{jobs[State.DEAD]}", "/queues/for-dead"]:
+        text = guarded_web.get(path, headers=HTML).text
+        assert set(re.findall(r'method="post" action="([^"]+)"', text)) <= {"/logout"}
+
+
+# --- mounted elsewhere ------------------------------------------------------------------------------------------------
+
+
+def test_it_may_be_mounted_below_a_prefix(application, yard: Yard):
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    job = yard.job("dead")
+    with TestClient(Starlette(routes=[Mount("/ops", application)]), base_url=BASE, follow_redirects=False) as web:
+        text = web.get("/ops/jobs", headers=HTML).text
+        assert set(re.findall(r'(?:href|src|action)="(/[^"]*)"', text))
+        assert not [
+            path for path in re.findall(r'(?:href|src|action)="(/[^"]*)"', text) if not path.startswith("/ops/")
+        ]
+        answer = web.post(f"/ops/jobs/{job.id}/retry", headers=FORM)
+        assert answer.headers["location"] == f"/ops/jobs/{job.id}?said=retried"
+        assert web.get("/ops/api/v1/openapi.json").json()["servers"] == [{"url": "/ops/api/v1"}]

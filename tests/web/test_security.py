@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from packhorse import Packhorse
+from packhorse.errors import BadValue, UnsafeAddress
+from packhorse.job import State
+from packhorse.web.api import ENDPOINTS
+from packhorse.web.application import make_application
+from packhorse.web.security.access import decide_access
+from packhorse.web.security.gate import safe_path
+from packhorse.web.security.operator import Operator, Role
+from packhorse.web.security.redaction import MASK, Redaction, unmasked
+from packhorse.web.security.sessions import LENGTH, Sessions
+from packhorse.web.security.tokens import Tokens, load_tokens
+from tests.cli.yard import Yard
+from tests.web.conftest import BASE, MAIL_SECRET, SECRETS, all_tokens, bearer
+
+API = "/api/v1"
+JSON = {"content-type": "application/json"}
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "jobs.example.org", ""])
+def test_an_address_that_others_reach_is_refused_without_a_token(host: str):
+    with pytest.raises(UnsafeAddress, match="without a token"):
+        decide_access(host, Tokens())
+
+    assert decide_access(host, all_tokens())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_a_loopback_address_needs_none(host: str):
+    assert decide_access(host, Tokens()).is_open
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.7", ""])
+@pytest.mark.parametrize("path", ["/api/v1/totals", "/", "/healthz", "/api/v1/stream", "/static/x", "/login"])
+def test_a_foreign_host_is_answered_nowhere(web: TestClient, host: str, path: str):
+    answer = web.get(path, headers={"host": host})
+
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:5040", "localhost", "LOCALHOST:9999", "[::1]:5040"])
+def test_our_own_names_are_answered(web: TestClient, host: str):
+    assert web.get("/readyz", headers={"host": host}).status_code == 200
+
+
+def test_a_name_may_be_allowed_and_an_address_will_do_where_we_listen_everywhere():
+    access = decide_access("0.0.0.0", all_tokens(), allowed_hosts=["jobs.example.org"])
+
+    assert access.answers("jobs.example.org:443")
+    assert access.answers("192.168.1.5:5040")
+    assert not access.answers("evil.example")
+
+
+# --- who may change something -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:9999"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "text/plain"},
+        {"content-type": "multipart/form-data; boundary=x"},
+    ],
+)
+def test_a_change_from_another_site_is_refused(web: TestClient, yard: Yard, headers: dict[str, str]):
+    job = yard.job("dead")
+
+    for path in (f"{API}/jobs/{job.id}/retry", f"/jobs/{job.id}/retry"):
+        assert web.post(path, headers=headers).status_code == 403
+    assert web.delete(f"{API}/jobs/{job.id}", headers=headers).status_code == 403
+    assert yard.get(job.id).state is State.DEAD
+
+
+@pytest.mark.parametrize("headers", [{"origin": BASE}, {"sec-fetch-site": "same-origin", "origin": BASE}, {}])
+def test_a_change_from_our_own_pages_or_a_program_is_taken(web: TestClient, yard: Yard, headers: dict[str, str]):
+    job = yard.job("dead")
+
+    assert web.post(f"{API}/jobs/{job.id}/retry", headers=headers).status_code == 200
+
+
+def test_reading_may_come_from_a_link_elsewhere_but_no_script_may_read_it(web: TestClient):
+    answer = web.get(f"{API}/totals", headers={"origin": "https://evil.example", "sec-fetch-site": "cross-site"})
+
+    assert answer.status_code == 200
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+# --- tokens and roles -------------------------------------------------------------------------------------------------
+
+_NEEDED = {(endpoint.method, endpoint.path): endpoint.role for endpoint in ENDPOINTS}
+
+
+@pytest.mark.parametrize(("method", "path"), _NEEDED, ids=lambda word: word)
+@pytest.mark.parametrize("role", [None, *Role], ids=lambda role: role.word if role else "nobody")
+def test_every_route_asks_for_its_role(guarded_web: TestClient, yard: Yard, method: str, path: str, role: Role | None):
+    job = yard.job("dead", queue="mail")
+    place = path.replace("{id}", job.id).replace("{name}", "mail")
+
+    answer = guarded_web.request(method, API + place, headers=bearer(SECRETS[role]) if role else {})
+
+    needed = _NEEDED[method, path]
+    if role is None:
+        assert answer.status_code == 401
+    elif role < needed:
+        assert answer.status_code == 403
+    else:
+        assert answer.status_code not in (401, 403, 500)
+    if role is None or role < needed:
+        assert yard.get(job.id) == job
+
+
+def test_every_route_that_changes_something_needs_more_than_looking():
+    assert {endpoint.role for endpoint in ENDPOINTS if endpoint.method == "GET"} == {Role.VIEW}
+    assert all(endpoint.role > Role.VIEW for endpoint in ENDPOINTS if endpoint.method != "GET")
+    assert all(endpoint.role is Role.ADMIN for endpoint in ENDPOINTS if endpoint.method == "DELETE")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/stream", "/api/v1/openapi.json"])
+def test_the_rest_asks_who_it_is_too(guarded_web: TestClient, path: str):
+    answer = guarded_web.get(path)
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_an_operator_may_not_delete_many(guarded_web: TestClient, yard: Yard):
+    job = yard.job("dead")
+    body = {"action": "delete", "filter": "dead"}
+
+    answer = guarded_web.post(f"{API}/bulk", json=body, headers=bearer(SECRETS[Role.OPERATE]))
+
+    assert answer.status_code == 403
+    assert yard.get(job.id) == job
+
+
+def test_probes_tell_strangers_yes_or_no_only(guarded_web: TestClient):
+    answer = guarded_web.get("/healthz")
+
+    assert answer.status_code == 503
+    assert answer.json() == {
+        "status": "unhealthy",
+        "checks": [{"name": "storage", "ok": True}, {"name": "foreman", "ok": False}],
+    }
+
+
+def test_read_only_lets_nobody_change_anything(yard: Yard):
+    access = decide_access("127.0.0.1", Tokens(), read_only=True)
+    application = make_application(Packhorse(storage=yard.storage), access)
+    job = yard.job("dead")
+    with TestClient(application, base_url=BASE) as web:
+        assert web.post(f"{API}/jobs/{job.id}/retry").status_code == 403
+        assert web.get(f"{API}/jobs/{job.id}").status_code == 200
+    assert yard.get(job.id) == job
+
+
+def test_wrong_tokens_have_to_wait_after_a_few(guarded_web: TestClient):
+    answers = [guarded_web.get(f"{API}/totals", headers=bearer("wrong")).status_code for _ in range(7)]
+
+    assert answers == [401] * 5 + [429] * 2
+
+
+# --- tokens of some queues --------------------------------------------------------------------------------------------
+
+
+def test_a_token_of_one_queue_sees_and_steers_that_queue_only(guarded_web: TestClient, yard: Yard):
+    mine, other = yard.job("dead", queue="mail"), yard.job("dead", queue="images")
+    guarded_web.headers.update(bearer(MAIL_SECRET))
+
+    assert [job["id"] for job in guarded_web.get(f"{API}/jobs").json()["items"]] == [mine.id]
+    assert [queue["name"] for queue in guarded_web.get(f"{API}/queues").json()["items"]] == ["mail"]
+    assert guarded_web.get(f"{API}/totals").json()["states"]["dead"] == 1
+    assert guarded_web.get(f"{API}/jobs", params={"queue": "images", "count": True}).json()["items"] == []
+    for path in ("", "/log", "/events", "/subscribers"):
+        assert guarded_web.get(f"{API}/jobs/{other.id}{path}").status_code == 404
+    assert guarded_web.post(f"{API}/jobs/{other.id}/retry").status_code == 404
+    assert guarded_web.delete(f"{API}/jobs/{other.id}").status_code == 404
+    assert guarded_web.post(f"{API}/queues/images/pause").status_code == 404
+    body = {"task": "resize", "known": False, "queue": "images"}
+    assert guarded_web.post(f"{API}/jobs", json=body).status_code == 403
+    assert guarded_web.post(f"{API}/jobs/{mine.id}/copy", json={"queue": "images"}).status_code == 403
+    answer = guarded_web.post(f"{API}/bulk", json={"action": "delete", "ids": [mine.id, other.id]}).json()
+    assert (answer["changed"], answer["skipped"]) == (1, {"gone": 1})
+    answer = guarded_web.post(f"{API}/bulk", json={"action": "delete", "filter": "dead"}).json()
+    assert answer["changed"] == 0
+    assert yard.get(other.id) == other
+    assert {event["queue"] for event in guarded_web.get(f"{API}/events").json()["items"]} <= {"mail", None}
+
+
+# --- files with tokens ------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_read_from_a_file(tmp_path: Path):
+    path = tmp_path / "tokens"
+    path.write_text(
+        "# who may come in\nanna admin aaaaaaaaaaaaaaaa\nshop operate bbbbbbbbbbbbbbbb mail,images  # both\n"
+    )
+    path.chmod(0o600)
+
+    tokens = load_tokens(None, str(path))
+
+    assert tokens.find("aaaaaaaaaaaaaaaa") == Operator("anna", Role.ADMIN)
+    assert tokens.find("bbbbbbbbbbbbbbbb") == Operator("shop", Role.OPERATE, frozenset({"mail", "images"}))
+    assert tokens.find("cccccccccccccccc") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        ("anna admin aaaaaaaaaaaaaaaa", 0o644, "chmod 600"),
+        ("anna admin short", 0o600, "16 are needed"),
+        ("anna king aaaaaaaaaaaaaaaa", 0o600, "no role 'king'"),
+        ("anna admin", 0o600, "line 1"),
+        ("a view aaaaaaaaaaaaaaaa\na view bbbbbbbbbbbbbbbb", 0o600, "two tokens"),
+    ],
+)
+def test_a_wrong_file_of_tokens_is_refused_with_words(tmp_path: Path, text: str, mode: int, words: str):
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    path.chmod(mode)
+
+    with pytest.raises(BadValue) as caught:
+        load_tokens(None, str(path))
+
+    assert words in str(caught.value)
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_ends_and_cannot_be_forged():
+    clock = [1_000.0]
+    sessions = Sessions(all_tokens(), lambda: clock[0])
+    cookie = sessions.begin(Operator("view", Role.VIEW))
+
+    assert sessions.operator(cookie) == Operator("view", Role.VIEW)
+    assert sessions.operator(cookie[:-3] + "AAA") is None
+    assert sessions.operator("nonsense") is None
+    assert Sessions(load_tokens("another-secret-token", None), lambda: clock[0]).operator(cookie) is None
+    clock[0] += LENGTH + 1
+    assert sessions.operator(cookie) is None
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\nb"])
+def test_signing_in_leads_nowhere_else(path: str):
+    assert safe_path(path) == "/"
+
+
+# --- what is never shown ----------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_masked_by_their_name(web: TestClient, yard: Yard):
+    args = {"user": 1, "password": "p1", "nested": [{"api_key": "p2"}], "Authorization": "p3", "keyboard": "shown"}
+    job = yard.job("completed", args=args)
+
+    for answer in (web.get(f"{API}/jobs/{job.id}"), web.get(f"{API}/jobs")):
+        assert not any(f'"p{number}"' in answer.text for number in (1, 2, 3))
+        assert "shown" in answer.text
+        assert '"user":1' in answer.text.replace(" ", "")
+
+
+def test_text_that_holds_no_secret_stays_exactly_as_it_is():
+    text = '{"n": 12345678901234567890123, "x": 1.10}'
+
+    assert Redaction().json(text) is text
+
+
+def test_passwords_in_urls_are_masked_in_errors():
+    assert Redaction().text("cannot reach redis://u:hunter2@cache/0 now") == "cannot reach redis://u:***@cache/0 now"
+
+
+def test_a_name_written_with_escapes_is_masked_too():
+    assert "hunter2" not in (Redaction().json('{"p\\u0061ssword": "hunter2"}') or "")
+
+
+def test_all_arguments_can_be_hidden(yard: Yard):
+    access = decide_access("127.0.0.1", Tokens())
+    application = make_application(Packhorse(storage=yard.storage), access, redaction=Redaction(hide_args=True))
+    job = yard.job("completed", args={"image_id": 4711})
+    with TestClient(application, base_url=BASE) as web:
+        answer = web.get(f"{API}/jobs/{job.id}")
+
+    assert "4711" not in answer.text
+    assert "thumbs" not in answer.text
+
+
+def test_masked_values_come_back_as_they_were():
+    stored = {"a": {"token": "t"}, "list": [{"pwd": "p"}]}
+
+    assert unmasked({"a": {"token": MASK, "x": 1}, "list": [{"pwd": MASK}, 2]}, stored) == {
+        "a": {"token": "t", "x": 1},
+        "list": [{"pwd": "p"}, 2],
+    }
+
+
+# --- limits and headers -----------------------------------------------------------------------------------------------
+
+
+def test_a_huge_body_is_refused_whatever_its_headers_say(web: TestClient):
+    def parts():
+        for _ in range(40):
+            yield b"x" * 65_536
+
+    assert web.post(f"{API}/jobs", content=b"x" * 2_000_000, headers=JSON).status_code == 413
+    assert web.post(f"{API}/jobs", content=parts(), headers=JSON).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/api/v1/totals", "/healthz", "/api/v1/jobs/none", "/nowhere"])
+def test_every_answer_has_the_headers_that_protect(web: TestClient, path: str):
+    headers = web.get(path).headers
+
+    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "same-origin"
+    assert headers["cache-control"] == "no-store"

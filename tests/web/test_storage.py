@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.cli.yard import Yard
+
+API = "/api/v1"
+
+
+def test_the_storage_tells_of_latency_contention_and_size(web: TestClient, yard: Yard):
+    if yard.storage.health().kind == "memory":
+        pytest.skip("memory has nothing to measure")
+    yard.job("queued")
+
+    health = web.get(f"{API}/storage").json()
+
+    assert health["kind"] == yard.storage.health().kind
+    assert 0 < health["latency"] < 5
+    assert health["size"] > 0
+    enqueue = next(each for each in health["operations"] if each["name"].startswith("enqueue"))
+    assert enqueue["calls"] == 1
+    assert enqueue["run_mean"] > 0

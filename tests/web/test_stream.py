@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import msgspec
+import pytest
+
+from packhorse.web.application import Application
+from packhorse.web.sampler import MOST_VIEWERS
+from tests.children import until
+from tests.cli.yard import Yard
+from tests.web.conftest import MAIL_SECRET, bearer, served
+
+STREAM = "/api/v1/stream"
+
+
+class Watched:
+    """The events of one stream, one after the other."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self._lines = response.iter_lines()
+        self.last_id = ""
+
+    def next(self, name: str) -> dict:
+        """The data of the next event of this name."""
+        for event, data in self._events():
+            if event == name:
+                return data
+        raise AssertionError(f"the stream ended without {name}")
+
+    def _events(self) -> Iterator[tuple[str, dict]]:
+        fields: dict[str, str] = {}
+        for line in self._lines:
+            if line:
+                field, _, value = line.partition(": ")
+                fields[field] = value
+            elif "event" in fields:
+                self.last_id = fields.get("id", self.last_id)
+                event = fields["event"], msgspec.json.decode(fields["data"])
+                fields = {}
+                yield event
+
+
+def watching(base: str, topics: str = "overview", **headers: str) -> httpx.Response:
+    return httpx.stream("GET", f"{base}{STREAM}", params={"topics": topics}, headers=headers, timeout=20)
+
+
+def test_numbers_come_as_they_change(application: Application, yard: Yard):
+    with served(application) as base, watching(base) as response:
+        watched = Watched(response)
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert watched.next("hello")["version"]
+        assert watched.next("overview")["states"]["queued"] == 0
+
+        yard.add()
+
+        while watched.next("overview")["states"]["queued"] != 1:
+            pass
+
+
+def test_a_job_is_watched_to_its_end(application: Application, yard: Yard):
+    job = yard.job("running")
+    with served(application) as base, watching(base, f"job:{job.id}") as response:
+        watched = Watched(response)
+        first = watched.next("job")
+        assert (first["state"], first["progress"]) == ("running", 40)
+        assert first["last_line"] > 0
+
+        yard.storage.abort([job.id])
+
+        assert watched.next("job")["abort_at"] is not None
+
+
+def test_who_was_cut_off_goes_on_behind_the_last_event(application: Application, yard: Yard):
+    with served(application) as base, watching(base) as steady:
+        other = Watched(steady)
+        with watching(base) as response:
+            watched = Watched(response)
+            watched.next("overview")
+            last_id = watched.last_id
+        for number in (1, 2):
+            yard.add()
+            while other.next("overview")["states"]["queued"] != number:
+                pass
+
+        with watching(base, **{"last-event-id": last_id}) as again:
+            resumed = Watched(again)
+            seen = []
+            while not seen or seen[-1] < 2:
+                seen.append(resumed.next("overview")["states"]["queued"])
+
+    assert 1 in seen  # what was missed came too, not only the present
+
+
+def test_twenty_viewers_cost_what_one_does_and_none_costs_nothing(application: Application, yard: Yard):
+    with served(application) as base:
+        with ThreadPoolExecutor(20) as pool:
+
+            def look(_: int) -> int:
+                with watching(base) as response:
+                    watched = Watched(response)
+                    watched.next("overview")
+                    watched.next("overview")
+                return 1
+
+            yard.add()  # so that the age of the oldest changes
+            began_at = time.monotonic()
+            assert sum(pool.map(look, range(20))) == 20
+        reads = {each.name: each.calls for each in yard.storage.health().operations}
+        assert application.sampler.samples <= time.monotonic() - began_at + 2  # one a second, however many look
+        assert reads["queues"] <= application.sampler.samples + 1
+
+        until(lambda: not application.sampler._viewers, "viewers are still there")
+        until(lambda: application.sampler._task is not None and application.sampler._task.done(), "it goes on looking")
+
+
+def test_a_token_of_one_queue_sees_the_numbers_of_that_queue(guarded: Application, yard: Yard):
+    yard.add(queue="mail")
+    yard.add(queue="images")
+    with served(guarded) as base, watching(base, **bearer(MAIL_SECRET)) as response:
+        assert Watched(response).next("overview")["states"]["queued"] == 1
+
+
+@pytest.mark.parametrize("topics", ["everything", "job:", "overview,queue:mail"])
+def test_an_unknown_topic_is_refused(application: Application, topics: str):
+    with served(application) as base:
+        answer = httpx.get(f"{base}{STREAM}", params={"topics": topics})
+
+    assert answer.status_code == 400
+
+
+def test_too_many_viewers_are_turned_away(application: Application, monkeypatch: pytest.MonkeyPatch):
+    assert MOST_VIEWERS == 100
+    monkeypatch.setattr("packhorse.web.sampler.MOST_VIEWERS", 1)
+    with served(application) as base, watching(base) as response:
+        watched = Watched(response)
+        watched.next("hello")
+
+        assert httpx.get(f"{base}{STREAM}").status_code == 429
+
+
+def test_a_server_that_ends_ends_its_streams(application: Application):
+    with served(application) as base, watching(base) as response:
+        watched = Watched(response)
+        watched.next("overview")
+
+        application.close()
+
+        with pytest.raises(AssertionError, match="ended"):
+            watched.next("never")

@@ -1,0 +1,77 @@
+"""What the style sheet and the scripts hold to: contrast that everybody can read, little weight, and no markup made of
+data."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from packhorse.web.pages.assets import assets
+
+CSS = assets()["packhorse.css"].body.decode()
+THEMES = {
+    "light": CSS[CSS.index(":root {") : CSS.index("@media")],
+    "dark": CSS[CSS.index(':root[data-theme="dark"]') :],
+}
+
+
+def colours(theme: str) -> dict[str, str]:
+    block = THEMES[theme]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block[: block.index("\n}")]))
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("ground", ["ground", "card", "soft", "softbad", "softwarn"])
+@pytest.mark.parametrize("ink", ["text", "quiet", "link", "good", "bad", "warn", "run", "retry", "accent"])
+def test_text_can_be_read_on_every_ground(theme: str, ground: str, ink: str):
+    known = colours(theme)
+
+    assert contrast(known[ink], known[ground]) >= 5.4  # WCAG AA asks for 4.5
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(
+    "fill", ["good-fill", "bad-fill", "run-fill", "wait-fill", "delay-fill", "hue2", "hue3", "edge"]
+)
+def test_shapes_and_the_edges_of_fields_can_be_seen(theme: str, fill: str):
+    known = colours(theme)
+
+    assert contrast(known[fill], known["card"]) >= 3
+
+
+def test_the_dark_theme_is_the_same_chosen_or_as_the_system_wants_it():
+    system = CSS[CSS.index("@media (prefers-color-scheme: dark)") : CSS.index(':root[data-theme="dark"]')]
+
+    assert dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", system)) == colours("dark")
+    assert colours("light").keys() == colours("dark").keys()
+
+
+def test_there_is_little_to_load():
+    sizes = {name: len(asset.body) for name, asset in assets().items()}
+
+    assert sum(size for name, size in sizes.items() if name.endswith(".js")) < 40_000
+    assert sizes["packhorse.css"] < 24_000
+
+
+@pytest.mark.parametrize("name", [name for name in assets() if name.endswith(".js")])
+def test_scripts_put_data_in_as_text_only(name: str):
+    code = assets()[name].body.decode()
+
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", code)
+    assert not re.search(r"https?://", code)
+
+
+def test_the_style_sheet_loads_nothing_from_elsewhere():
+    assert not re.search(r"url\(|@import|https?://", CSS)
