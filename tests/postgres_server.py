@@ -162,6 +162,13 @@ def new_schema_url() -> str:
     return f"{shared_postgres().url}?schema={schema}"
 
 
+def new_database_url() -> str:
+    """The address of an empty database on the shared server, for what needs the usual schema."""
+    name = f"d{os.getpid()}_{next(_numbers)}"
+    _caretaker().execute(f"CREATE DATABASE {name}".encode())
+    return f"{shared_postgres().url.removesuffix('/postgres')}/{name}"
+
+
 def give_back(url: str) -> None:
     """Nobody uses this storage any more: emptied, it serves another test. Making its tables takes four times as long.
     For tests that leave the tables themselves alone."""
