@@ -8,15 +8,13 @@ set -eu
 
 storages=${PACKHORSE_TEST_STORAGES:-redis,postgres}
 missing=
-# Debian keeps PostgreSQL's programs off PATH, by version.
-hidden=$(printf '%s:' /usr/lib/postgresql/*/bin)
 
 # need <package of Debian> <program>…: one of the programs must be there.
 need() {
     package=$1
     shift
     for program; do
-        PATH=$PATH:$hidden command -v "$program" >/dev/null 2>&1 && return 0
+        command -v "$program" >/dev/null 2>&1 && return 0
     done
     missing="$missing $package"
 }
@@ -27,7 +25,7 @@ has() {
 }
 
 if has redis; then need redis-server redis-server valkey-server; fi
-if has postgres; then need postgresql initdb; fi
+if has postgres; then need postgresql initdb /usr/lib/postgresql/*/bin/initdb; fi  # Debian keeps it off PATH
 need chromium chromium chromium-browser google-chrome  # tests/web/test_browser.py
 [ -n "$missing" ] || exit 0
 
