@@ -68,6 +68,7 @@ class UntimedKeywords(ScheduleKeywords, total=False):
     """What `app.enqueue_in(...)` and `app.enqueue_at(...)` take besides the time."""
 
     subscriber: str | None
+    connection: Any  # the caller's own, to the database in which the jobs are
 
 
 class JobKeywords(UntimedKeywords, total=False):
@@ -174,6 +175,12 @@ class JobTemplate(msgspec.Struct, frozen=True):
         return UniqueLock(key, unique.period, unique.until, unique.on_conflict)
 
 
+def refuse_connection(options: Mapping[str, Any], instead: str) -> None:
+    """Where a caller's own connection makes no sense."""
+    if options.get("connection") is not None:
+        raise BadValue("a transaction of your own takes jobs by enqueue, here and now", hint=instead)
+
+
 def delayed(new: NewJob, delay: Duration) -> NewJob:
     """The job, to run after so long."""
     return replace(new, delay=microseconds(delay, "delay"), due_at=None)
@@ -219,7 +226,7 @@ def _job_fields(keywords: Mapping[str, Any]) -> dict[str, Any]:
         match name:
             case "retries":
                 fields["max_attempts"] = options.max_attempts
-            case "unique":
+            case "unique" | "connection":
                 pass
             case "backoff":
                 fields["backoff"] = options.backoff.to_json()

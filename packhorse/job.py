@@ -180,8 +180,9 @@ class UniqueLock(msgspec.Struct, frozen=True, gc=False):
     on_conflict: str = "keep"  # or "replace", "reject"
 
 
-class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that a client asks for. The id is the client's, so that asking twice adds one job."""
+class NewJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A job that a client asks for. The id is the client's, so that asking twice adds one job. As JSON it has only what
+    differs from the defaults: most of it is not worth sending."""
 
     id: str
     task: str

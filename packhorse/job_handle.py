@@ -372,7 +372,7 @@ class JobHandle(Generic[R_co]):
 
         >>> job.copy(args=job.args | {"user_id": 2}, priority=9)
         """
-        return self._app._enqueue(self._copied(args, options))
+        return self._app._enqueue(self._copied(args, options), options.get("connection"))
 
     def _ask_to_stop(self, by: str | None) -> bool:
         """Abort the job if a worker holds it, and say so."""

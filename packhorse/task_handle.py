@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-from packhorse.calls import JobKeywords, JobTemplate, NewCall, delayed, scheduled
+from packhorse.calls import JobKeywords, JobTemplate, NewCall, delayed, refuse_connection, scheduled
 from packhorse.clock import Duration
 from packhorse.hooks import check_callable
 from packhorse.job_handle import JobHandle
@@ -35,6 +35,7 @@ class Task(Generic[P, R]):
         self._app = app
         self._registered = registered
         self._template = template
+        self._connection: Any = None  # the caller's, if the jobs are to be part of his transaction
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -72,12 +73,20 @@ class Task(Generic[P, R]):
     def using(self, **options: Unpack[JobKeywords]) -> Self:
         """The same task with other options for the jobs that the copy enqueues.
 
+        With `connection`, your own to the database in which the jobs are, they are part of your transaction: they are
+        there if and when it commits. It may be one of psycopg or sqlite3, a SQLAlchemy Connection or Session, or
+        Django's `connection`.
+
         >>> send_notice.using(priority=9, delay="10m").enqueue(user_id=1)
         """
-        return self._with(self._template.changed(options))
+        other = self._with(self._template.changed(options))
+        if "connection" in options:
+            other._connection = options["connection"]
+        return other
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> NewCall[R]:
         """A call for `app.enqueue_many`."""
+        refuse_connection({"connection": self._connection}, "hand it to enqueue_many(calls, connection=…)")
         return NewCall(self._template.fill(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -86,38 +95,47 @@ class Task(Generic[P, R]):
         Raises BadArguments if they do not fit the function or cannot become JSON, PayloadTooLarge, and NotUnique if
         the task is unique and rejects twins.
         """
-        return self._app._enqueue(self._template.fill(args, kwargs))
+        return self._app._enqueue(self._template.fill(args, kwargs), self._connection)
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call that runs after `delay`: seconds, a timedelta, or text such as "10m"."""
-        return self._app._enqueue(delayed(self._template.fill(args, kwargs), delay))
+        return self._app._enqueue(delayed(self._template.fill(args, kwargs), delay), self._connection)
 
     def enqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call that runs at a moment, a datetime with a time zone; if it is past, now."""
-        return self._app._enqueue(scheduled(self._template.fill(args, kwargs), at))
+        return self._app._enqueue(scheduled(self._template.fill(args, kwargs), at), self._connection)
 
     def enqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call unless one with the same arguments waits: then that one, with `is_new` False.
 
         A task with a `unique` option of its own goes by that.
         """
-        return self._app._enqueue(self._template.made_unique().fill(args, kwargs))
+        return self._app._enqueue(self._template.made_unique().fill(args, kwargs), self._connection)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue`, for coroutines; many at once share one write."""
+        self._refuse_connection()
         return await self._app._aenqueue(self._template.fill(args, kwargs))
 
     async def aenqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_in`, for coroutines."""
+        self._refuse_connection()
         return await self._app._aenqueue(delayed(self._template.fill(args, kwargs), delay))
 
     async def aenqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_at`, for coroutines."""
+        self._refuse_connection()
         return await self._app._aenqueue(scheduled(self._template.fill(args, kwargs), at))
 
     async def aenqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_unique`, for coroutines."""
+        self._refuse_connection()
         return await self._app._aenqueue(self._template.made_unique().fill(args, kwargs))
+
+    def _refuse_connection(self) -> None:
+        refuse_connection(
+            {"connection": self._connection}, "in a coroutine: await session.run_sync(lambda s: … .enqueue(…))"
+        )
 
     def _with(self, template: JobTemplate) -> Self:
         other = copy.copy(self)

@@ -606,9 +606,9 @@ def test_all_enqueueing_goes_through_one_place(strict: Packhorse, monkeypatch: p
     seen: list[NewJob] = []
     submit = strict._submit
 
-    def noted(new_jobs: list[NewJob]) -> list[Enqueued]:
+    def noted(new_jobs: list[NewJob], connection: Any = None) -> list[Enqueued]:
         seen.extend(new_jobs)
-        return submit(new_jobs)
+        return submit(new_jobs, connection)
 
     monkeypatch.setattr(strict, "_submit", noted)
     call: NewCall[Any] = strict.call("send_notice", [1])

@@ -33,6 +33,10 @@ def open_bare(url: str) -> Bare:
         from bench.bare.sqlite import BareSQLite
 
         return BareSQLite(url)
+    if url.startswith("postgres"):
+        from bench.bare.postgres import BarePostgres
+
+        return BarePostgres(url)
     from bench.bare.redis import BareRedis
 
     return BareRedis(url)

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
 from packhorse.app.tasks import Tasks
-from packhorse.calls import Arguments, JobKeywords, NewCall, UntimedKeywords
+from packhorse.calls import Arguments, JobKeywords, NewCall, UntimedKeywords, refuse_connection
 from packhorse.clock import Duration
+from packhorse.commits import when_committed
 from packhorse.errors import BadValue
 from packhorse.job import NewJob
 from packhorse.job_handle import JobHandle
@@ -29,7 +30,7 @@ class Enqueueing(Tasks):
 
         >>> app.enqueue("send_notice", {"user_id": 1}, priority=5)
         """
-        return self._enqueue(self._asked(name, args, known, options))
+        return self._enqueue(self._asked(name, args, known, options), options.get("connection"))
 
     def enqueue_in(
         self,
@@ -41,24 +42,25 @@ class Enqueueing(Tasks):
         **options: Unpack[UntimedKeywords],
     ) -> JobHandle[Any]:
         """`enqueue`, to run after `delay`: seconds, a timedelta, or text such as "10m"."""
-        return self._enqueue(self._asked(name, args, known, {**options, "delay": delay}))
+        return self._enqueue(self._asked(name, args, known, {**options, "delay": delay}), options.get("connection"))
 
     def enqueue_at(
         self, at: datetime, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[UntimedKeywords]
     ) -> JobHandle[Any]:
         """`enqueue`, to run at a moment, a datetime with a time zone; if it is past, now."""
-        return self._enqueue(self._asked(name, args, known, {**options, "at": at}))
+        return self._enqueue(self._asked(name, args, known, {**options, "at": at}), options.get("connection"))
 
     def enqueue_unique(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
     ) -> JobHandle[Any]:
         """`enqueue`, unless a job with the same arguments waits: then that one, with `is_new` False."""
-        return self._enqueue(self._asked(name, args, known, options, unique=True))
+        return self._enqueue(self._asked(name, args, known, options, unique=True), options.get("connection"))
 
-    def enqueue_many(self, calls: Iterable[NewCall[R]]) -> list[JobHandle[R]]:
+    def enqueue_many(self, calls: Iterable[NewCall[R]], *, connection: Any = None) -> list[JobHandle[R]]:
         """Make jobs of many calls, a thousand in one write; the handles come in the order of the calls.
 
-        If an error ends it, some of the jobs may be stored; handing the same calls in again adds only the others.
+        If an error ends it, some of the jobs may be stored; handing the same calls in again adds only the others. With
+        a `connection` of your own they are part of your transaction, as in `task.using`.
 
         >>> app.enqueue_many([send_notice.call(user_id=i) for i in range(1000)])
         """
@@ -66,14 +68,30 @@ class Enqueueing(Tasks):
         if self.hooks.before_enqueue is not None:
             jobs = list(map(self.hooks.before_enqueue, jobs))
         answers = [
-            answer for start in range(0, len(jobs), BATCH) for answer in self._submit(jobs[start : start + BATCH])
+            answer
+            for start in range(0, len(jobs), BATCH)
+            for answer in self._submit(jobs[start : start + BATCH], connection)
         ]
         return [self._handle(new, answer) for new, answer in zip(jobs, answers, strict=True)]
+
+    def enqueue_after_commit(self, transaction: Any, calls: Iterable[NewCall[R]]) -> list[JobHandle[R]]:
+        """`enqueue_many` as soon as a transaction of yours commits, and not at all if it is rolled back; for jobs that
+        are in another storage than your data. `transaction` is a SQLAlchemy Session or Django's `connection`.
+
+        The jobs are lost if this process dies just between the two; `task.using(connection=…)` has no such gap.
+
+        >>> app.enqueue_after_commit(session, [send_notice.call(user_id=1)])
+        """
+        known = list(calls)
+        jobs = _jobs_of(known)
+        when_committed(transaction, lambda: self.enqueue_many(known))
+        return [JobHandle(self._app, new.id, new=new, is_new=True) for new in jobs]
 
     def call(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
     ) -> NewCall[Any]:
         """A call by name, for `enqueue_many`."""
+        refuse_connection(options, "hand it to enqueue_many(calls, connection=…)")
         return NewCall(self._asked(name, args, known, options))
 
     async def aenqueue(
@@ -106,8 +124,9 @@ class Enqueueing(Tasks):
         """`enqueue_unique`, for coroutines."""
         return await self._aenqueue(await self._aasked(name, args, known, options, unique=True))
 
-    async def aenqueue_many(self, calls: Iterable[NewCall[R]]) -> list[JobHandle[R]]:
+    async def aenqueue_many(self, calls: Iterable[NewCall[R]], *, connection: Any = None) -> list[JobHandle[R]]:
         """`enqueue_many`, for coroutines."""
+        refuse_connection({"connection": connection}, "in a coroutine: await session.run_sync(…)")
         return await self._courier.call(self.enqueue_many, list(calls))
 
     def _asked(
@@ -121,14 +140,15 @@ class Enqueueing(Tasks):
     async def _aasked(
         self, name: str, args: Arguments, known: bool, options: Mapping[str, Any], *, unique: bool = False
     ) -> NewJob:
+        refuse_connection(options, "in a coroutine: await session.run_sync(lambda s: app.enqueue(…, connection=s))")
         if not isinstance(name, str) or name in self._templates or self._announced.is_fresh(name):
             return self._asked(name, args, known, options, unique=unique)
         return await self._courier.call(self._asked, name, args, known, options, unique=unique)
 
-    def _enqueue(self, new: NewJob) -> JobHandle[Any]:
+    def _enqueue(self, new: NewJob, connection: Any = None) -> JobHandle[Any]:
         if self.hooks.before_enqueue is not None:
             new = self.hooks.before_enqueue(new)
-        (answer,) = self._submit([new])
+        (answer,) = self._submit([new], connection)
         return self._handle(new, answer)
 
     async def _aenqueue(self, new: NewJob) -> JobHandle[Any]:
@@ -136,8 +156,10 @@ class Enqueueing(Tasks):
             new = await self._courier.call(self.hooks.before_enqueue, new)
         return self._handle(new, await self._courier.share(self._submit, new))
 
-    def _submit(self, new_jobs: list[NewJob]) -> list[Enqueued]:
+    def _submit(self, new_jobs: list[NewJob], connection: Any = None) -> list[Enqueued]:
         """The one way of new jobs into the storage; at most `BATCH` of them, stored all or none."""
+        if connection is not None:
+            return self.storage.enqueue_within(connection, new_jobs)
         return self.storage.enqueue(new_jobs)
 
     def _handle(self, new: NewJob, answer: Enqueued) -> JobHandle[Any]:

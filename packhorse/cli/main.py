@@ -50,6 +50,7 @@ COMMANDS: dict[str, Entry] = {
     "pause": Entry("Steer", "steering:pause", "let no job of a queue begin"),
     "resume": Entry("Steer", "steering:resume", "undo a pause"),
     "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
+    "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
     "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
 }
 

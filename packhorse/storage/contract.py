@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from packhorse.errors import BadValue
 from packhorse.event import Event
 from packhorse.job import Job, NewJob, Token
 from packhorse.outcome import Outcome, Verdict
@@ -37,6 +38,7 @@ from packhorse.storage.records import (
     Filter,
     Health,
     LogLine,
+    Migration,
     Page,
     Point,
     Pruned,
@@ -73,6 +75,15 @@ class Storage(ABC):
     def health(self) -> Health:
         """How the storage is: latency, size, connections, contention, and what an operator should know."""
 
+    def pending_migrations(self) -> list[Migration]:
+        """What `migrate` would do, in order. Looks only; nothing is changed or made."""
+        return []
+
+    def migrate(self) -> list[str]:
+        """Bring the storage's tables up to date. Answers the names of the migrations that were applied. Safe from many
+        hosts at once; programs of the version before go on working meanwhile."""
+        return []
+
     # --- in and out -----------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -86,6 +97,14 @@ class Storage(ABC):
         `NotUnique` and stores none of the batch; so does a subscriber that is unknown (`ClientNotFound`). Names of
         tasks and queues become known here.
         """
+
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """`enqueue` as a part of the caller's own transaction on the same database: the jobs are there if and when it
+        commits, and vanish with it. Raises BadValue for a connection that the storage cannot use."""
+        raise BadValue(
+            f"this storage cannot enqueue by {type(connection).__name__}: it is not in that database",
+            hint="enqueue without connection= once your transaction is committed",
+        )
 
     @abstractmethod
     def get(self, job_id: str) -> Job | None:

@@ -380,3 +380,10 @@ class Health(msgspec.Struct, frozen=True):
     operations: list[OperationTimes] = []
     facts: dict[str, Any] = {}
     problems: list[str] = []
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One numbered step from an older form of the tables to the present one."""
+
+    name: str
+    sql: str

@@ -15,6 +15,7 @@ import pytest
 from packhorse.clock import TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+from tests.postgres_server import give_back, new_schema_url, postgres_program
 from tests.redis_server import fresh_url, server_program
 
 
@@ -26,6 +27,10 @@ def sqlite_address(directory: Path) -> str:
     return f"sqlite:///{directory / 'jobs.db'}"
 
 
+def postgres_address(directory: Path) -> str:
+    return new_schema_url()
+
+
 def redis_address(directory: Path) -> str:
     return fresh_url()
 
@@ -33,6 +38,7 @@ def redis_address(directory: Path) -> str:
 ADDRESSES: dict[str, Callable[[Path], str]] = {
     "memory": memory_address,
     "sqlite": sqlite_address,
+    "postgres": postgres_address,
     "redis": redis_address,
 }
 
@@ -46,6 +52,8 @@ def chosen_storages() -> list[str]:
         )
     if "redis" in names:
         server_program()  # else every one of its tests would fail, and say so
+    if "postgres" in names:
+        postgres_program()
     return names
 
 
@@ -55,8 +63,11 @@ def clock() -> TurnedClock:
 
 
 @pytest.fixture(params=chosen_storages())
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return ADDRESSES[request.param](tmp_path)
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    url = ADDRESSES[request.param](tmp_path)
+    yield url
+    if request.param == "postgres":
+        give_back(url)
 
 
 @pytest.fixture

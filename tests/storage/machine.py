@@ -55,6 +55,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from tests.postgres_server import give_back
 from tests.storage import laws
 from tests.storage.answers import Refusal, answer_of, answer_to_repetition, by_subject, differences, in_order, plain
 from tests.storage.builders import LEASE, find_all, ids
@@ -587,6 +588,8 @@ class Machine(RuleBasedStateMachine):
                 if storage is not None:
                     storage.close()
             self.directory.cleanup()
+            if self.storage_name == "postgres":
+                give_back(self.url)
 
 
 def _is_repeatable(jobs: Sequence[NewJob]) -> bool:

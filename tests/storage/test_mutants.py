@@ -20,8 +20,11 @@ from packhorse.changes import Changed
 from packhorse.clock import DAY, SECOND
 from packhorse.job import Job
 from packhorse.outcome import Failed
-from packhorse.storage.sqlite import in_and_out, keeper, steering, upkeep, working
-from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.sql import in_and_out, keeper, steering, upkeep
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.working import Hand
+from packhorse.storage.sqlite import working
+from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 from tests.storage.builders import LEASE
 from tests.storage.choices import Ending, Wish
@@ -95,17 +98,17 @@ def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatc
 
 @mutant()
 def another_worker_may_finish_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working._Hand, "is_held_by", lambda hand, token: hand.owner and hand.fence == token.fence)
+    monkeypatch.setattr(Hand, "is_held_by", lambda hand, token: hand.owner and hand.fence == token.fence)
 
 
 @mutant()
 def a_late_result_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working._Hand, "is_held_by", lambda hand, token: hand.owner == token.owner)
+    monkeypatch.setattr(Hand, "is_held_by", lambda hand, token: hand.owner == token.owner)
 
 
 @mutant()
 def a_repeated_result_is_called_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working._Hand, "was_ended_by", lambda hand, token: False)
+    monkeypatch.setattr(Hand, "was_ended_by", lambda hand, token: False)
 
 
 @mutant(does("enqueue", wishes=[Wish(expires=SECOND)]), RESERVE)

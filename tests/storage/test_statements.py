@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from packhorse.storage import statements
-from packhorse.storage.sqlite.keeper import SQL
 from packhorse.storage.sqlite.schema import MIGRATIONS, prepare
+from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.statements import load_migrations, load_statements
 
 SQLITE = Path(statements.__file__).parent / "sqlite"
+SHARED = Path(statements.__file__).parent / "sql"
 
 
 @pytest.fixture
@@ -104,9 +105,9 @@ def test_a_statement_has_all_its_parts_and_is_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", SQL)
 def test_a_statement_is_used(name: str) -> None:
-    code = "".join(file.read_text("utf-8") for file in SQLITE.glob("*.py"))
+    code = "".join(file.read_text("utf-8") for place in (SQLITE, SHARED) for file in place.glob("*.py"))
 
-    assert f'SQL["{name}"]' in code
+    assert f'SQL["{name}"]' in code or f'self._sql["{name}"]' in code
 
 
 def test_the_migrations_are_there() -> None:

@@ -1,6 +1,6 @@
-"""Chaos: several foremen work on one SQLite file while their processes are killed, frozen and told to stop at random.
+"""Chaos: several foremen work on one storage while their processes are killed, frozen and told to stop at random.
 
-    python -m tests.system.chaos --jobs 20000 --seconds 120 --seed 7
+    python -m tests.system.chaos --jobs 20000 --seconds 120 --seed 7 [--storage postgres]
 
 A producer enqueues a mixture of jobs meanwhile, and an operator steers some of them. At the end each must have ended
 once and as it should, and all that `soundness.py` asks for must be true; whatever ran more often than it had to must be
@@ -26,6 +26,7 @@ from typing import NamedTuple
 from packhorse.event import Subject
 from packhorse.job import NewJob
 from packhorse.storage.records import WorkerInfo
+from tests.storage.conftest import ADDRESSES
 from tests.system.aftermath import Aftermath, Fault, look_at
 from tests.system.sites import LEASE, Crew, Site, new_job, parent_of
 
@@ -224,9 +225,9 @@ class Chaos:
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
-def run(plan: Plan, directory: Path) -> Aftermath:
+def run(plan: Plan, directory: Path, storage: str = "sqlite") -> Aftermath:
     """One round of chaos in this directory, and what is to be said of it."""
-    site = Site(directory)
+    site = Site(directory, ADDRESSES[storage](directory))
     chaos = Chaos(site, plan)
     try:
         chaos.run()
@@ -240,10 +241,13 @@ def main() -> int:
     for name, kind in (("jobs", int), ("seconds", float), ("foremen", int), ("slots", int), ("pause", float)):
         parser.add_argument(f"--{name}", type=kind, default=Plan._field_defaults[name])
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    plan = Plan(**vars(parser.parse_args()))
+    parser.add_argument("--storage", choices=[name for name in ADDRESSES if name != "memory"], default="sqlite")
+    options = vars(parser.parse_args())
+    storage = options.pop("storage")
+    plan = Plan(**options)
     with tempfile.TemporaryDirectory(prefix="packhorse-chaos-") as directory:
         print(f"{plan.jobs:,} jobs, {plan.foremen} foremen, {plan.seconds:g} s of faults, seed {plan.seed}", flush=True)
-        aftermath = run(plan, Path(directory))
+        aftermath = run(plan, Path(directory), storage)
     print("\n".join(aftermath.table()))
     return 1 if aftermath.violations else 0
 

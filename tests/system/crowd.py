@@ -1,7 +1,7 @@
-"""One of many processes that share a SQLite file: a producer, or a worker.
+"""One of many processes that share a storage: a producer, or a worker.
 
-Run by `test_many_processes.py`: `produce FILE NAME NUMBER` enqueues so many jobs, some alone, some in batches;
-`work FILE NAME TOTAL` reserves and finishes until so many jobs in all are completed. Both wait for a line on stdin
+Run by `test_many_processes.py`: `produce URL NAME NUMBER` enqueues so many jobs, some alone, some in batches;
+`work URL NAME TOTAL` reserves and finishes until so many jobs in all are completed. Both wait for a line on stdin
 before they begin. A worker prints how many jobs it has finished.
 """
 
@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 
 from packhorse.job import COMPLETED, Job, NewJob
 from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.storage.sqlite import SQLite
 
 QUEUES = {"mail": 1, "print": 2, "images": 3}
 BATCH = 50
 
 
-def produce(storage: SQLite, name: str, number: int) -> None:
+def produce(storage: Storage, name: str, number: int) -> None:
     dice = random.Random(name)
     for batch in batches(name, number, dice):
         answers = storage.enqueue(batch)
@@ -44,7 +44,7 @@ def new_job(job_id: str, dice: random.Random) -> NewJob:
     return NewJob(job_id, f"do_{queue}", queue, priority=dice.choice([1, 1, 1, 5, 10]))
 
 
-def work(storage: SQLite, name: str, total: int) -> int:
+def work(storage: Storage, name: str, total: int) -> int:
     storage.join(WorkerInfo(id=name))
     finished = 0
     jobs = storage.reserve(name, QUEUES, BATCH)
@@ -57,7 +57,7 @@ def work(storage: SQLite, name: str, total: int) -> int:
     return finished
 
 
-def finish_and_reserve(storage: SQLite, name: str, jobs: Sequence[Job]) -> list[Job]:
+def finish_and_reserve(storage: Storage, name: str, jobs: Sequence[Job]) -> list[Job]:
     """Half of the workers do it in one call, half in three."""
     outcomes: list[Outcome] = [Completed(job.token, f'"{job.id}"', ran=10) for job in jobs]
     if name.endswith(("0", "2", "4", "6", "8")):
@@ -70,8 +70,8 @@ def finish_and_reserve(storage: SQLite, name: str, jobs: Sequence[Job]) -> list[
     return more
 
 
-def main(role: str, path: str, name: str, number: str) -> None:
-    storage = SQLite(path)
+def main(role: str, url: str, name: str, number: str) -> None:
+    storage = open_storage(url)
     print("ready", flush=True)
     sys.stdin.readline()
     if role == "produce":

@@ -1,4 +1,4 @@
-"""Many processes on one SQLite file: every job is done exactly once, and nobody meets an error."""
+"""Many processes on one storage: every job is done exactly once, and nobody meets an error."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import pytest
 
 from packhorse.event import Subject
 from packhorse.job import COMPLETED
+from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import EventFilter, Filter
-from packhorse.storage.sqlite import SQLite
 from tests.children import program, running
 from tests.storage.builders import find_all, recount, tallies
+from tests.storage.conftest import ADDRESSES, chosen_storages
 
 PRODUCERS, WORKERS, JOBS = 8, 8, 20_000
 
 
 @pytest.mark.timeout(150)
-def test_every_job_of_a_crowd_is_done_exactly_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "jobs.db"
-    crowd = [program("tests.system.crowd", "produce", path, f"p{n}", JOBS // PRODUCERS) for n in range(PRODUCERS)]
-    crowd += [program("tests.system.crowd", "work", path, f"w{n}", JOBS) for n in range(WORKERS)]
+@pytest.mark.parametrize("name", [name for name in chosen_storages() if name != "memory"])
+def test_every_job_of_a_crowd_is_done_exactly_once(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = ADDRESSES[name](tmp_path)
+    crowd = [program("tests.system.crowd", "produce", url, f"p{n}", JOBS // PRODUCERS) for n in range(PRODUCERS)]
+    crowd += [program("tests.system.crowd", "work", url, f"w{n}", JOBS) for n in range(WORKERS)]
 
     with running(*crowd):
         for one in crowd:
@@ -41,15 +45,18 @@ def test_every_job_of_a_crowd_is_done_exactly_once(tmp_path: Path, capsys: pytes
     assert [one.returncode for one in crowd] == [0] * (PRODUCERS + WORKERS)
     finished = [int(text) for text, _ in told[PRODUCERS:]]
     assert sum(finished) == JOBS
-    check_jobs(path)
-    check_events(path)
+    storage = open_storage(url)
+    check_jobs(storage)
+    check_events(storage)
+    storage.close()
+    if name == "sqlite":
+        check_file(tmp_path / "jobs.db")
     with capsys.disabled():
         print(f" [{JOBS:,} jobs through {len(crowd)} processes in {took:.1f} s, {finished} each] ", end="")
     assert took < 60
 
 
-def check_jobs(path: Path) -> None:
-    storage = SQLite(path)
+def check_jobs(storage: Storage) -> None:
     jobs = find_all(storage, limit=1_000)
 
     assert len(jobs) == len({job.id for job in jobs}) == len({job.seq for job in jobs}) == JOBS
@@ -61,14 +68,12 @@ def check_jobs(path: Path) -> None:
     assert storage.count(Filter(states=frozenset({COMPLETED}))).number == JOBS
     assert (storage.totals()["added"], storage.totals()["completed"]) == (JOBS, JOBS)
     assert storage.workers() == []
-    storage.close()
 
 
-def check_events(path: Path) -> None:
+def check_events(storage: Storage) -> None:
     """Each job was added, reserved, started and completed once, in this order, by one worker."""
     stories: dict[str, list[str]] = {}
     owners: dict[str, set[str | None]] = {}
-    storage = SQLite(path)
     last = 0
     while events := storage.events(EventFilter(subject=Subject.JOB, after=last), limit=10_000):
         last = events[-1].id
@@ -76,10 +81,12 @@ def check_events(path: Path) -> None:
             assert event.job_id is not None
             stories.setdefault(event.job_id, []).append(event.kind)
             owners.setdefault(event.job_id, set()).add(event.owner)
-    storage.close()
-    connection = sqlite3.connect(path)
 
     assert Counter(map(tuple, stories.values())) == {("added", "reserved", "started", "completed"): JOBS}
     assert {len(held - {None}) for held in owners.values()} == {1}
+
+
+def check_file(path: Path) -> None:
+    connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()

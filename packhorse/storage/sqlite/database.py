@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from packhorse import clock
-from packhorse.errors import BadValue, NotADatabase, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.storage.meter import Meter
 from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sqlite.trouble import translate
 
 R = TypeVar("R")
 Row = tuple[Any, ...]
@@ -254,6 +255,10 @@ class Database:
         self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
         return result
 
+    def ensure_prepared(self) -> None:
+        """The file and its tables are there when this returns."""
+        self.read_with("prepare", lambda _: None)
+
     def version(self) -> int:
         """A number that changes with every commit, whoever makes it. One connection answers always: the number is its
         own count of others' commits."""
@@ -452,27 +457,3 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 def _is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def translate(error: sqlite3.Error, path: Path) -> StorageError:
-    """SQLite's error as one of ours, with what to do about it."""
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = code & 0xFF if code is not None else None
-    text = str(error)
-    if primary == sqlite3.SQLITE_NOTADB:
-        return NotADatabase(f"{path} is not a SQLite database", hint="name another file, or move this one away")
-    if primary == sqlite3.SQLITE_CORRUPT:
-        return StorageError(f"{path} is damaged", why=text, hint="restore a backup, or try: sqlite3 FILE .recover")
-    if primary == sqlite3.SQLITE_FULL:
-        return StorageFull(f"no room for {path}", why=text, hint="free some disk space; nothing was half-written")
-    if primary == sqlite3.SQLITE_READONLY or primary == sqlite3.SQLITE_PERM:
-        return StorageReadOnly(f"cannot write to {path}", why=text, hint="check the permissions of file and directory")
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageUnavailable(
-            f"{path} is locked by another program", why=text, hint="find who holds it: an open sqlite3 shell, a backup?"
-        )
-    if primary == sqlite3.SQLITE_CANTOPEN:
-        return StorageUnavailable(f"cannot open {path}", why=text, hint="check the path and its permissions")
-    if primary in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG):
-        return StorageError(f"{path} refused a value", why=text, hint="nothing was written; check what was passed in")
-    return StorageUnavailable(f"{path} does not answer as it should", why=text)

@@ -1,36 +1,37 @@
-"""Jobs in and out: enqueue, get, and the names that become known on the way. Lists are in `lists.py`."""
+"""Jobs into the SQLite file. What becomes of unique ones, and all that is read, is in `sql/in_and_out.py`."""
 
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from packhorse import changes
 from packhorse.clock import SECOND
-from packhorse.errors import ClientNotFound, NotUnique
 from packhorse.event import Kind
-from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State
-from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
-from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.job import Job, NewJob, State
+from packhorse.storage.records import Enqueued, Placement
+from packhorse.storage.sql import in_and_out
+from packhorse.storage.sql.rows import Row
+from packhorse.storage.sqlite.guest import guest
+from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.recorder import Packed
-from packhorse.storage.sqlite.rows import Row, from_json, insert_of, job_of, to_json
+from packhorse.storage.sqlite.rows import insert_of
+from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
 _SOON = 2 * SECOND
-_KNOWN_FOR = 300.0
-"""Seconds for which a process trusts that a name it has written is still there."""
 
 
-class InAndOut(Keeper):
-    _known: dict[tuple[str, str], float]
-
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        self._db.ensure_prepared()
         if not jobs:
             return []
-        enqueued = self._db.write("enqueue", lambda tx: self._enqueue(tx, jobs))
-        self._remember(jobs)
+        with guest(connection, self._db.path) as cursor:
+            tx = Transaction(cursor, self.now())
+            enqueued = self._enqueue(tx, jobs)
+            tx.flush()
         return enqueued
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -68,7 +69,7 @@ class InAndOut(Keeper):
             tx.executemany(statement, values)
         if len(stored) == 1:
             self._record_added(tx, jobs, stored)
-        self._keep_args(tx, stored)
+        tx.keep_args(stored)
         self._count_added(tx, stored)
         return stored
 
@@ -93,101 +94,6 @@ class InAndOut(Keeper):
         # A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
         if any(job.due_at is None or job.due_at < tx.now + _SOON for job in added):
             tx.wakes = True
-
-    def _enqueue_one(self, tx: Transaction, new: NewJob) -> Enqueued:
-        if self._jobs(tx, [new.id]):
-            return Enqueued(new.id, Placement.KEPT)
-        if new.unique is not None:
-            if new.unique.on_conflict == "replace":
-                replaced = tx.execute(SQL["replaced_by"], (new.id,)).fetchone()
-                if replaced is not None:
-                    return Enqueued(replaced[0], Placement.REPLACED)
-            holder = self._holder(tx, new.unique.key)
-            if holder is not None:
-                twin = self._meet_twin(tx, holder, new)
-                if twin is not None:
-                    self._subscribe(tx, new, holder.id)
-                    return twin
-            lock = new.unique
-            tx.execute(SQL["put_lock"], (lock.key, new.id, lock.period, lock.until, tx.now))
-        self._insert(tx, [new])
-        self._subscribe(tx, new, new.id)
-        return Enqueued(new.id)
-
-    def _subscribe(self, tx: Transaction, new: NewJob, job_id: str) -> None:
-        """Whoever enqueued wants the outcome, be it of this job or of the twin that stands for it."""
-        if new.subscriber is not None:
-            if tx.execute(SQL["get_client"], (new.subscriber,)).fetchone() is None:
-                raise ClientNotFound(new.subscriber)
-            tx.execute(SQL["add_subscriber"], (job_id, new.subscriber))
-
-    def _meet_twin(self, tx: Transaction, holder: Job, new: NewJob) -> Enqueued | None:
-        """Another job holds the unique key. None: the new job is to be added all the same."""
-        assert new.unique is not None
-        if new.unique.on_conflict == "reject":
-            raise NotUnique(holder.id, new.unique.key)
-        if new.unique.on_conflict == "replace":
-            if holder.state in WAITING:
-                self._keep(tx, holder, changes.replaced(holder, new, tx.now))
-                tx.execute(SQL["put_replaced"], (new.id, holder.id, tx.now))
-                return Enqueued(holder.id, Placement.REPLACED)
-            if holder.state in HELD:
-                return None  # it has read the old arguments; the new ones must not be lost
-        return Enqueued(holder.id, Placement.KEPT)
-
-    def _know(self, tx: Transaction, names: Iterable[tuple[str, str]]) -> None:
-        """Task and queue names become known with their first job."""
-        now = time.monotonic()
-        for task, queue in names:
-            if self._known.get((task, queue), 0.0) < now:
-                tx.execute(SQL["know_task"], (task, queue))
-                tx.execute(SQL["know_queue"], (queue,))
-
-    def _remember(self, jobs: Sequence[NewJob]) -> None:
-        """Now that they are committed, this process need not write these names again for a while."""
-        now = time.monotonic()
-        for name in {(new.task, new.queue) for new in jobs}:
-            if self._known.get(name, 0.0) < now:
-                self._known[name] = now + _KNOWN_FOR
-
-    def get(self, job_id: str) -> Job | None:
-        found = self.get_many([job_id])
-        return found[0] if found else None
-
-    def get_many(self, job_ids: Sequence[str]) -> list[Job]:
-        rows = self._db.read("get", SQL["jobs_by_ids"], (to_json(list(job_ids)),))
-        jobs = {row[0]: job_of(row) for row in rows}
-        return [jobs[job_id] for job_id in job_ids if job_id in jobs]
-
-    def tallies(self) -> list[Tally]:
-        rows = self._db.read("tallies", SQL["all_tallies"])
-        return [Tally(queue, task, State(state), number) for queue, task, state, number in rows]
-
-    def queues(self) -> list[QueueInfo]:
-        def work(connection: sqlite3.Connection) -> list[QueueInfo]:
-            counts: dict[str, dict[State, int]] = defaultdict(dict)
-            for queue, _, state, number in connection.execute(SQL["all_tallies"]).fetchall():
-                counts[queue][State(state)] = counts[queue].get(State(state), 0) + number
-            waiting = [queue for queue, numbers in counts.items() if numbers.get(QUEUED)]
-            oldest = dict(connection.execute(SQL["oldest_in_line"], (to_json(waiting),)).fetchall())
-            return [
-                QueueInfo(name, counts.get(name, {}), paused_at, by, why, oldest.get(name))
-                for name, paused_at, by, why in connection.execute(SQL["all_queues"]).fetchall()
-            ]
-
-        return self._db.read_with("queues", work)
-
-    def tasks(self) -> list[TaskInfo]:
-        rows = self._db.read("tasks", SQL["all_tasks"])
-        return [TaskInfo(name, queue, from_json(options), at) for name, queue, options, at in rows]
-
-    def announce(self, tasks: Sequence[TaskInfo]) -> None:
-        def work(tx: Transaction) -> None:
-            for task in tasks:
-                tx.execute(SQL["announce_task"], (task.name, task.queue, to_json(task.options), tx.now))
-                tx.execute(SQL["know_queue"], (task.queue,))
-
-        self._db.write("announce", work)
 
 
 def _must_be_known_id(error: sqlite3.IntegrityError) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from packhorse.event import Event, Kind, Subject
-from packhorse.storage.sqlite.rows import EventRow, Row, event_row, from_json, to_json
+from packhorse.storage.sql.rows import EventRow, Row, event_of, event_row, from_json, to_json
 
 Packed = tuple[Any, ...]
 """What an event of a pack has of its own: (job_id, fence, its `at` less the pack's, data); the last ones may lack."""
@@ -50,7 +50,7 @@ class Recorder:
 
     __slots__ = ("_before", "_connection", "_last_id", "_packs", "_rows", "number")
 
-    def __init__(self, connection: sqlite3.Connection, before: Recorder | None = None) -> None:
+    def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor, before: Recorder | None = None) -> None:
         self._connection = connection
         self._before: int = before.number if before is not None else 0
         self._last_id: int | None = before._last_id if before is not None else None  # the newest stored id, once asked
@@ -118,10 +118,9 @@ def _row(
 
 def events_of(row: Row) -> Iterator[Event]:
     """The events of a row of `EVENT_COLUMNS`: one, or all those of a pack."""
-    number, at, kind, subject, job_id, queue, state, owner, fence, data, jobs, span = row
+    number, at, kind, _, _, queue, state, owner, _, _, jobs, span = row
     if jobs is None:
-        facts = None if data is None else from_json(data)
-        yield Event(Kind(kind), at, Subject(subject), job_id, queue, state, owner, fence, facts, number)
+        yield event_of(row[:-2])
         return
     for packed in from_json(jobs):
         yield _unpacked(number - span, at, Kind(kind), queue, state, owner, *packed)

@@ -1,4 +1,4 @@
-"""What is remembered: events, log lines, failures, and the numbers behind the charts."""
+"""Events in the SQLite file, where many lie in packs. What else is remembered is in `sql/records.py`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import sqlite3
 
 from packhorse.event import Event
 from packhorse.storage.contract import BATCH
-from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
-from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.records import EventFilter
+from packhorse.storage.sql import records
+from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.recorder import EVENT_COLUMNS, events_of
-from packhorse.storage.sqlite.rows import to_json
+from packhorse.storage.sqlite.statements import SQL
 
 _PACKS = SQL["packs_of"]
 # In one statement with the events that they lead to, and so of the same moment.
@@ -25,7 +26,7 @@ _CONDITIONS = {
 }
 
 
-class Records(Keeper):
+class Records(SQLiteKeeper, records.Records):
     def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
         asked = {name: getattr(where, name) for name in _CONDITIONS if getattr(where, name) is not None}
         conditions = [_CONDITIONS[name] for name in asked]
@@ -49,24 +50,6 @@ class Records(Keeper):
             return found[:limit]
 
         return self._db.read_with("events", work)
-
-    def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
-        rows = self._db.read("log_lines", SQL["log_of"], (job_id, after, limit))
-        return [LogLine(message, LogKind(kind), *rest) for message, kind, *rest in rows]
-
-    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
-        return [FailureGroup(*row) for row in self._db.read("failures", SQL["latest_failures"], (limit,))]
-
-    def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
-        width, start = span.level.width, span.level.start_of(self.now() - span.length)
-        points: dict[tuple[int, str, str], dict[str, int]] = {}
-        asked = (width, to_json(span.levels), start, queue, task)
-        for at, its_queue, its_task, counted, amount in self._db.read("series", SQL["series"], asked):
-            points.setdefault((at, its_queue, its_task), {})[counted] = amount
-        return [Point(*key, values) for key, values in points.items()]
-
-    def totals(self) -> dict[str, int]:
-        return dict(self._db.read("totals", SQL["totals"]))
 
 
 def _values(name: str, value: str | int) -> list[str | int]:

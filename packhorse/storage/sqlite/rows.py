@@ -1,4 +1,4 @@
-"""Rows of the SQLite tables, to and from jobs and events."""
+"""Rows of the SQLite tables, where they are its own: long arguments lie apart, an INSERT leaves out what is None."""
 
 from __future__ import annotations
 
@@ -6,34 +6,16 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-import msgspec
+from packhorse.job import RESERVED, Job, State
+from packhorse.storage.sql import rows
+from packhorse.storage.sql.rows import CHANGING, FIELDS, Row
 
-from packhorse.event import Event
-from packhorse.job import RESERVED, Job, Reason, State
-
-Row = tuple[Any, ...]
-EventRow = tuple[int, str, str, str | None, str | None, str | None, str, int, str]
-"""(at, kind, subject, job_id, queue, state, owner, fence, data); the last three are empty rather than None, which the
-driver binds much faster, and the statement turns them into NULL."""
-
-FIELDS = Job.__struct_fields__
 LARGE_ARGS = 2_048
 """Arguments longer than this many characters are kept apart from the job's row."""
 
+ARGS = "coalesce(args, (SELECT long.args FROM packhorse_large_args AS long WHERE long.job = seq))"
 # The columns of a job in the order of its fields; long arguments are fetched from where they lie.
-JOB_COLUMNS = ", ".join(
-    "coalesce(args, (SELECT long.args FROM packhorse_large_args AS long WHERE long.job = seq))"
-    if field == "args"
-    else field
-    for field in FIELDS
-)
-
-_STATE = FIELDS.index("state")
-_ABORT_REASON = FIELDS.index("abort_reason")
-_REASON = FIELDS.index("reason")
-_PERSISTENT = FIELDS.index("persistent")
-_STATES = {state.value: state for state in State}
-_REASONS: dict[str | None, Reason | None] = {None: None, **{reason.value: reason for reason in Reason}}
+JOB_COLUMNS = ", ".join(ARGS if field == "args" else field for field in FIELDS)
 
 # What every new job has, and what it may have. The columns that a job does not have are left out of its INSERT: the
 # driver binds a None five times slower than a value, which made enqueueing half as fast.
@@ -44,29 +26,12 @@ _OPTIONAL = (
     "args", "due_at", "queued_at", "first_queued_at", "timeout", "idle_timeout", "expires", "total_timeout",
     "expire_at", "unique_key", "created_by", "schedule", "backoff", "meta",
 )  # fmt: skip
-# What a change may touch; `seq` comes last, for the WHERE clause.
-CHANGING_FIELDS = tuple(field for field in FIELDS if field not in ("id", "seq", "created_at"))
-
 _optional_values = attrgetter(*_OPTIONAL)
-_changing_values = attrgetter(*CHANGING_FIELDS, "seq")
 _Shape = tuple[Any, ...]
 _Insert = tuple[str, Callable[[Job], Row]]
 _inserts: dict[_Shape, _Insert] = {}
-_CHANGING = {field: CHANGING_FIELDS.index(field) for field in ("args", "state", "reason", "abort_reason")}
 
-UPDATE_JOB = f"UPDATE packhorse_job SET {', '.join(f'{field} = ?' for field in CHANGING_FIELDS)} WHERE seq = ?"
-
-
-def job_of(row: Row) -> Job:
-    """The job in a row of `JOB_COLUMNS`."""
-    fields = list(row)
-    fields[_STATE] = _STATES[fields[_STATE]]
-    fields[_PERSISTENT] = bool(fields[_PERSISTENT])
-    if fields[_REASON] is not None:
-        fields[_REASON] = _REASONS[fields[_REASON]]
-    if fields[_ABORT_REASON] is not None:
-        fields[_ABORT_REASON] = _REASONS[fields[_ABORT_REASON]]
-    return Job(*fields)
+UPDATE_JOB = rows.update_of("packhorse_")
 
 
 PLAIN_COLUMNS = "id, seq, task, args, priority, created_at, queued_at, first_queued_at, max_attempts, max_halts"
@@ -105,32 +70,7 @@ def _insert_for(shape: _Shape) -> _Insert:
 
 def changed_row(job: Job) -> Row:
     """The values of `UPDATE_JOB`."""
-    values = list(_changing_values(job))
-    values[_CHANGING["state"]] = job.state.value
-    values[_CHANGING["reason"]] = job.reason.value if job.reason else None
-    values[_CHANGING["abort_reason"]] = job.abort_reason.value if job.abort_reason else None
+    values = rows.changed_row(job)
     if len(job.args) > LARGE_ARGS:
-        values[_CHANGING["args"]] = None
+        values[CHANGING["args"]] = None
     return tuple(values)
-
-
-def event_row(event: Event) -> EventRow:
-    return (
-        event.at,
-        event.kind.value,
-        event.subject.value,
-        event.job_id,
-        event.queue,
-        None if event.state is None else str(event.state),
-        event.owner or "",
-        event.fence or 0,
-        "" if event.data is None else to_json(event.data),
-    )
-
-
-def to_json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def from_json(text: str) -> Any:
-    return msgspec.json.decode(text)

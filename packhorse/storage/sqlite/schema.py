@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from packhorse.errors import SchemaTooNew, StorageUnavailable
+from packhorse.errors import NotADatabase, SchemaTooNew, StorageUnavailable
 from packhorse.storage.statements import load_migrations
 
 Migration = tuple[int, str, str]
@@ -55,6 +55,19 @@ def prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mig
         if connection.in_transaction:  # a full disk has rolled back by itself
             connection.execute("ROLLBACK")
         raise
+
+
+def present_version(path: Path) -> int:
+    """The schema of the file, which is only looked at; 0 when there is none."""
+    if not path.exists() or path.stat().st_size == 0:
+        return 0
+    connection = sqlite3.connect(path)
+    try:
+        return _version(connection)
+    except sqlite3.DatabaseError as error:
+        raise NotADatabase(f"{path} is not a SQLite database", why=str(error)) from error
+    finally:
+        connection.close()
 
 
 def _version(connection: sqlite3.Connection) -> int:

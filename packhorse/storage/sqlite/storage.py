@@ -10,19 +10,19 @@ from urllib.parse import parse_qsl, unquote
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue
-from packhorse.storage.records import Health
+from packhorse.storage.records import Health, Migration
+from packhorse.storage.sql.lists import Lists
+from packhorse.storage.sql.schedules import Schedules
+from packhorse.storage.sql.steering import Steering
+from packhorse.storage.sql.workers import Workers
 from packhorse.storage.sqlite import ground
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
-from packhorse.storage.sqlite.keeper import SQL
-from packhorse.storage.sqlite.lists import Lists
 from packhorse.storage.sqlite.records import Records
-from packhorse.storage.sqlite.schedules import Schedules
-from packhorse.storage.sqlite.schema import SCHEMA, prepare
-from packhorse.storage.sqlite.steering import Steering
+from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, prepare, present_version
+from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.upkeep import Upkeep
-from packhorse.storage.sqlite.workers import Workers
 from packhorse.storage.sqlite.working import Working
 from packhorse.turns import Turns
 
@@ -30,7 +30,7 @@ _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024
 
 
-class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Records):
+class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Workers):
     """Jobs in a SQLite file. Open it with `open_storage("sqlite:///jobs.db")` or `SQLite("jobs.db")`.
 
     Several processes and threads of one machine may share the file. The clock is the machine's.
@@ -76,10 +76,18 @@ class SQLite(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
         self._known.clear()
         self._db.close()
 
-    def expire(self, *, limit: int = 500) -> int:
-        expired = super().expire(limit=limit)
-        self._db.fold_log()  # here, because only foremen come by with this, every second, and nobody waits for them
-        return expired
+    # --- migrations -----------------------------------------------------------------------------------------------
+
+    def pending_migrations(self) -> list[Migration]:
+        present = present_version(self.path)
+        return [Migration(name, sql) for number, name, sql in MIGRATIONS if number > present]
+
+    def migrate(self) -> list[str]:
+        """Opening the file does it; a copy of an older one is kept beside it."""
+        pending = [step.name for step in self.pending_migrations()]
+        self.close()
+        self.tallies()
+        return pending
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 

@@ -1,26 +1,22 @@
-"""A transaction: the statements of one call, and what is written once at its end.
-
-Events, tallies and measures are collected while the calls that share a commit do their work, and written together
-just before it: a batch of a hundred jobs updates one tally, not a hundred.
-"""
+"""A transaction on the SQLite file: see `sql/transaction.py` for what it collects."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from packhorse.event import Event
 from packhorse.job import Job
-from packhorse.series import MINUTES, Measures, measure
+from packhorse.series import MINUTES
+from packhorse.storage.sql import transaction
+from packhorse.storage.sql.rows import Row, event_row
 from packhorse.storage.sqlite.recorder import Recorder
-from packhorse.storage.sqlite.rows import event_row
+from packhorse.storage.sqlite.rows import LARGE_ARGS, UPDATE_JOB, changed_row
+from packhorse.storage.sqlite.statements import SQL
 
 R = TypeVar("R")
-
-Place = tuple[str, str, str]
-"""Where a job is counted: its queue, its task, its state."""
 
 _ADD_TALLY = (
     "INSERT INTO packhorse_tally (queue, task, state, number) VALUES (?, ?, ?, ?)"
@@ -32,39 +28,40 @@ _ADD_MEASURE = (
 )
 
 
-class Transaction:
-    """What one call does. `now` is the same for everything in it."""
+class Transaction(transaction.Transaction):
+    """What one call does, under the file's write lock."""
 
-    __slots__ = ("_connection", "events", "execute", "executemany", "measures", "now", "tallies", "wakes")
+    __slots__ = ("_connection", "events", "execute", "executemany")
 
-    def __init__(self, connection: sqlite3.Connection, now: int, within: Transaction | None = None) -> None:
+    executemany: Callable[[str, Any], sqlite3.Cursor]
+
+    def __init__(
+        self, connection: sqlite3.Connection | sqlite3.Cursor, now: int, within: Transaction | None = None
+    ) -> None:
+        super().__init__(now)
+        self.events: Recorder = Recorder(connection, within.events if within is not None else None)
         self._connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
-        self.now = now
-        self.events: Recorder = Recorder(connection, within.events if within is not None else None)
-        self.tallies: dict[Place, int] = {}
-        self.measures: Measures = {}
-        self.wakes = False
+
+    def keep(self, before: Job, job: Job) -> None:
+        self.execute(UPDATE_JOB, changed_row(job))
+        if job.args != before.args:
+            self.keep_args([job])
+
+    def keep_args(self, jobs: Iterable[Job]) -> None:
+        """Long arguments lie apart from the row, which is copied with every change of state."""
+        for job in jobs:
+            if len(job.args) > LARGE_ARGS:
+                self.execute(SQL["put_large_args"], (job.seq, job.args))
 
     def record(self, events: Iterable[Event]) -> None:
-        """Write these events with the commit."""
         self.events.add([event_row(event) for event in events])
 
-    def count(self, before: Job | None, job: Job, ran: int | None) -> None:
-        """Count a change for the charts."""
-        measure(self.measures, before, job, ran)
-
-    def move(self, before: Place | None, after: Place | None, number: int = 1) -> None:
-        """Jobs went from one place to another; None: they came or went."""
-        tallies = self.tallies
-        if before is not None:
-            tallies[before] = tallies.get(before, 0) - number
-        if after is not None:
-            tallies[after] = tallies.get(after, 0) + number
+    def count_failure(self, row: Row) -> None:
+        self.execute(SQL["count_failure"], row)
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
-        """Do `work` as a part of this transaction that is undone alone if it fails."""
         own = Transaction(self._connection, self.now, self)
         self.execute("SAVEPOINT nested")
         try:
@@ -75,17 +72,12 @@ class Transaction:
                 self.execute("RELEASE nested")
             raise
         self.execute("RELEASE nested")
-        self._absorb(own)
+        self.absorb(own)
         return result
 
-    def _absorb(self, other: Transaction) -> None:
-        """Take over what a finished call wants written."""
+    def absorb(self, other: Transaction) -> None:
         self.events.absorb(other.events)
-        for tally, number in other.tallies.items():
-            self.tallies[tally] = self.tallies.get(tally, 0) + number
-        for measured, amount in other.measures.items():
-            self.measures[measured] = self.measures.get(measured, 0) + amount
-        self.wakes = self.wakes or other.wakes
+        super().absorb(other)
 
     def flush(self) -> None:
         """Write what was collected."""

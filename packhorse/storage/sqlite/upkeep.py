@@ -1,117 +1,32 @@
-"""Upkeep: promote, expire, rescue, prune, roll up. Every process may do it at any time; each call is one step."""
+"""Upkeep of the SQLite file, where events lie in packs and the log is to be folded. The rest is in `sql/upkeep.py`."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from packhorse import changes
-from packhorse.event import Kind, Subject
-from packhorse.job import FINAL, Job
-from packhorse.series import LEVELS
-from packhorse.storage.records import Pruned, Rescued, Retention
-from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.sql import upkeep
+from packhorse.storage.sql.rows import Row
+from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.recorder import events_of
-from packhorse.storage.sqlite.rows import Row, job_of
+from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
 
-class Upkeep(Keeper):
-    def promote(self, *, limit: int = 500) -> int:
-        return self._db.write("promote", lambda tx: self._promote(tx, limit))
-
-    def next_due(self) -> int | None:
-        ((due_at,),) = self._db.read("next_due", SQL["next_due"])
-        return None if due_at is None else max(0, due_at - self.now())
-
+class Upkeep(SQLiteKeeper, upkeep.Upkeep):
     def expire(self, *, limit: int = 500) -> int:
-        return self._db.write("expire", lambda tx: self._expire(tx, limit))
+        expired = super().expire(limit=limit)
+        self._db.fold_log()  # here, because only foremen come by with this, every second, and nobody waits for them
+        return expired
 
-    # --- rescue ---------------------------------------------------------------------------------------------------
-
-    def rescue(
-        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
-    ) -> list[Rescued]:
-        # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
-        # could beat, and whoever called before that would else find everybody silent.
-        called_at = self.now() if at is None else at
-
-        def work(tx: Transaction) -> list[Rescued]:
-            # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            alive = (min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease)
-            lost = [job_of(row) for row in tx.execute(SQL["lost_jobs"], (*alive, limit)).fetchall()]
-            taken = self._take_back(tx, lost, why, (), recovered)
-            self._strike_off(tx, tx.execute(SQL["silent_workers"], alive).fetchall(), why)
-            return taken
-
-        return self._db.write("rescue", work)
-
-    def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
-    ) -> list[Rescued]:
-        def work(tx: Transaction) -> list[Rescued]:
-            lost = [job_of(row) for row in tx.execute(SQL["jobs_of_owner"], (owner, limit)).fetchall()]
-            taken = self._take_back(tx, lost, why, ran, recovered)
-            self._strike_off(tx, tx.execute(SQL["idle_worker"], (owner,)).fetchall(), why)
-            return taken
-
-        return self._db.write("rescue_owner", work)
-
-    def _take_back(
-        self, tx: Transaction, jobs: Sequence[Job], why: str, ran: Collection[str], recovered: bool
-    ) -> list[Rescued]:
-        taken = []
-        for job in jobs:
-            change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
-            taken.append(Rescued(job.id, job.owner or "", self._keep(tx, job, change).state))
-        return taken
-
-    def _strike_off(self, tx: Transaction, workers: Sequence[tuple[str, str]], why: str) -> None:
-        """Only workers that hold nothing any more: a worker's record is what its jobs are found by."""
-        for owner, subject in workers:
-            tx.execute(SQL["delete_worker"], (owner,))
-            self._record_about(tx, Subject(subject), Kind.DIED, owner=owner, why=why)
-
-    # --- prune ----------------------------------------------------------------------------------------------------
-
-    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
-        def work(tx: Transaction) -> Pruned:
-            clients, more_clients = self._prune_clients(tx, tx.now - keep.clients, limit)
-            jobs, more_jobs = self._prune_jobs(tx, keep, limit)
-            events, more_events = self._prune_events(tx, tx.now - keep.events, limit)
-            return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
-
-        return self._db.write("prune", work)
-
-    def _prune_clients(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
-        silent = tx.execute(SQL["silent_clients"], (before, limit + 1)).fetchall()
-        for (client_id,) in silent[:limit]:
-            tx.execute(SQL["delete_client"], (client_id,))
-            tx.execute(SQL["delete_subscriptions"], (client_id,))
-            self._record_about(tx, Subject.CLIENT, Kind.TIMED_OUT, owner=client_id)
-        return len(silent[:limit]), len(silent) > limit
-
-    def _prune_jobs(self, tx: Transaction, keep: Retention, limit: int) -> tuple[int, bool]:
-        old: list[Job] = []
-        for state in sorted(FINAL):
-            asked = (state.value, tx.now - keep.of(state), tx.now, limit + 1)
-            old += [job_of(row) for row in tx.execute(SQL["prunable_jobs"], asked).fetchall()]
-        old.sort(key=lambda job: (job.finished_at, job.seq))
-        self._remove(tx, old[:limit], "retention")
-        return len(old[:limit]), len(old) > limit
-
-    def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
-        tx.execute(SQL["delete_ticks"], (limit, before))
-        tx.execute(SQL["delete_replaced"], (limit, before))
-        tx.execute(SQL["delete_failures"], (before,))
+    def _drop_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         oldest = tx.execute(SQL["oldest_events"], (limit + 1,)).fetchall()
-        gone, more = (0, False) if not oldest or oldest[0][1] > before else self._drop_events(tx, oldest, before, limit)
+        gone, more = (0, False) if not oldest or oldest[0][1] > before else self._drop_rows(tx, oldest, before, limit)
         # What leads to the events of jobs that are gone goes after them.
         first = tx.execute(SQL["oldest_events"], (1,)).fetchall()
         tx.execute(SQL["delete_old_packs"], (limit, min([before, *(at - 1 for _, at, _ in first)])))
         return gone, more
 
-    def _drop_events(self, tx: Transaction, oldest: Sequence[Row], before: int, limit: int) -> tuple[int, bool]:
+    def _drop_rows(self, tx: Transaction, oldest: Sequence[Row], before: int, limit: int) -> tuple[int, bool]:
         """Of these rows of (id, at, span), at most `limit` events that are over. Whole packs go unread; of one that is
         only partly over, the rest is put back."""
         newest = tx.execute(SQL["newest_event"]).fetchone()[0]
@@ -136,12 +51,3 @@ class Upkeep(Keeper):
                     tx.events.put_back([event for event in events if event.id not in dropped])
             seen += size
         return gone, more
-
-    def roll_up(self) -> None:
-        def work(tx: Transaction) -> None:
-            for level, coarser in itertools.pairwise(LEVELS):
-                last = tx.now - level.keep - level.width
-                tx.execute(SQL["fold_measures"], (coarser.name, coarser.width, level.name, last))
-                tx.execute(SQL["drop_folded_measures"], (level.name, last))
-
-        self._db.write("roll_up", work)

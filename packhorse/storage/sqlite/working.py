@@ -1,35 +1,27 @@
-"""What workers do: reserve, start, finish, release, check in, write log lines. The hot path of the storage."""
+"""What workers do most: reserve, start, finish. The hot path of the SQLite storage."""
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
 from packhorse import changes
-from packhorse.changes import Changed
 from packhorse.errors import WorkerNotFound
 from packhorse.event import Kind
 from packhorse.job import RANK_FORCED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
-from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine
-from packhorse.storage.sqlite.keeper import SQL, Keeper
+from packhorse.storage.sql import working
+from packhorse.storage.sql.rows import FIELDS, Row, from_json, job_of, to_json
+from packhorse.storage.sql.transaction import Place
+from packhorse.storage.sql.working import Hand
+from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.recorder import Packed
-from packhorse.storage.sqlite.rows import (
-    FIELDS,
-    LARGE_ARGS,
-    EventRow,
-    Row,
-    from_json,
-    job_of,
-    reserved_plain_job,
-    to_json,
-)
-from packhorse.storage.sqlite.transaction import Place, Transaction
+from packhorse.storage.sqlite.rows import LARGE_ARGS, reserved_plain_job
+from packhorse.storage.sqlite.statements import SQL
+from packhorse.storage.sqlite.transaction import Transaction
 
 _seq_of = itemgetter(FIELDS.index("seq"))
 
@@ -44,33 +36,7 @@ class _NotHeldError(Exception):
     """Somebody else has one of the jobs by now."""
 
 
-class _Hand(NamedTuple):
-    """What finishing must know of a held job."""
-
-    id: str
-    seq: int
-    queue: str
-    task: str
-    state: str
-    owner: str | None
-    fence: int
-    last_owner: str | None
-    queued_at: int | None
-    started_at: int | None
-
-    def is_held_by(self, token: Token) -> bool:
-        return self.owner == token.owner and self.fence == token.fence
-
-    def event(self, at: int, kind: str, state: str, data: str = "") -> EventRow:
-        """The row of an event about this job."""
-        return (at, kind, "job", self.id, self.queue, state, self.owner or "", self.fence, data)
-
-    def was_ended_by(self, token: Token) -> bool:
-        """Rescue raises the fence, so nobody but the token's own worker can have ended this attempt."""
-        return self.owner is None and self.last_owner == token.owner and self.fence == token.fence
-
-
-class Working(Keeper):
+class Working(SQLiteKeeper, working.Working):
     _last_lines: dict[int, str]
     _dealt: dict[str, Job]
 
@@ -195,12 +161,8 @@ class Working(Keeper):
                 verdicts.append(Verdict.ACCEPTED)
         return verdicts
 
-    def _note_started(self, tx: Transaction, hand: _Hand, at: int) -> None:
+    def _note_started(self, tx: Transaction, hand: Hand, at: int) -> None:
         tx.events.add([hand.event(at, "started", "running")])
-
-    def _hands(self, tx: Transaction, tokens: Sequence[Token]) -> dict[str, _Hand]:
-        rows = tx.execute(SQL["held_by_ids"], (to_json([token.job_id for token in tokens]),)).fetchall()
-        return {row[0]: _Hand._make(row) for row in rows}
 
     # --- finish ---------------------------------------------------------------------------------------------------
 
@@ -276,7 +238,7 @@ class Working(Keeper):
         others = [outcome.token.job_id for outcome in outcomes if type(outcome) is not Completed]
         jobs = self._jobs(tx, others) if others else {}
         verdicts: list[Verdict] = []
-        completed: list[tuple[_Hand, Completed]] = []
+        completed: list[tuple[Hand, Completed]] = []
         for outcome in outcomes:
             token = outcome.token
             hand = hands.get(token.job_id)
@@ -296,7 +258,7 @@ class Working(Keeper):
         self._complete(tx, completed)
         return verdicts
 
-    def _complete(self, tx: Transaction, completed: Sequence[tuple[_Hand, Completed]]) -> None:
+    def _complete(self, tx: Transaction, completed: Sequence[tuple[Hand, Completed]]) -> None:
         """The commonest ending, said in SQL: as `changes.settled` does it, without reading whole jobs."""
         now = tx.now
         rows = []
@@ -322,51 +284,3 @@ class Working(Keeper):
             tx.move(place, (queue, task, "completed"), len(times))
             tx.measures[queue, task, "completed"] = tx.measures.get((queue, task, "completed"), 0) + len(times)
             measure_runs(tx.measures, queue, task, times)
-
-    # --- release --------------------------------------------------------------------------------------------------
-
-    def release(self, tokens: Sequence[Token], why: str) -> list[Verdict]:
-        def work(tx: Transaction) -> list[Verdict]:
-            change = functools.partial(changes.released, now=tx.now, why=why)
-            return [self._settle(tx, token, change) for token in tokens]
-
-        return self._db.write("release", work)
-
-    def _settle(self, tx: Transaction, token: Token, change: Callable[[Job], Changed]) -> Verdict:
-        job = self._jobs(tx, [token.job_id]).get(token.job_id)
-        if job is not None and (job.owner, job.fence) == (token.owner, token.fence):
-            self._keep(tx, job, change(job))
-            return Verdict.ACCEPTED
-        has_ended = job is not None and (job.owner, job.last_owner, job.fence) == (None, token.owner, token.fence)
-        return Verdict.REPEATED if has_ended else Verdict.STALE
-
-    # --- signs of life ----------------------------------------------------------------------------------------------
-
-    def check_in(self, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
-        return self._db.write("check_in", lambda tx: [self._check_in(tx, checkin) for checkin in checkins])
-
-    def _check_in(self, tx: Transaction, checkin: CheckIn) -> CheckInAnswer:
-        token = checkin.token
-        job = self._jobs(tx, [token.job_id]).get(token.job_id)
-        if job is None or (job.owner, job.fence) != (token.owner, token.fence):
-            return CheckInAnswer.STALE
-        after, lines = changes.checked_in(job, tx.now, checkin.message, checkin.progress, checkin.progress_text)
-        self._keep(tx, job, Changed(after, []))
-        self._write_lines(tx, after, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
-        return CheckInAnswer.GO_ON if after.abort_at is None else CheckInAnswer.STOP
-
-    def append_log(self, token: Token, lines: Sequence[LogLine], *, keep: int = 1_000) -> Verdict:
-        def work(tx: Transaction) -> Verdict:
-            hand = self._hands(tx, [token]).get(token.job_id)
-            if hand is None or not (hand.is_held_by(token) or hand.was_ended_by(token)):
-                return Verdict.STALE
-            self._write_lines(tx, self._jobs(tx, [token.job_id])[token.job_id], lines, keep)
-            return Verdict.ACCEPTED
-
-        return self._db.write("append_log", work)
-
-    def _write_lines(self, tx: Transaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
-        rows = [(job.id, tx.now, job.attempts, line.kind.value, line.message[:LONGEST_LINE]) for line in lines]
-        tx.executemany(SQL["put_log_line"], rows)
-        if tx.execute(SQL["trim_log"], (job.id, keep)).rowcount > 0:
-            tx.execute(SQL["say_trimmed"], (DROPPED_LINES, job.id))

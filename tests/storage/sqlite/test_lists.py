@@ -18,9 +18,9 @@ from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RUNNING, SCHEDUL
 from packhorse.outcome import Completed
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, encode_cursor
 from packhorse.storage.records import Filter
+from packhorse.storage.sql.lists import AT_MOST, AT_ONCE
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from packhorse.storage.sqlite.lists import _AT_MOST, _AT_ONCE
 from tests.storage.builders import find_all, ids, join, new_job
 from tests.storage.sqlite.tracing import traced
 
@@ -82,7 +82,7 @@ def test_one_call_looks_at_a_bounded_number_of_jobs(where: Filter, watched: Watc
 
     assert page.jobs == []
     assert page.next is not None
-    assert _AT_MOST <= watched.looked_at() <= _AT_MOST + _AT_ONCE
+    assert AT_MOST <= watched.looked_at() <= AT_MOST + AT_ONCE
 
 
 @pytest.mark.parametrize("where", ODD_FILTERS)

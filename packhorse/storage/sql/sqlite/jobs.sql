@@ -1,6 +1,13 @@
 -- name: jobs_by_ids
 SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
 
+-- name: lock_jobs
+-- Whoever writes has locked the whole file already.
+SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: unique_keys_of
+SELECT unique_key FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?)) AND unique_key IS NOT NULL
+
 -- name: jobs_by_seqs
 SELECT {job} FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
 

@@ -9,8 +9,9 @@ from packhorse.changes import Changed
 from packhorse.event import Kind, Subject
 from packhorse.job import Job, Operation, is_legal
 from packhorse.storage.records import Steered
-from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.transaction import Transaction
 
 Step = Callable[[Job, int], Changed]
 
@@ -34,6 +35,8 @@ class Steering(Keeper):
         return self._db.write(operation.value, lambda tx: self._steer_all(tx, operation, job_ids, step))
 
     def _steer_all(self, tx: Transaction, operation: Operation, job_ids: Sequence[str], step: Step) -> list[Steered]:
+        if operation is Operation.RETRY:
+            self._lock_keys(tx, self._keys_of(tx, job_ids))
         jobs = self._jobs(tx, job_ids)
         answers = []
         for job_id in job_ids:
@@ -47,9 +50,13 @@ class Steering(Keeper):
                 continue
             jobs[job_id] = self._keep(tx, job, step(job, tx.now))
             if operation is Operation.RETRY and job.unique_key:
-                tx.execute(SQL["retake_lock"], (job.unique_key, job_id, tx.now))
+                tx.execute(self._sql["retake_lock"], (job.unique_key, job_id, tx.now))
             answers.append(Steered(job_id, True, jobs[job_id].state))
         return answers
+
+    def _keys_of(self, tx: Transaction, job_ids: Sequence[str]) -> list[str]:
+        """The unique keys of these jobs, which never change."""
+        return [row[0] for row in tx.execute(self._sql["unique_keys_of"], (to_json(list(job_ids)),)).fetchall()]
 
     def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
@@ -72,7 +79,7 @@ class Steering(Keeper):
         def work(tx: Transaction) -> bool:
             if self._is_paused(tx, queue):
                 return False
-            tx.execute(SQL["set_pause"], (queue, tx.now, by, why))
+            tx.execute(self._sql["set_pause"], (queue, tx.now, by, why))
             self._record_about(tx, Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why)
             return True
 
@@ -82,7 +89,7 @@ class Steering(Keeper):
         def work(tx: Transaction) -> bool:
             if not self._is_paused(tx, queue):
                 return False
-            tx.execute(SQL["set_pause"], (queue, None, None, None))
+            tx.execute(self._sql["set_pause"], (queue, None, None, None))
             self._record_about(tx, Subject.QUEUE, Kind.RESUMED, queue=queue, by=by)
             tx.wakes = True
             return True
@@ -90,5 +97,5 @@ class Steering(Keeper):
         return self._db.write("resume", work)
 
     def _is_paused(self, tx: Transaction, queue: str) -> bool:
-        row = tx.execute(SQL["get_pause"], (queue,)).fetchone()
+        row = tx.execute(self._sql["get_pause"], (queue,)).fetchone()
         return row is not None and row[0] is not None

@@ -11,10 +11,9 @@ from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.job import NewJob
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, told_ticks
-from packhorse.storage.sqlite.in_and_out import InAndOut
-from packhorse.storage.sqlite.keeper import SQL
-from packhorse.storage.sqlite.rows import from_json, to_json
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sql.in_and_out import InAndOut
+from packhorse.storage.sql.rows import from_json, to_json
+from packhorse.storage.sql.transaction import Transaction
 
 _OPTIONS = ScheduleInfo.__struct_fields__.index("options")
 
@@ -31,7 +30,7 @@ class Schedules(InAndOut):
         self._db.write("put_schedules", work)
 
     def schedules(self) -> list[ScheduleInfo]:
-        return [_schedule_of(row) for row in self._db.read("schedules", SQL["all_schedules"])]
+        return [_schedule_of(row) for row in self._db.read("schedules", self._sql["all_schedules"])]
 
     def tick(
         self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
@@ -45,7 +44,7 @@ class Schedules(InAndOut):
             last_at = max([slot, *(one.slot for one in told)])
             self._put_schedule(tx, replace(schedule, next_at=next_at, last_at=last_at, last_job_id=last_job_id))
             for one in told:
-                tx.execute(SQL["put_tick"], (one.schedule, one.slot, one.outcome, tx.now, one.job_id))
+                tx.execute(self._sql["put_tick"], (one.schedule, one.slot, one.outcome, tx.now, one.job_id))
                 self._record_about(tx, Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
             return enqueued
 
@@ -63,7 +62,7 @@ class Schedules(InAndOut):
             return [], [replace(one, outcome="skipped", job_id=None) for one in ticks]
 
     def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
-        return [Tick(*row) for row in self._db.read("ticks", SQL["latest_ticks"], (name, limit))]
+        return [Tick(*row) for row in self._db.read("ticks", self._sql["latest_ticks"], (name, limit))]
 
     def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
@@ -79,7 +78,7 @@ class Schedules(InAndOut):
 
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
-            if tx.execute(SQL["delete_schedule"], (name,)).rowcount == 0:
+            if tx.execute(self._sql["delete_schedule"], (name,)).rowcount == 0:
                 return False
             self._record_about(tx, Subject.SCHEDULE, Kind.DELETED, queue=name, by=by)
             return True
@@ -87,13 +86,13 @@ class Schedules(InAndOut):
         return self._db.write("remove_schedule", work)
 
     def _schedule(self, tx: Transaction, name: str) -> ScheduleInfo | None:
-        row = tx.execute(SQL["get_schedule"], (name,)).fetchone()
+        row = tx.execute(self._sql["get_schedule"], (name,)).fetchone()
         return None if row is None else _schedule_of(row)
 
     def _put_schedule(self, tx: Transaction, schedule: ScheduleInfo) -> None:
         values = list(astuple(schedule))
         values[_OPTIONS] = to_json(schedule.options)
-        tx.execute(SQL["put_schedule"], values)
+        tx.execute(self._sql["put_schedule"], values)
 
 
 def _schedule_of(row: Sequence[Any]) -> ScheduleInfo:

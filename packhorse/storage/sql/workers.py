@@ -10,9 +10,11 @@ from packhorse.errors import ClientNotFound
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, Reason, Token
 from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
-from packhorse.storage.sqlite.keeper import SQL, Keeper
-from packhorse.storage.sqlite.rows import from_json, job_of, to_json
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import from_json, job_of, to_json
+from packhorse.storage.sql.transaction import Transaction
+
+_ALL = 1 << 40
 
 
 class Workers(Keeper):
@@ -20,7 +22,7 @@ class Workers(Keeper):
 
     def join(self, worker: WorkerInfo) -> None:
         def work(tx: Transaction) -> None:
-            tx.execute(SQL["put_worker"], _worker_row(worker, tx.now))
+            tx.execute(self._sql["put_worker"], _worker_row(worker, tx.now))
             self._record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, host=worker.host, pid=worker.pid)
 
         self._db.write("join", work)
@@ -29,24 +31,24 @@ class Workers(Keeper):
         def work(tx: Transaction) -> Beat:
             unknown = []
             for owner, report in reports.items():
-                if tx.execute(SQL["beat_worker"], (tx.now, to_json(report), owner)).rowcount == 0:
+                if tx.execute(self._sql["beat_worker"], (tx.now, to_json(report), owner)).rowcount == 0:
                     unknown.append(owner)
-            rows = tx.execute(SQL["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
+            rows = tx.execute(self._sql["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
             return Beat(tx.now, unknown, [_stop_of(row) for row in rows])
 
         return self._db.write("beat", work)
 
     def stops(self, owners: Sequence[str]) -> list[Stop]:
-        return [_stop_of(row) for row in self._db.read("stops", SQL["jobs_to_stop"], (to_json(list(owners)),))]
+        return [_stop_of(row) for row in self._db.read("stops", self._sql["jobs_to_stop"], (to_json(list(owners)),))]
 
     def leave(self, owner: str, *, why: str = "stopped") -> None:
         def work(tx: Transaction) -> None:
-            for row in tx.execute(SQL["jobs_of_owner"], (owner, -1)).fetchall():
+            for row in tx.execute(self._sql["jobs_of_owner"], (owner, _ALL)).fetchall():
                 job = job_of(row)
                 self._keep(tx, job, changes.released(job, tx.now, why))
             subject = self._subject(tx, owner)
             if subject is not None:
-                tx.execute(SQL["delete_worker"], (owner,))
+                tx.execute(self._sql["delete_worker"], (owner,))
                 self._record_about(tx, subject, Kind.KILLED, owner=owner, why=why)
 
         self._db.write("leave", work)
@@ -60,19 +62,19 @@ class Workers(Keeper):
         self._db.write("record_stat", work)
 
     def workers(self) -> list[WorkerInfo]:
-        return [_worker_of(row) for row in self._db.read("workers", SQL["all_workers"])]
+        return [_worker_of(row) for row in self._db.read("workers", self._sql["all_workers"])]
 
     def _subject(self, tx: Transaction, owner: str) -> Subject | None:
-        row = tx.execute(SQL["worker_subject"], (owner,)).fetchone()
+        row = tx.execute(self._sql["worker_subject"], (owner,)).fetchone()
         return None if row is None else Subject(row[0])
 
     # --- clients --------------------------------------------------------------------------------------------------
 
     def join_client(self, client: ClientInfo) -> None:
         def work(tx: Transaction) -> None:
-            row = tx.execute(SQL["get_client"], (client.id,)).fetchone()
+            row = tx.execute(self._sql["get_client"], (client.id,)).fetchone()
             joined_at = tx.now if row is None else row[0]
-            tx.execute(SQL["put_client"], (client.id, client.name, to_json(client.info), joined_at, tx.now))
+            tx.execute(self._sql["put_client"], (client.id, client.name, to_json(client.info), joined_at, tx.now))
             if row is None:
                 self._record_about(tx, Subject.CLIENT, Kind.JOINED, owner=client.id, name=client.name)
 
@@ -80,41 +82,41 @@ class Workers(Keeper):
 
     def leave_client(self, client_id: str) -> bool:
         def work(tx: Transaction) -> bool:
-            if tx.execute(SQL["delete_client"], (client_id,)).rowcount == 0:
+            if tx.execute(self._sql["delete_client"], (client_id,)).rowcount == 0:
                 return False
-            tx.execute(SQL["delete_subscriptions"], (client_id,))
+            tx.execute(self._sql["delete_subscriptions"], (client_id,))
             self._record_about(tx, Subject.CLIENT, Kind.LEFT, owner=client_id)
             return True
 
         return self._db.write("leave_client", work)
 
     def clients(self) -> list[ClientInfo]:
-        rows = self._db.read("clients", SQL["all_clients"])
+        rows = self._db.read("clients", self._sql["all_clients"])
         return [ClientInfo(number, name, from_json(info), *times) for number, name, info, *times in rows]
 
     # --- subscribers ------------------------------------------------------------------------------------------------
 
     def subscribe(self, client_id: str, job_ids: Sequence[str]) -> int:
         def work(tx: Transaction) -> int:
-            if tx.execute(SQL["get_client"], (client_id,)).fetchone() is None:
+            if tx.execute(self._sql["get_client"], (client_id,)).fetchone() is None:
                 raise ClientNotFound(client_id)
             jobs = self._jobs(tx, job_ids)
             known = [job_id for job_id in job_ids if job_id in jobs]
-            tx.executemany(SQL["add_subscriber"], [(job_id, client_id) for job_id in known])
-            tx.execute(SQL["touch_client"], (tx.now, client_id))
+            tx.executemany(self._sql["add_subscriber"], [(job_id, client_id) for job_id in known])
+            tx.execute(self._sql["touch_client"], (tx.now, client_id))
             return len(known)
 
         return self._db.write("subscribe", work)
 
     def subscribers(self, job_id: str) -> list[str]:
-        return [row[0] for row in self._db.read("subscribers", SQL["subscribers_of"], (job_id,))]
+        return [row[0] for row in self._db.read("subscribers", self._sql["subscribers_of"], (job_id,))]
 
     def outcomes_for(self, client_id: str, *, limit: int = 100) -> list[Job]:
-        return [job_of(row) for row in self._db.read("outcomes_for", SQL["outcomes_for"], (client_id, limit))]
+        return [job_of(row) for row in self._db.read("outcomes_for", self._sql["outcomes_for"], (client_id, limit))]
 
     def acknowledge(self, client_id: str, job_ids: Sequence[str]) -> int:
         def work(tx: Transaction) -> int:
-            tx.execute(SQL["touch_client"], (tx.now, client_id))
+            tx.execute(self._sql["touch_client"], (tx.now, client_id))
             jobs = self._jobs(tx, job_ids)
             return sum(self._acknowledge(tx, client_id, jobs[job_id]) for job_id in job_ids if job_id in jobs)
 
@@ -123,10 +125,10 @@ class Workers(Keeper):
     def _acknowledge(self, tx: Transaction, client_id: str, job: Job) -> bool:
         if job.state not in FINAL:
             return False
-        if tx.execute(SQL["delete_subscriber"], (job.id, client_id)).rowcount == 0:
+        if tx.execute(self._sql["delete_subscriber"], (job.id, client_id)).rowcount == 0:
             return False
         tx.record([changes.handled(job, tx.now, client_id)])
-        left = tx.execute(SQL["subscribers_of"], (job.id,)).fetchall()
+        left = tx.execute(self._sql["subscribers_of"], (job.id,)).fetchall()
         holder = self._holder(tx, job.unique_key) if job.unique_key else None
         if not left and not job.persistent and holder != job:
             self._remove(tx, [job], "subscribers")

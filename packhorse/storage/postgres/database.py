@@ -1,0 +1,288 @@
+"""The server, and this process's connections to it: opened on first use, lent to one thread at a time, never shared
+with a forked child. Repeats what lost a race with others, and tells errors in our own words."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from packhorse import clock
+from packhorse.errors import StorageUnavailable
+from packhorse.storage.meter import Meter
+from packhorse.storage.postgres.link import Link, Pg, is_alive
+from packhorse.storage.postgres.transaction import Transaction
+from packhorse.storage.postgres.trouble import may_pass, translate
+from packhorse.storage.sql.dialect import Dialect
+
+R = TypeVar("R")
+
+TRIES = 6
+"""How often a call is made that others make fail: deadlocks, locks that are not given."""
+
+# Plans must not hang on statistics: a table that fills and empties all day has none that are true. With these, every
+# statement of ours walks along the index that was made for it.
+_SESSION = {
+    "statement_timeout": "30s",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "60s",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+# A network that has swallowed a connection is noticed within a minute.
+_CONNECTION = {
+    "application_name": "packhorse",
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_TIMEOUTS = "; ".join(f"SET LOCAL {name} = '{_SESSION[name]}'" for name in ("statement_timeout", "lock_timeout"))
+
+# Connections inherited through fork: the child must not use them, nor say goodbye for the parent.
+_inherited: list[object] = []
+
+
+class Options(NamedTuple):
+    """What the URL may choose."""
+
+    schema: str = "packhorse"
+    pgbouncer: bool = False  # transactions may land on any connection: nothing of the session can be used
+    connections: int = 10
+    patience: float = 10.0  # seconds to wait for a connection that the server does not give just now
+
+
+class Database:
+    """A database server as one storage uses it. Safe for threads and across fork."""
+
+    def __init__(
+        self,
+        address: str,
+        options: Options,
+        sql: Mapping[str, str],
+        dialect: Dialect,
+        prepare: Callable[[Link], None],
+        now: clock.Now | None,
+        after_commit: Callable[[], None],
+    ) -> None:
+        self.address = address
+        self.options = options
+        self.meter = Meter()
+        self._sql = sql
+        self._dialect = dialect
+        self._prepare = prepare
+        self._now = now
+        self._after_commit = after_commit
+        self._begin_words = "BEGIN" + (f"; {_TIMEOUTS}" if options.pgbouncer else "")
+        self._forget()
+        _databases.add(self)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()  # guards what follows, for moments
+        self._preparing = threading.Lock()
+        self._idle: list[Link] = []
+        self._room = threading.BoundedSemaphore(self.options.connections)
+        self._is_prepared = False
+        self._has_answered = False
+        self.opened = 0
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, work: Callable[[Transaction], R]) -> R:
+        """Do `work` in a transaction, committed when this returns; all of it or nothing."""
+
+        def once(link: Link) -> tuple[R, Transaction]:
+            tx = Transaction(link, self._begin(link))
+            result = work(tx)
+            tx.flush()
+            link.begin("COMMIT")
+            return result, tx
+
+        result, tx = self._repeatedly(name, once)
+        if tx.wakes:
+            self._after_commit()
+        return result
+
+    def _begin(self, link: Link) -> int:
+        if self._now is not None:
+            link.begin(self._begin_words)
+            return self._now()
+        ((now,),) = link.begin(f"{self._begin_words}; {self._sql['now']}")
+        return int(now)
+
+    def run(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """One statement that is a whole call."""
+        return self._repeatedly(name, lambda link: link.rows(sql, values))
+
+    def read(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """All rows of one query, as of one moment."""
+        return self.run(name, sql, values)
+
+    def read_with(self, name: str, work: Callable[[Link], R]) -> R:
+        """Several statements on one connection, each for itself."""
+        return self._repeatedly(name, work)
+
+    def _repeatedly(self, name: str, work: Callable[[Link], R]) -> R:
+        asked_at = time.perf_counter()
+        for left in reversed(range(TRIES)):
+            try:
+                with self.lent() as link:
+                    began_at = time.perf_counter()
+                    result = work(link)
+                self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
+                return result
+            except (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable) as error:
+                if not left:
+                    raise translate(error, self.address) from error
+                self.meter.busy_retries += 1
+                time.sleep(random.uniform(0.2, 1.0) * 0.05 * (TRIES - left))
+            except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
+                raise translate(error, self.address) from error
+        raise AssertionError("the last try returns or raises")
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lent(self) -> Iterator[Link]:
+        """A connection for this thread alone."""
+        room = self._room
+        if not room.acquire(timeout=self.options.patience):
+            raise StorageUnavailable(
+                f"all {self.options.connections} connections of this process to {self.address} are in use",
+                hint="raise ?connections= in the storage address",
+            )
+        try:
+            link = self._take()
+            try:
+                yield link
+            except BaseException:
+                self._take_back(link, is_sound=False)
+                raise
+            self._take_back(link, is_sound=True)
+        finally:
+            room.release()
+
+    @contextmanager
+    def unprepared(self) -> Iterator[Link]:
+        """A connection for migrating, whatever the schema is like."""
+        try:
+            link = self._connect_patiently()
+            try:
+                link.begin("SET statement_timeout = 0")  # an index over many jobs takes its time
+                yield link
+            finally:
+                link.close()
+        except psycopg.Error as error:
+            raise translate(error, self.address) from error
+
+    def _take(self) -> Link:
+        while True:
+            with self._lock:
+                link = self._idle.pop() if self._idle else None
+            if link is None:
+                return self._open()
+            # A call just before proves that it lives; else it is asked, which costs less than finding out in a call.
+            if time.monotonic() - link.used_at < 0.05 or is_alive(link.connection):
+                return link
+            self._drop(link)
+
+    def _take_back(self, link: Link, *, is_sound: bool) -> None:
+        if not is_sound and not link.is_idle:
+            with suppress(psycopg.Error):  # it is closed below
+                link.connection.rollback()
+        if not link.is_idle:
+            self._drop(link)
+            return
+        link.used_at = time.monotonic()
+        with self._lock:
+            self._idle.append(link)
+
+    def _drop(self, link: Link) -> None:
+        link.close()
+        with self._lock:
+            self.opened -= 1
+
+    def _open(self) -> Link:
+        link = self._connect_patiently()
+        with self._lock:
+            self.opened += 1
+        if not self._is_prepared:
+            with self._preparing:
+                if not self._is_prepared:
+                    try:
+                        self._prepare(link)
+                    except BaseException:
+                        self._drop(link)
+                        raise
+                    self._is_prepared = True
+        return link
+
+    def _connect_patiently(self) -> Link:
+        """A server that is full, or starting again, may have room in a moment; one that never answered is not there."""
+        deadline = time.monotonic() + self.options.patience
+        pause = 0.02
+        while True:
+            try:
+                link = Link(self.connect(), self._sql, self._dialect)
+                self._has_answered = True
+                return link
+            except psycopg.OperationalError as error:
+                is_passing = self._has_answered or may_pass(error)
+                if not is_passing or time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(random.uniform(0.5, 1.5) * pause)
+                pause = min(pause * 2, 0.5)
+
+    def connect(self) -> Pg:
+        """A new connection with our settings; what the address says about the connection itself goes before."""
+        said = conninfo_to_dict(self.address)
+        asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
+        if self.options.pgbouncer:
+            return psycopg.connect(self.address, autocommit=True, prepare_threshold=None, **asked)
+        settings = [str(said.get("options", "")), *(f"-c {name}={value}" for name, value in _SESSION.items())]
+        return psycopg.connect(self.address, autocommit=True, options=" ".join(settings), **asked)
+
+    def connections(self) -> tuple[int, int]:
+        """(open, in use) in this process."""
+        with self._lock:
+            return self.opened, self.opened - len(self._idle)
+
+    def close(self) -> None:
+        """Close what is not in use. The next call opens again."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+            self._is_prepared = False
+        for link in idle:
+            self._drop(link)
+
+    def begin_anew(self) -> None:
+        """In a forked child: the parent's connections, and the locks that its threads hold, are not ours."""
+        _inherited.append(self._idle)
+        self.meter.part_ways()
+        self._forget()
+
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for database in list(_databases):
+        database.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

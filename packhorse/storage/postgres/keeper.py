@@ -1,0 +1,44 @@
+"""What the PostgreSQL storage's own groups of operations build on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import Any
+
+from packhorse import clock
+from packhorse.storage.postgres.bell import Bell
+from packhorse.storage.postgres.database import Database
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import to_json
+
+_LONG_WRITE = 10 * clock.SECOND
+"""After so long an event is shown although a transaction that began before it is still open."""
+
+
+class PostgresKeeper(Keeper):
+    """A server, its bell, and the words of one schema."""
+
+    _db: Database
+    _bell: Bell
+    _clock: clock.Now | None  # the server's own, unless a test brings one
+    _sql: dict[str, str]
+
+    def _moment(self) -> int | None:
+        """What statements take as the time: None for the server's own."""
+        return None if self._clock is None else self._clock()
+
+    def _settled(self) -> tuple[list[str], list[Any]]:
+        """Events of transactions older than any that is still open; and all that are too old to wait for one that
+        somebody has forgotten to end."""
+        oldest_open = "(pg_snapshot_xmin(pg_current_snapshot())::text::bigint % 4294967296)::text::xid"
+        moment = f"coalesce(?::bigint, {self._dialect.prefix}now())"
+        return [f"(age(xmin) > age({oldest_open}) OR at < {moment} - {_LONG_WRITE})"], [self._moment()]
+
+    def _lock_keys(self, tx: Any, keys: Collection[str]) -> None:
+        if keys:
+            tx.execute(self._sql["lock_keys"], (to_json(list(keys)),)).fetchall()
+
+    @abstractmethod
+    def _counting(self, rows: int) -> None:
+        """So many rows were added to what is to be folded."""

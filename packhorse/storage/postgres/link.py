@@ -1,0 +1,94 @@
+"""One connection to the server, as the storage uses it: statements with `$1` marks, and the schema's own words."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.types.numeric import Int8BinaryDumper
+
+from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.transaction import Cursor
+
+Pg = psycopg.Connection[tuple[Any, ...]]
+
+
+def is_alive(connection: Pg) -> bool:
+    """Has the server not hung up? On a connection that nobody uses it says so, or it says nothing."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    if not poll.poll(0):
+        return True
+    try:
+        connection.pgconn.consume_input()  # a notice, perhaps; or the end
+    except psycopg.OperationalError:
+        return False
+    return connection.pgconn.status is pq.ConnStatus.OK
+
+
+class Link:
+    """A connection. Used by one thread at a time."""
+
+    def __init__(self, connection: Pg, sql: Mapping[str, str], dialect: Dialect) -> None:
+        self.connection = connection
+        self.sql = sql
+        self.dialect = dialect
+        self.used_at = time.monotonic()
+        connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type for numbers: one plan for a statement
+        self._cursor = psycopg.RawCursor(connection)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+        """The rows must be fetched before the next statement."""
+        return self._cursor.execute(sql, values or None)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """All rows of a statement; none if it is not one that answers."""
+        cursor = self._cursor.execute(sql, values or None)
+        return [] if cursor.rownumber is None else cursor.fetchall()
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        self._cursor.executemany(sql, rows)
+
+    def begin(self, words: str) -> list[Any]:
+        """Begin a transaction with several statements at once; the rows of the last."""
+        self._cursor.execute(words, prepare=False)
+        while self._cursor.nextset():
+            pass
+        return self._cursor.fetchall() if self._cursor.description else []
+
+    def undo(self, savepoint: str) -> None:
+        """Back to the savepoint, unless the connection is gone."""
+        with suppress(psycopg.Error):
+            self._cursor.execute(f"ROLLBACK TO {savepoint}; RELEASE {savepoint}", prepare=False)
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Pipeline]:
+        """Several statements in one round trip."""
+        with self.connection.pipeline():
+            yield Pipeline(self.connection)
+
+    @property
+    def is_idle(self) -> bool:
+        """Is it between two transactions, and whole?"""
+        return not self.connection.closed and self.connection.info.transaction_status is pq.TransactionStatus.IDLE
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self.connection.close()
+
+
+class Pipeline:
+    """Statements that are sent together; their rows can be fetched when all have been sent."""
+
+    def __init__(self, connection: Pg) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+        return psycopg.RawCursor(self._connection).execute(sql, values or None)

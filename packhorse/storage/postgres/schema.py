@@ -1,0 +1,86 @@
+"""The schema in the database: made when there is none, brought up to date by `packhorse migrate`.
+
+Many hosts may try at once: an advisory lock lets one do it, and the others find it done. A program that is older than
+the schema goes on working as long as the schema says so, which is what makes a rolling deployment possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packhorse.errors import SchemaOutdated, SchemaTooNew
+from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.statements import quoted
+from packhorse.storage.statements import load_migrations
+
+Migration = tuple[int, str, str]
+
+MIGRATIONS = load_migrations("postgres")
+SCHEMA = MIGRATIONS[-1][0]
+"""The schema that this program knows."""
+OLDEST_PROGRAM = 1
+"""The oldest schema whose programs may go on working with this one."""
+
+
+def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Make sure that this program can work with what is in the database."""
+    wanted = migrations[-1][0]
+    present, oldest = versions(link, schema)
+    if present == 0:
+        migrate(link, schema, migrations)
+    elif present < wanted:
+        raise SchemaOutdated(
+            f"the schema {schema} has version {present}; this Packhorse needs {wanted}", hint="run: packhorse migrate"
+        )
+    elif present > wanted and oldest > wanted:
+        raise SchemaTooNew(
+            f"the schema {schema} has version {present}; this Packhorse knows versions up to {wanted}",
+            hint="upgrade Packhorse in this program: pip install -U packhorse",
+        )
+
+
+def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Bring the schema up to date. Answers the files that were applied."""
+    with link.connection.transaction():
+        link.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
+        present, _ = versions(link, schema)  # somebody may have been quicker
+        missing = [migration for migration in migrations if migration[0] > present]
+        for _, statement in script(schema, missing):
+            link.begin(statement)
+    return [name for _, name, _ in missing]
+
+
+def script(schema: str, migrations: Sequence[Migration]) -> list[tuple[str, str]]:
+    """What brings the schema up to date: (name, SQL) of each step."""
+    if not migrations:
+        return []
+    own = quoted(schema)
+    steps = [(name, sql.replace("{schema}", own)) for _, name, sql in migrations]
+    if migrations[0][0] == 1:
+        steps.insert(0, ("schema", f"CREATE SCHEMA IF NOT EXISTS {own};\n"))
+    known = f"('schema', '{migrations[-1][0]}'), ('oldest_program', '{OLDEST_PROGRAM}')"
+    record = (
+        f"INSERT INTO {own}.packhorse_meta (key, value) VALUES {known}\n"
+        "ON CONFLICT (key) DO UPDATE SET value = excluded.value;\n"
+    )
+    return [*steps, ("version", record)]
+
+
+def pending(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[Migration]:
+    """The migrations that have not been applied yet."""
+    present, _ = versions(link, schema)
+    return [migration for migration in migrations if migration[0] > present]
+
+
+def versions(link: Link, schema: str) -> tuple[int, int]:
+    """The schema's version, 0 when there is none, and the oldest program that may use it."""
+    # Asked of the catalogue itself: `to_regclass` may answer from before we waited for somebody else's migration.
+    found = link.execute(
+        "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+        " WHERE nspname = $1 AND relname = 'packhorse_meta'",
+        (schema,),
+    ).fetchall()
+    if not found:
+        return 0, 0
+    rows = dict(link.execute(f"SELECT key, value FROM {quoted(schema)}.packhorse_meta").fetchall())
+    return int(rows.get("schema", 0)), int(rows.get("oldest_program", 0))

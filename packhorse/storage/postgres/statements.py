@@ -1,0 +1,55 @@
+"""The statements of the PostgreSQL storage, and its words, for one schema."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+
+from packhorse.series import RAN_STEPS
+from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.rows import FIELDS
+from packhorse.storage.statements import load_statements
+
+_JOB = ", ".join(FIELDS)
+_RAN_NAMES = ", ".join(f"'{name}'" for name in [*(name for _, name in RAN_STEPS), "ran_longer"])
+_RAN_LIMITS = ", ".join(str(limit) for limit, _ in RAN_STEPS)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@lru_cache
+def statements_for(schema: str) -> dict[str, str]:
+    """Every statement, by name."""
+    return load_statements(
+        "postgres",
+        schema=quoted(schema),
+        job=_JOB,
+        job_columns=", ".join(f"job.{field}" for field in FIELDS),
+        ran_names=f"ARRAY[{_RAN_NAMES}]",
+        ran_limits=f"ARRAY[{_RAN_LIMITS}]::bigint[]",
+    )
+
+
+@lru_cache
+def dialect_for(schema: str) -> Dialect:
+    return Dialect(
+        prefix=f"{quoted(schema)}.packhorse_",
+        job=_JOB,
+        args="args",
+        texts="(SELECT json_array_elements_text(?::json))",
+        numbers="(SELECT value::bigint FROM json_array_elements_text(?::json))",
+        like="ILIKE",
+        true="true",
+        say=numbered,
+    )
+
+
+@lru_cache(maxsize=512)
+def numbered(sql: str) -> str:
+    """With `$1`, `$2` … in place of each `?`."""
+    numbers = itertools.count(1)
+    return re.sub(r"\?", lambda _: f"${next(numbers)}", sql)

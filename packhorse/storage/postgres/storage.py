@@ -1,0 +1,168 @@
+"""The PostgreSQL storage, put together: one schema of one database, its connections, its bell, and the groups of
+operations."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from packhorse import clock
+from packhorse.errors import BadURL, BadValue, StorageError
+from packhorse.storage.postgres import schema
+from packhorse.storage.postgres.bell import Bell
+from packhorse.storage.postgres.database import Database, Options
+from packhorse.storage.postgres.in_and_out import InAndOut
+from packhorse.storage.postgres.statements import dialect_for, statements_for
+from packhorse.storage.postgres.trouble import without_password
+from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
+from packhorse.storage.postgres.workers import Workers
+from packhorse.storage.postgres.working import Working
+from packhorse.storage.records import Health, Migration
+from packhorse.storage.sql.lists import Lists
+from packhorse.storage.sql.records import Records
+from packhorse.storage.sql.schedules import Schedules
+from packhorse.storage.sql.steering import Steering
+from packhorse.turns import Turns
+
+_LONG_TRANSACTION = 600
+_MANY_DEAD_ROWS = 500_000
+
+
+class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records):
+    """Jobs in a PostgreSQL database. Open it with `open_storage("postgresql://user@host/database")`.
+
+    The clock is the server's.
+    """
+
+    def __init__(self, address: str, *, options: Options | None = None, now: clock.Now | None = None) -> None:
+        options = options or Options()
+        self.options = options
+        self._clock = now
+        self._sql = statements_for(options.schema)
+        self._dialect = dialect_for(options.schema)
+        self._turns = Turns()
+        self._known = {}
+        self._unfolded = 0
+        self._last_line = ""
+        self._db = Database(
+            address,
+            options,
+            self._sql,
+            self._dialect,
+            prepare=lambda link: schema.prepare(link, options.schema),
+            now=now,
+            after_commit=lambda: self._bell.ring(),
+        )
+        self._bell = Bell(self._db, self._sql, now)
+
+    @classmethod
+    def from_url(cls, url: str, *, now: clock.Now | None = None) -> Postgres:
+        """`postgresql://user:password@host:port/database`; `?schema=packhorse`, `?pgbouncer=1`, `?connections=10`,
+        `?patience=10s`; what else stands behind the question mark is for the driver, as `sslmode=require`."""
+        parts = urlsplit(url)
+        options, rest = _options(url, parse_qsl(parts.query, keep_blank_values=True))
+        query = urlencode(rest, quote_via=quote)
+        return cls(urlunsplit(parts._replace(scheme="postgresql", query=query)), options=options, now=now)
+
+    def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        ((now,),) = self._db.read("now", self._sql["now"])
+        return int(now)
+
+    def close(self) -> None:
+        self._known.clear()
+        self._bell.close()
+        self._db.close()
+
+    def _counting(self, rows: int) -> None:
+        """So many rows were added to what is to be folded."""
+        self._unfolded += rows
+        if self._unfolded >= FOLD_AFTER:
+            self._unfolded = 0
+            with suppress(StorageError):  # what was asked for is done; the next one folds
+                self._fold()
+
+    # --- migrations -----------------------------------------------------------------------------------------------
+
+    def pending_migrations(self) -> list[Migration]:
+        with self._db.unprepared() as link:
+            missing = schema.pending(link, self.options.schema)
+        return [Migration(name, sql) for name, sql in schema.script(self.options.schema, missing)]
+
+    def migrate(self) -> list[str]:
+        with self._db.unprepared() as link:
+            return schema.migrate(link, self.options.schema)
+
+    # --- wake-up --------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        return self._bell.wait(timeout)
+
+    def interrupt(self) -> None:
+        self._bell.interrupt()
+
+    # --- health ---------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        began_at = time.perf_counter()
+        self._db.read("now", self._sql["now"])
+        latency = round((time.perf_counter() - began_at) * 1e6)
+        ((version, synchronous, fsync, size, dead_rows, used, most, oldest),) = self._db.read(
+            "health", self._sql["server_facts"]
+        )
+        opened, in_use = self._db.connections()
+        problems = []
+        if fsync == "off" or synchronous == "off":
+            problems.append("the server does not wait for its disk: a power cut may lose jobs")
+        if used > 0.9 * most:
+            problems.append(f"{used} of the server's {most} connections are in use")
+        if (oldest or 0) > _LONG_TRANSACTION:
+            problems.append(f"a transaction has been open for {oldest:,} seconds: nothing can be cleaned up behind it")
+        if dead_rows > _MANY_DEAD_ROWS:
+            problems.append(f"{dead_rows:,} dead rows wait for vacuum in the table of jobs")
+        return Health(
+            kind="postgresql",
+            url=without_password(self._db.address),
+            version=version,
+            schema=schema.SCHEMA,
+            latency=latency,
+            size=size,
+            connections_open=opened,
+            connections_in_use=in_use,
+            busy_retries=self._db.meter.busy_retries,
+            operations=self._db.meter.report(),
+            facts={
+                "schema_name": self.options.schema,
+                "synchronous_commit": synchronous,
+                "dead_rows": dead_rows,
+                "server_connections": used,
+                "max_connections": most,
+                "oldest_transaction": oldest,
+            },
+            problems=problems,
+        )
+
+
+def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tuple[str, str]]]:
+    options, rest = Options(), []
+    for name, value in pairs:
+        if name == "schema":
+            if not value or len(value.encode()) > 63:
+                raise BadURL(f"{url!r}: the schema's name must have 1 to 63 bytes")
+            options = options._replace(schema=value)
+        elif name == "pgbouncer":
+            options = options._replace(pgbouncer=value.lower() in ("1", "true", "yes", "on"))
+        elif name == "connections":
+            if not value.isdecimal() or int(value) < 1:
+                raise BadURL(f"{url!r}: connections cannot be {value!r}", hint="a whole number from 1 on")
+            options = options._replace(connections=int(value))
+        elif name == "patience":
+            try:
+                options = options._replace(patience=clock.microseconds(value, "patience") / clock.SECOND)
+            except BadValue as error:
+                raise BadURL(f"{url!r}: {error}") from error
+        else:
+            rest.append((name, value))
+    return options, rest

@@ -1,0 +1,92 @@
+"""A transaction on the PostgreSQL server: see `sql/transaction.py` for what it collects.
+
+Changed jobs are collected too, and sent together before the next statement, or at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from packhorse.event import Event
+from packhorse.job import Job
+from packhorse.series import MINUTES
+from packhorse.storage.postgres.link import Link
+from packhorse.storage.sql import transaction
+from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row, update_of
+from packhorse.storage.sql.transaction import Cursor
+
+R = TypeVar("R")
+
+
+class Transaction(transaction.Transaction):
+    """What one call does, on one connection."""
+
+    __slots__ = ("_changed", "_event_rows", "_failures", "_link", "is_guest")
+
+    def __init__(self, link: Link, now: int, *, is_guest: bool = False) -> None:
+        super().__init__(now)
+        self.is_guest = is_guest  # it is somebody else's transaction, and nobody knows when it ends
+        self._link = link
+        self._changed: list[list[Any]] = []
+        self._event_rows: list[EventRow] = []
+        self._failures: list[Row] = []
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+        self._send_changed()
+        return self._link.execute(sql, values)
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        self._send_changed()
+        if rows:
+            self._link.executemany(sql, rows)
+
+    def keep(self, before: Job, job: Job) -> None:
+        self._changed.append(changed_row(job))
+
+    def record(self, events: Iterable[Event]) -> None:
+        self._event_rows.extend(event_row(event) for event in events)
+
+    def count_failure(self, row: Row) -> None:
+        self._failures.append(row)
+
+    def _send_changed(self) -> None:
+        if self._changed:
+            changed, self._changed = self._changed, []
+            self._link.executemany(self._link.dialect.say(update_of(self._link.dialect.prefix)), changed)
+
+    def nested(self, work: Callable[[Transaction], R]) -> R:
+        own = Transaction(self._link, self.now, is_guest=self.is_guest)
+        self.execute("SAVEPOINT nested")
+        try:
+            result = work(own)
+            own._send_changed()
+        except Exception:
+            self._link.undo("nested")
+            raise
+        self.execute("RELEASE nested")
+        self.absorb(own)
+        return result
+
+    def absorb(self, other: Transaction) -> None:
+        super().absorb(other)
+        self._event_rows += other._event_rows
+        self._failures += other._failures
+
+    def flush(self) -> None:
+        """Write what was collected."""
+        self._send_changed()
+        sql = self._link.sql
+        if self._event_rows:
+            self._link.execute(sql["put_events"], [list(column) for column in zip(*self._event_rows, strict=True)])
+        deltas = self._deltas()
+        if deltas:
+            self._link.execute(sql["put_deltas"], [list(column) for column in zip(*deltas, strict=True)])
+        if self._failures:
+            # In the order of their causes, last of all: two calls that count the same ones never wait in a circle.
+            self._link.executemany(sql["count_failure"], sorted(self._failures, key=lambda row: str(row[0])))
+
+    def _deltas(self) -> list[Row]:
+        minute = MINUTES.start_of(self.now)
+        rows: list[Row] = [("tally", 0, *key, number) for key, number in self.tallies.items() if number]
+        return rows + [(MINUTES.name, minute, *key, amount) for key, amount in self.measures.items()]

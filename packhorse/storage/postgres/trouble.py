@@ -1,0 +1,44 @@
+"""The server's errors in our own words, with what to do about them."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+
+
+def may_pass(error: psycopg.OperationalError) -> bool:
+    """Will the server perhaps take a connection in a moment? At the start of a connection libpq tells only words."""
+    words = str(error)
+    return any(
+        one in words for one in ("too many clients", "remaining connection slots", "starting up", "shutting down")
+    )
+
+
+def translate(error: Exception, address: str) -> StorageError | BadValue:
+    """The server's error as one of ours, with what to do about it."""
+    place = f"the database {without_password(address)}"
+    text = " ".join(str(error).split())
+    if isinstance(error, psycopg.DataError | OverflowError | UnicodeEncodeError | psycopg.ProgrammingError):
+        if isinstance(error, errors.InsufficientPrivilege):
+            return StorageReadOnly(f"not allowed in {place}", why=text, hint="grant the rights on the schema")
+        if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
+            return StorageUnavailable(f"{place} has lost its tables", why=text, hint="packhorse migrate")
+        return BadValue("a value cannot be stored or looked for", why=text)
+    if isinstance(error, errors.DiskFull | errors.OutOfMemory):
+        return StorageFull(f"no room in {place}", why=text, hint="free some disk space; nothing was half-written")
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return StorageReadOnly(f"{place} takes no writes", why=text, hint="is it a standby? use the primary's address")
+    if isinstance(error, psycopg.IntegrityError):
+        return StorageError(f"{place} refused a value", why=text, hint="nothing was written; check what was passed in")
+    if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled):
+        return StorageUnavailable(f"{place} is held up", why=text, hint="find who holds its locks: pg_stat_activity")
+    return StorageUnavailable(f"{place} does not answer as it should", why=text)
+
+
+def without_password(address: str) -> str:
+    """The address as it may be shown."""
+    head, separator, tail = address.partition("://")
+    user, at, host = tail.rpartition("@")
+    return f"{head}{separator}{user.partition(':')[0]}{at}{host.partition('?')[0]}"

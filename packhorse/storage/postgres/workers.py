@@ -1,0 +1,20 @@
+"""The heartbeat, in two statements for a whole crew. The rest about workers is in `sql/workers.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packhorse.storage.postgres.keeper import PostgresKeeper
+from packhorse.storage.records import Beat
+from packhorse.storage.sql import workers
+from packhorse.storage.sql.rows import to_json
+
+
+class Workers(PostgresKeeper, workers.Workers):
+    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
+        said = [{"owner": owner, "report": to_json(report)} for owner, report in sorted(reports.items())]
+        rows = self._db.run("beat", self._sql["beat"], (to_json(said), self._moment()))
+        known = {owner for owner, found, _ in rows if found is not None}
+        now = rows[0][2] if rows else self.now()
+        return Beat(now, [owner for owner in reports if owner not in known], self.stops(list(reports)))

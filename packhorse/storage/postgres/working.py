@@ -1,0 +1,243 @@
+"""What workers do most: reserve, start, finish. The hot path of the PostgreSQL storage: one statement each, and the
+finish of one batch with the reservation of the next in one round trip."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from packhorse import changes
+from packhorse.errors import WorkerNotFound
+from packhorse.job import RANKS, Job, Token
+from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.storage.postgres.keeper import PostgresKeeper
+from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.transaction import Transaction
+from packhorse.storage.sql import working
+from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.working import Hand
+
+_SOME_TRIES = 3
+_LINES_AT_ONCE = 100
+"""How many lines share the turns of one call."""
+
+
+class _Line(msgspec.Struct):
+    """How many to take of a queue's jobs, of ranks from `low` to `high`."""
+
+    queue: str
+    low: int
+    high: int
+    share: int
+
+
+class _Told(msgspec.Struct):
+    """An outcome as the statement reads it."""
+
+    id: str
+    owner: str
+    fence: int
+    result: str | None
+    ran: int
+    ago: int
+
+
+class Working(PostgresKeeper, working.Working):
+    _last_line: str
+
+    # --- reserve --------------------------------------------------------------------------------------------------
+
+    def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
+        self._bell.serve(queues)
+        taken, is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit))
+        if is_late:
+            self._db.write("promote", self._see_to_time)
+            taken, _ = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, anyway=True))
+        self._counting(2 * len(queues))
+        return taken
+
+    def _see_to_time(self, tx: Transaction) -> None:
+        self._promote(tx, 100)
+        self._expire(tx, 100)
+
+    def _take(
+        self, link: Link, owner: str, queues: Mapping[str, int], limit: int, *, anyway: bool = False
+    ) -> tuple[list[Job], bool]:
+        """Jobs, and whether somebody must see first to those that are due or have expired."""
+        taken: list[Job] = []
+        for _ in range(_SOME_TRIES):  # others may be quicker at what was seen in line
+            lines = self._lines(link, owner, queues, limit - len(taken), anyway)
+            if not lines:
+                return taken, lines is None
+            rows = link.execute(self._sql["take"], self._asked(owner, lines, limit, anyway)).fetchall()
+            batch, is_late = self._taken(owner, queues, rows)
+            taken += batch
+            missed = sum(line.share for line in lines) - len(batch) if len(queues) > 1 else 0
+            if is_late or len(taken) >= limit or missed <= 0:
+                return taken, is_late
+        return taken, False
+
+    def _asked(self, owner: str, lines: Sequence[_Line], limit: int, anyway: bool) -> tuple[Any, ...]:
+        return owner, self._moment(), to_json(lines), limit, anyway
+
+    def _lines(
+        self, link: Link, owner: str, queues: Mapping[str, int], limit: int, anyway: bool = False
+    ) -> list[_Line] | None:
+        """What to take from where; None: time must be seen to first. A lone queue needs no turns."""
+        if len(queues) == 1:
+            return self._lone_line(queues, limit)
+        most = max(_LINES_AT_ONCE, limit)  # each has one job at least, so nobody needs more lines than that
+        asked = (to_json(sorted(queues)), limit, owner, self._moment(), anyway, self._last_line, most)
+        rows = link.execute(self._sql["lines"], asked).fetchall()
+        if len(rows) == most:
+            self._last_line = self._behind(rows)
+        is_known, is_late = rows[0][:2]
+        if not is_known:
+            raise WorkerNotFound(owner)
+        return None if is_late else self._shares([row[2:] for row in rows if row[2] is not None], queues, limit)
+
+    def _behind(self, rows: Sequence[tuple[Any, ...]]) -> str:
+        """The queue that the lines of the lowest rank came to: the next call begins behind it."""
+        lowest: list[str] = [queue for _, _, rank, queue, _ in rows if rank == rows[0][2]]
+        return max((queue for queue in lowest if queue > self._last_line), default=lowest[-1])
+
+    def _lone_line(self, queues: Mapping[str, int], limit: int) -> list[_Line]:
+        return [_Line(queue, RANKS[0], RANKS[-1], limit) for queue in queues]
+
+    def _shares(self, rows: Sequence[tuple[int, str, int]], weights: Mapping[str, int], limit: int) -> list[_Line]:
+        """Rank by rank, turns by weight."""
+        lines: list[_Line] = []
+        for rank, group in itertools.groupby(rows, key=itemgetter(0)):
+            lengths = {queue: length for _, queue, length in group}
+            shares = self._turns.share(lengths, weights, limit)
+            lines += [_Line(queue, rank, rank, share) for queue, share in shares.items()]
+            limit -= sum(shares.values())
+            if limit <= 0:
+                break
+        return lines
+
+    def _taken(self, owner: str, queues: Mapping[str, int], rows: Sequence[tuple[Any, ...]]) -> tuple[list[Job], bool]:
+        is_known, is_late = rows[0][:2]
+        if not is_known:
+            raise WorkerNotFound(owner)
+        jobs = [job_of(row[2:]) for row in rows if row[2] is not None]
+        if len(queues) == 1:  # it had no rivals; the turns that it has had count all the same
+            for _, group in itertools.groupby(jobs, key=lambda job: job.rank):
+                number = len(list(group))
+                self._turns.share(dict.fromkeys(queues, number), queues, number)
+        return jobs, is_late
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+        if not tokens:
+            return []
+        once = sorted(set(tokens), key=lambda token: token.job_id)
+        started = {row[0] for row in self._db.run("start", self._sql["start_jobs"], (to_json(once), self._moment()))}
+        self._counting(2)
+        hands = {} if len(started) == len(tokens) else self._hands_now(tokens)
+        verdicts = []
+        for token in tokens:
+            hand = hands.get(token.job_id)
+            if token.job_id in started and (hand is None or hand.is_held_by(token)):
+                started.discard(token.job_id)
+                verdicts.append(Verdict.ACCEPTED)
+            elif hand is not None and hand.is_held_by(token):
+                verdicts.append(Verdict.REPEATED)
+            else:
+                verdicts.append(Verdict.STALE)
+        return verdicts
+
+    def _hands_now(self, tokens: Sequence[Token]) -> dict[str, Hand]:
+        rows = self._db.read("start", self._sql["hands_of"], (to_json([token.job_id for token in tokens]),))
+        return {row[0]: Hand._make(row) for row in rows}
+
+    # --- finish ---------------------------------------------------------------------------------------------------
+
+    def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
+        if not outcomes:
+            return []
+        if not _are_plain(outcomes):
+            return self._db.write("finish", lambda tx: self._finish(tx, outcomes))
+        rows = self._db.run("finish", self._sql["complete"], (_told(outcomes), self._moment(), None))
+        self._counting(6)
+        return self._verdicts(outcomes, rows)
+
+    def finish_and_reserve(
+        self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
+    ) -> tuple[list[Verdict], list[Job]]:
+        if not outcomes:
+            return [], self.reserve(owner, queues, limit)
+        if not _are_plain(outcomes):
+            verdicts = self._db.write("finish", lambda tx: self._finish(tx, outcomes, owner))
+            return verdicts, self.reserve(owner, queues, limit)
+        self._bell.serve(queues)
+        accepted, (taken, is_late) = self._db.read_with(
+            "finish_and_reserve", lambda link: self._complete_and_take(link, outcomes, owner, queues, limit)
+        )
+        self._counting(10)
+        verdicts = self._verdicts(outcomes, accepted)
+        return verdicts, self.reserve(owner, queues, limit) if is_late else taken
+
+    def _complete_and_take(
+        self, link: Link, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
+    ) -> tuple[list[Any], tuple[list[Job], bool]]:
+        """One round trip for a lone queue; two when turns have to be shared out in between."""
+        told = (_told(outcomes), self._moment(), owner)
+        lines = self._lines(link, owner, queues, limit)
+        if lines is None:
+            return link.execute(self._sql["complete"], told).fetchall(), ([], True)
+        with link.pipeline() as pipeline:  # one transaction, committed when all has been sent
+            completed = pipeline.execute(self._sql["complete"], told)
+            taken = pipeline.execute(self._sql["take"], self._asked(owner, lines, limit, anyway=False))
+        return completed.fetchall(), self._taken(owner, queues, taken.fetchall())
+
+    def _verdicts(self, outcomes: Sequence[Outcome], rows: Sequence[tuple[str]]) -> list[Verdict]:
+        if len(rows) == len(outcomes):
+            return [Verdict.ACCEPTED] * len(outcomes)
+        accepted = {row[0] for row in rows}
+        hands = self._hands_now([outcome.token for outcome in outcomes if outcome.token.job_id not in accepted])
+        verdicts = []
+        for outcome in outcomes:
+            hand = hands.get(outcome.token.job_id)
+            if outcome.token.job_id in accepted:
+                verdicts.append(Verdict.ACCEPTED)
+            else:
+                ended = hand is not None and hand.was_ended_by(outcome.token)
+                verdicts.append(Verdict.REPEATED if ended else Verdict.STALE)
+        return verdicts
+
+    def _finish(self, tx: Transaction, outcomes: Sequence[Outcome], reserving: str | None = None) -> list[Verdict]:
+        """Any outcomes, one by one, as `changes.settled` decides."""
+        if reserving is not None and tx.execute(self._sql["worker_exists"], (reserving,)).fetchone() is None:
+            raise WorkerNotFound(reserving)
+        jobs = self._jobs(tx, {outcome.token.job_id for outcome in outcomes})
+        verdicts: list[Verdict] = []
+        for outcome in outcomes:
+            token = outcome.token
+            job = jobs.get(token.job_id)
+            if job is not None and (job.owner, job.fence) == (token.owner, token.fence):
+                jobs[job.id] = self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
+                verdicts.append(Verdict.ACCEPTED)
+                continue
+            ended = job is not None and (job.owner, job.last_owner, job.fence) == (None, token.owner, token.fence)
+            verdicts.append(Verdict.REPEATED if ended else Verdict.STALE)
+        return verdicts
+
+
+def _are_plain(outcomes: Sequence[Outcome]) -> bool:
+    """Do all of them say that a job is complete, each of another job?"""
+    return all(type(outcome) is Completed for outcome in outcomes) and (
+        len(outcomes) == 1 or len({outcome.token.job_id for outcome in outcomes}) == len(outcomes)
+    )
+
+
+def _told(outcomes: Sequence[Any]) -> str:
+    """In the order of their ids, in which everybody locks jobs."""
+    told = [_Told(one.token.job_id, one.token.owner, one.token.fence, one.result, one.ran, one.ago) for one in outcomes]
+    told.sort(key=lambda one: one.id)
+    return to_json(told)

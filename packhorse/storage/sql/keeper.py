@@ -1,0 +1,126 @@
+"""What all groups of operations share: finding jobs under a lock, and keeping what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from packhorse import changes
+from packhorse.changes import Changed
+from packhorse.event import Event, Kind, Subject
+from packhorse.failure import Failure
+from packhorse.job import QUEUED, Job, UniqueLock
+from packhorse.series import has_failed
+from packhorse.storage.contract import Storage
+from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.transaction import Database, Place, Transaction
+from packhorse.turns import Turns
+
+
+def place_of(job: Job) -> Place:
+    """Where this job is counted."""
+    return (job.queue, job.task, job.state.value)
+
+
+class Keeper(Storage):
+    """The part of an SQL storage that every group of operations builds on."""
+
+    _db: Database
+    _sql: Mapping[str, str]  # its statements by name
+    _dialect: Dialect
+    _turns: Turns
+
+    # --- finding --------------------------------------------------------------------------------------------------
+
+    def _jobs(self, tx: Transaction, job_ids: Collection[str]) -> dict[str, Job]:
+        """The jobs with these ids, by id. Nobody else changes them before this transaction ends."""
+        rows = tx.execute(self._sql["lock_jobs"], (to_json(list(job_ids)),)).fetchall()
+        return {row[0]: job_of(row) for row in rows}
+
+    def _holder(self, tx: Transaction, key: str) -> Job | None:
+        """The job that holds this unique key now."""
+        row = tx.execute(self._sql["get_lock"], (key,)).fetchone()
+        if row is None:
+            return None
+        job_id, period, until, taken_at = row
+        job = self._jobs(tx, [job_id]).get(job_id)
+        if job is None or not changes.holds(job, UniqueLock(key, period, until), taken_at, tx.now):
+            return None
+        return job
+
+    def _lock_keys(self, tx: Transaction, keys: Collection[str]) -> None:
+        """Nobody else takes or gives up these unique keys before this transaction ends. Called before jobs are locked.
+        A database with a single writer need not do anything."""
+
+    def _settled(self) -> tuple[list[str], list[Any]]:
+        """A condition, with its values, for events that no earlier one can still come before. A database with a single
+        writer needs none."""
+        return [], []
+
+    def _promote(self, tx: Transaction, limit: int) -> int:
+        """Queue what is due. Reserving does so too, so a lone worker needs no chore for it."""
+        due = [job_of(row) for row in tx.execute(self._sql["due_jobs"], (tx.now, limit)).fetchall()]
+        for job in due:
+            self._keep(tx, job, changes.promoted(job, tx.now))
+        return len(due)
+
+    def _expire(self, tx: Transaction, limit: int) -> int:
+        """Abort what has waited or lived too long. Reserving does so first: nobody shall be handed such a job."""
+        over = [job_of(row) for row in tx.execute(self._sql["expired_jobs"], (tx.now, limit)).fetchall()]
+        for job in over:
+            self._keep(tx, job, changes.expired(job, tx.now))
+        return len(over)
+
+    # --- keeping --------------------------------------------------------------------------------------------------
+
+    def _keep(self, tx: Transaction, before: Job, change: Changed, ran: int | None = None) -> Job:
+        """Write a changed job, its events, and what is counted; wake somebody when it came into line."""
+        job = change.job
+        tx.keep(before, job)
+        tx.record(change.events)
+        tx.count(before, job, ran)
+        tx.move(place_of(before), place_of(job))
+        if job.cause is not None and has_failed(before, job):
+            self._count_failure(tx, job)
+        if job.state is QUEUED and (place_of(before) != place_of(job) or job.rank < before.rank):
+            tx.wakes = True
+        return job
+
+    def _count_failure(self, tx: Transaction, job: Job) -> None:
+        failure = Failure.from_json(job.error or "{}")
+        told = (job.cause, job.task, failure.pattern(), failure.place, 1, tx.now, tx.now, job.id)
+        tx.count_failure(told)
+
+    def _remove(self, tx: Transaction, jobs: Sequence[Job], by: str | None) -> None:
+        """Jobs go, with all that hangs on them; their events stay."""
+        if not jobs:
+            return
+        numbers, ids = to_json([job.seq for job in jobs]), to_json([job.id for job in jobs])
+        self._before_removing(tx, jobs)
+        tx.execute(self._sql["delete_jobs"], (numbers,))
+        tx.execute(self._sql["delete_log"], (ids,))
+        tx.execute(self._sql["delete_subscribers"], (ids,))
+        keys = [job.unique_key for job in jobs if job.unique_key]
+        if keys:
+            tx.execute(self._sql["delete_locks"], (to_json(keys), ids))
+        for job in jobs:
+            tx.move(place_of(job), None)
+        tx.record(changes.deleted(job, tx.now, by) for job in jobs)
+
+    def _before_removing(self, tx: Any, jobs: Sequence[Job]) -> None:
+        """For a database that must note something about jobs before they go."""
+
+    def _record_about(
+        self,
+        tx: Transaction,
+        subject: Subject,
+        kind: Kind,
+        *,
+        queue: str | None = None,
+        owner: str | None = None,
+        **facts: Any,
+    ) -> None:
+        """Write an event that is not about a job."""
+        told = {name: value for name, value in facts.items() if value is not None}
+        tx.record([Event(kind, tx.now, subject, queue=queue, owner=owner, data=told or None)])

@@ -1,0 +1,193 @@
+"""Lists and counts of jobs. Each call walks an index in the list's natural order and stops after a bounded number of
+jobs, so no filter, however odd, can hold up the storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from packhorse.job import HELD, RANKS, Job
+from packhorse.storage import listing
+from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, Order, Place
+from packhorse.storage.records import Count, Filter, Page
+from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.transaction import Connection
+
+AT_ONCE = 500
+AT_MOST = 20_000
+"""How many jobs one call looks at before it answers with what it has."""
+_HIGHEST = 1 << 62
+
+
+class Lists(Keeper):
+    def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
+        order = listing.order_of(where.states)
+        after = listing.decode_cursor(cursor, order)
+
+        def work(connection: Connection) -> Page:
+            found: list[Job] = []
+            looked_at = 0
+            index = self._index(connection)
+            walk = index.walk(order, where, after)
+            while places := list(islice(walk, min(AT_ONCE, max(limit * 2, 100)))):
+                looked_at += len(places)
+                found += sorted(index.fitting(where, places), key=order.place)
+                if len(found) > limit:
+                    return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
+                if looked_at >= AT_MOST:
+                    return Page(found, listing.encode_cursor(order, places[-1]))
+            return Page(found)
+
+        return self._db.read_with("find", work)
+
+    def count(self, where: Filter, *, cap: int = 10_000) -> Count:
+        if listing.is_tallied(where):
+            return Count(
+                sum(
+                    tally.number
+                    for tally in self.tallies()
+                    if (not where.states or tally.state in where.states)
+                    and where.queue in (None, tally.queue)
+                    and where.task in (None, tally.task)
+                )
+            )
+
+        def work(connection: Connection) -> Count:
+            number = looked_at = 0
+            index = self._index(connection)
+            walk = index.walk(listing.order_of(where.states), where, None)
+            while places := list(islice(walk, 2_000)):
+                number += index.number_fitting(where, places)
+                looked_at += len(places)
+                if number > cap:
+                    return Count(cap, exact=False)
+                if looked_at >= max(5 * AT_MOST, cap):
+                    return Count(number, exact=next(walk, None) is None)
+            return Count(number)
+
+        return self._db.read_with("count", work)
+
+    def _index(self, connection: Connection) -> _Index:
+        return _Index(connection, self._dialect, self._sql["lines_of_rank"])
+
+
+class _Index:
+    """The indexes over the jobs, as one call walks along them. The seq is each place's last number, negative where the
+    order falls."""
+
+    def __init__(self, connection: Connection, dialect: Dialect, lines_of_rank: str) -> None:
+        self._execute = connection.execute
+        self._dialect = dialect
+        self._jobs = f"{dialect.prefix}job"
+        self._lines_of_rank = lines_of_rank
+
+    # --- walking --------------------------------------------------------------------------------------------------
+
+    def walk(self, order: Order, where: Filter, after: Place | None) -> Iterator[Place]:
+        """The places of the jobs that may fit, in the list's order, behind `after`."""
+        if order is IN_LINE:
+            return self._walk_line(where, after)
+        if order is BY_DUE_TIME:
+            return self._rows(
+                f"SELECT due_at, seq FROM {self._jobs} WHERE due_at IS NOT NULL AND (due_at, seq) > (?, ?)"
+                " ORDER BY due_at, seq",
+                after or (-1, -1),
+            )
+        if order is LATEST_FINISHED:
+            return merge(*(self._walk_finished(state.value, after) for state in sorted(where.states)))
+        return self._walk_newest(where, after)
+
+    def _walk_line(self, where: Filter, after: Place | None) -> Iterator[Place]:
+        start_rank, start_seq = after or (RANKS[0], -1)
+        for rank in range(max(start_rank, RANKS[0]), RANKS[-1] + 1):
+            queues = [where.queue] if where.queue else self._queues_of(rank)
+            behind = start_seq if rank == start_rank else -1
+            lines = [
+                self._rows(
+                    f"SELECT rank, seq FROM {self._jobs}"
+                    " WHERE state = 'queued' AND rank = ? AND queue = ? AND seq > ? ORDER BY seq",
+                    (behind,),
+                    (rank, queue),
+                )
+                for queue in queues
+            ]
+            yield from merge(*lines)
+
+    def _queues_of(self, rank: int) -> list[str]:
+        return [row[0] for row in self._execute(self._lines_of_rank, (rank, "", _HIGHEST)).fetchall()]
+
+    def _walk_finished(self, state: str, after: Place | None) -> Iterator[Place]:
+        return self._rows(
+            f"SELECT -finished_at, -seq FROM {self._jobs} WHERE state = ? AND finished_at IS NOT NULL"
+            " AND (finished_at, seq) < (?, ?) ORDER BY finished_at DESC, seq DESC",
+            (-after[0], -after[1]) if after else (_HIGHEST, _HIGHEST),
+            (state,),
+        )
+
+    def _walk_newest(self, where: Filter, after: Place | None) -> Iterator[Place]:
+        """The best index: the holder's, all held jobs, the queue's, or simply all jobs."""
+        condition, order, values = "", "seq", ()  # type: tuple[str, str, tuple[str, ...]]
+        if where.owner is not None:
+            condition, values = "owner = ? AND ", (where.owner,)
+        elif where.states and where.states <= HELD:
+            condition, order = "owner IS NOT NULL AND ", self._dialect.unordered_seq
+        elif where.queue is not None:
+            condition, values = "queue = ? AND ", (where.queue,)
+        return self._rows(
+            f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC",
+            (-after[0] if after else _HIGHEST,),
+            values,
+        )
+
+    def _rows(self, sql: str, behind: Place, values: Sequence[Any] = ()) -> Iterator[Place]:
+        """Rows behind a place, in parts: a cursor left open would hold up SQLite's checkpoints, and a server would send
+        everything at once."""
+        sql = self._dialect.say(f"{sql} LIMIT ?")
+        while rows := self._execute(sql, (*values, *behind, AT_ONCE)).fetchall():
+            yield from rows
+            if len(rows) < AT_ONCE:
+                return
+            behind = tuple(abs(number) for number in rows[-1][-len(behind) :])
+
+    # --- filtering ------------------------------------------------------------------------------------------------
+
+    def fitting(self, where: Filter, places: list[Place]) -> list[Job]:
+        return [job_of(row) for row in self._ask(self._dialect.job, where, places)]
+
+    def number_fitting(self, where: Filter, places: list[Place]) -> int:
+        number: int = self._ask("count(*)", where, places)[0][0]
+        return number
+
+    def _ask(self, columns: str, where: Filter, places: list[Place]) -> list[Any]:
+        condition, values = self._conditions(where)
+        seqs = to_json([abs(place[-1]) for place in places])
+        sql = f"SELECT {columns} FROM {self._jobs} WHERE seq IN {self._dialect.numbers} AND {condition}"
+        return self._execute(self._dialect.say(sql), [seqs, *values]).fetchall()
+
+    def _conditions(self, where: Filter) -> tuple[str, list[Any]]:
+        """The filter in SQL, from fixed pieces; only values come from users."""
+        pieces: list[tuple[str, list[Any]]] = []
+        if where.states:
+            pieces.append((f"state IN {self._dialect.texts}", [to_json(sorted(where.states))]))
+        columns = ("queue", "task", "owner", "schedule", "unique_key", "cause")
+        pieces += [(f"{column} = ?", [value]) for column in columns if (value := getattr(where, column)) is not None]
+        if where.halted is not None:
+            pieces.append(("halts > 0" if where.halted else "halts = 0", []))
+        if where.min_priority is not None:
+            pieces.append(("priority >= ?", [where.min_priority]))
+        if where.created_from is not None:
+            pieces.append(("created_at >= ?", [where.created_from]))
+        if where.created_to is not None:
+            pieces.append(("created_at < ?", [where.created_to]))
+        if where.text is not None:
+            escaped = where.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+            searched = ("id", "task", self._dialect.args, "error")
+            likes = [f"{column} {self._dialect.like} ? ESCAPE '\\'" for column in searched]
+            pieces.append((f"({' OR '.join(likes)})", [f"%{escaped}%"] * len(likes)))
+        if not pieces:
+            return self._dialect.true, []
+        return " AND ".join(sql for sql, _ in pieces), [value for _, values in pieces for value in values]

@@ -1,0 +1,185 @@
+-- name: jobs_by_ids
+SELECT {job} FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+
+-- name: lock_jobs
+SELECT {job} FROM {schema}.packhorse_job
+WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR UPDATE
+
+-- name: unique_keys_of
+SELECT unique_key FROM {schema}.packhorse_job
+WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) AND unique_key IS NOT NULL
+
+-- name: enqueue
+-- New jobs from a JSON list, each without what is as by default; with their events and what is counted. Ids
+-- that are stored already are left out of the answer. With $3,
+-- wakes one sleeper that serves one of their queues.
+WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
+wanted AS MATERIALIZED (
+    SELECT wish.*, coalesce(wish.priority, 1) AS rated, clock.now,
+           coalesce(wish.due_at, clock.now + coalesce(wish.delay, 0)) AS due,
+           coalesce(wish.due_at, clock.now + coalesce(wish.delay, 0)) > clock.now AS waits
+    FROM clock, ROWS FROM (json_to_recordset($1::json) AS (
+        id text, task text, queue text, args text, priority smallint, delay bigint, due_at bigint,
+        max_attempts integer, max_halts integer, timeout bigint, idle_timeout bigint, expires bigint,
+        total_timeout bigint, "unique" json, persistent boolean, created_by text, schedule text, backoff text,
+        meta text, copied_from text
+    )) WITH ORDINALITY AS wish (
+        id, task, queue, args, priority, delay, due_at, max_attempts, max_halts, timeout, idle_timeout, expires,
+        total_timeout, "unique", persistent, created_by, schedule, backoff, meta, copied_from, place
+    )
+),
+stored AS (
+    INSERT INTO {schema}.packhorse_job (
+        id, task, queue, args, state, priority, rank, created_at, updated_at, due_at, queued_at, first_queued_at,
+        max_attempts, max_halts, timeout, idle_timeout, expires, total_timeout, expire_at, unique_key, persistent,
+        created_by, schedule, backoff, meta
+    )
+    SELECT id, task, queue, coalesce(args, '{}'), CASE WHEN waits THEN 'scheduled' ELSE 'queued' END,
+           rated, 13 - rated, now, now,
+           CASE WHEN waits THEN due END, CASE WHEN NOT waits THEN now END, CASE WHEN NOT waits THEN now END,
+           coalesce(max_attempts, 4), coalesce(max_halts, 3), timeout, idle_timeout, expires, total_timeout,
+           CASE WHEN NOT waits THEN now + least(expires, total_timeout) END, "unique" ->> 'key',
+           coalesce(persistent, false)::integer, created_by, schedule, backoff, meta
+    FROM wanted ORDER BY place
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, seq, queue, task, state, due_at, created_at
+),
+copied AS (
+    SELECT DISTINCT ON (id) id, copied_from FROM wanted WHERE copied_from IS NOT NULL ORDER BY id, place
+),
+told AS (
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, data)
+    SELECT created_at, 'added', 'job', stored.id, queue, state,
+           CASE WHEN due_at IS NOT NULL OR copied_from IS NOT NULL THEN
+               json_strip_nulls(json_build_object('due_at', due_at, 'copied_from', copied_from))::text
+           END
+    FROM stored LEFT JOIN copied ON copied.id = stored.id ORDER BY seq
+),
+numbers AS MATERIALIZED (SELECT queue, task, state, count(*) AS number FROM stored GROUP BY queue, task, state),
+counted AS (
+    INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+    SELECT 'tally', 0, queue, task, state, number FROM numbers
+    UNION ALL
+    SELECT 'minute', now - now % 60000000, queue, task, 'added', number FROM numbers, clock
+),
+-- A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
+urgent AS MATERIALIZED (
+    SELECT DISTINCT queue FROM stored WHERE due_at IS NULL OR due_at < created_at + 2000000
+),
+woken AS (
+    DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
+        SELECT channel FROM {schema}.packhorse_sleeper
+        WHERE $3::boolean AND until > (SELECT now FROM clock) AND (SELECT count(*) > 0 FROM urgent)
+          AND (queues = '{}' OR queues && ARRAY(SELECT queue FROM urgent))
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    )
+    RETURNING pg_notify(channel, '')
+)
+SELECT id FROM stored
+
+-- name: enqueue_one
+-- As `enqueue` does it, for a single job that was copied from no other: half the work for the server.
+WITH stored AS (
+    INSERT INTO {schema}.packhorse_job (
+        id, task, queue, args, state, priority, rank, created_at, updated_at, due_at, queued_at, first_queued_at,
+        max_attempts, max_halts, timeout, idle_timeout, expires, total_timeout, expire_at, persistent, created_by,
+        schedule, backoff, meta
+    )
+    SELECT $1, $2, $3, $4, CASE WHEN due > now THEN 'scheduled' ELSE 'queued' END, $5::smallint, 13 - $5, now, now,
+           CASE WHEN due > now THEN due END, CASE WHEN due <= now THEN now END, CASE WHEN due <= now THEN now END,
+           $8, $9, $10, $11, $12, $13, CASE WHEN due <= now THEN now + least($12::bigint, $13::bigint) END,
+           $14::boolean::integer, $15, $16, $17, $18
+    FROM (
+        SELECT now, coalesce($7::bigint, now + $6::bigint) AS due
+        FROM (SELECT coalesce($19::bigint, {schema}.packhorse_now()) AS now) AS clock
+    ) AS times
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, queue, task, state, due_at, created_at AS now
+),
+told AS (
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, data)
+    SELECT now, 'added', 'job', id, queue, state, '{"due_at":' || due_at || '}' FROM stored
+),
+counted AS (
+    INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+    SELECT 'tally', 0, queue, task, state, 1 FROM stored
+    UNION ALL
+    SELECT 'minute', now - now % 60000000, queue, task, 'added', 1 FROM stored
+),
+woken AS (
+    DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
+        SELECT channel FROM {schema}.packhorse_sleeper
+        WHERE until > (SELECT now FROM stored WHERE due_at IS NULL OR due_at < now + 2000000)
+          AND (queues = '{}' OR $3 = ANY (queues))
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    )
+    RETURNING pg_notify(channel, '')
+)
+SELECT id FROM stored
+
+-- name: lock_keys
+SELECT pg_advisory_xact_lock(number) FROM (
+    SELECT DISTINCT hashtextextended('{schema}' || key, 5040) AS number
+    FROM json_array_elements_text($1::json) AS key ORDER BY 1
+) AS numbers
+
+-- name: get_lock
+SELECT job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock WHERE key = $1
+
+-- name: replaced_by
+-- The job whose call this very one has replaced already: its answer was lost.
+SELECT job_id FROM {schema}.packhorse_replaced WHERE twin = $1
+
+-- name: put_replaced
+INSERT INTO {schema}.packhorse_replaced (twin, job_id, at) VALUES ($1, $2, $3) ON CONFLICT (twin) DO NOTHING
+
+-- name: put_lock
+INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (key) DO UPDATE
+SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
+
+-- name: retake_lock
+-- A job that is retried holds its key again. A lock that is its own already stays as it is.
+INSERT INTO {schema}.packhorse_unique_lock AS held (key, job_id, until, taken_at) VALUES ($1, $2, 'finish', $3)
+ON CONFLICT (key) DO UPDATE
+SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE held.job_id <> excluded.job_id
+
+-- name: count_failure
+INSERT INTO {schema}.packhorse_failure AS known (cause, task, pattern, place, number, first_at, last_at, last_job_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (cause) DO UPDATE
+SET number = known.number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+
+-- name: delete_jobs
+DELETE FROM {schema}.packhorse_job WHERE seq IN (SELECT value::bigint FROM json_array_elements_text($1::json))
+
+-- name: delete_log
+DELETE FROM {schema}.packhorse_log_line WHERE job_id IN (SELECT json_array_elements_text($1::json))
+
+-- name: delete_subscribers
+DELETE FROM {schema}.packhorse_subscriber WHERE job_id IN (SELECT json_array_elements_text($1::json))
+
+-- name: delete_locks
+DELETE FROM {schema}.packhorse_unique_lock
+WHERE key IN (SELECT json_array_elements_text($1::json)) AND job_id IN (SELECT json_array_elements_text($2::json))
+
+-- name: know_task
+INSERT INTO {schema}.packhorse_task (name, queue) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
+
+-- name: know_queue
+INSERT INTO {schema}.packhorse_queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING
+
+-- name: announce_task
+INSERT INTO {schema}.packhorse_task (name, queue, options, announced_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name) DO UPDATE
+SET queue = excluded.queue, options = excluded.options, announced_at = excluded.announced_at
+
+-- name: all_tasks
+SELECT name, queue, options, announced_at FROM {schema}.packhorse_task ORDER BY name
+
+-- name: all_queues
+SELECT name, paused_at, paused_by, paused_why FROM {schema}.packhorse_queue ORDER BY name
+
+-- name: all_tallies
+SELECT queue, task, counted, sum(amount)::bigint FROM {schema}.packhorse_counted
+WHERE level = 'tally' GROUP BY queue, task, counted HAVING sum(amount) > 0 ORDER BY queue, task, counted

@@ -1,0 +1,94 @@
+-- name: log_of
+SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3
+
+-- name: latest_failures
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id
+FROM {schema}.packhorse_failure ORDER BY last_at DESC, cause LIMIT $1
+
+-- name: series
+SELECT at - at % $1 AS point, queue, task, counted, sum(amount)::bigint
+FROM {schema}.packhorse_counted
+WHERE level IN (SELECT json_array_elements_text($2::json)) AND at >= $3
+  AND ($4::text IS NULL OR queue = $4) AND ($5::text IS NULL OR task = $5)
+GROUP BY point, queue, task, counted
+ORDER BY point, queue, task
+
+-- name: totals
+SELECT counted, sum(amount)::bigint FROM {schema}.packhorse_counted WHERE level <> 'tally' GROUP BY counted
+
+-- name: server_facts
+SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),
+       pg_total_relation_size('{schema}.packhorse_job') + pg_total_relation_size('{schema}.packhorse_event'),
+       (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables
+        WHERE relid = '{schema}.packhorse_job'::regclass),
+       (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()),
+       current_setting('max_connections')::integer,
+       (SELECT extract(epoch FROM max(now() - xact_start))::integer FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid())
+
+-- name: now
+SELECT {schema}.packhorse_now()
+
+-- name: put_events
+INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)
+SELECT at, kind, subject, job_id, queue, state, nullif(owner, ''), nullif(fence, 0), nullif(data, '')
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+            $9::text[]) WITH ORDINALITY
+    AS event (at, kind, subject, job_id, queue, state, owner, fence, data, place)
+ORDER BY place
+
+-- name: put_deltas
+INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[])
+
+-- name: lie_down
+-- Where to ring, for so long; and whether a job is in line already. One that comes in at this very moment is missed, and
+-- found by the next look.
+WITH sleeper AS (
+    INSERT INTO {schema}.packhorse_sleeper (channel, queues, until)
+    VALUES ($1, ARRAY(SELECT json_array_elements_text($2::json)), coalesce($4::bigint, {schema}.packhorse_now()) + $3)
+    ON CONFLICT (channel) DO UPDATE SET queues = excluded.queues, until = excluded.until
+)
+SELECT EXISTS (
+    SELECT 1 FROM json_array_elements_text($2::json) AS name (queue)
+    WHERE (
+        SELECT true FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
+        AND (job.rank = 1 OR NOT EXISTS (
+            SELECT 1 FROM {schema}.packhorse_queue AS queue
+            WHERE queue.name = name.queue AND queue.paused_at IS NOT NULL
+        ))
+        ORDER BY job.rank LIMIT 1
+    )
+)
+
+-- name: get_up
+DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
+
+-- name: has_work
+-- Whether a job is in line for these queues; for any, if none is named.
+SELECT EXISTS (
+    SELECT 1 FROM json_array_elements_text($1::json) AS name (queue)
+    WHERE (
+        SELECT true FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
+        AND (job.rank = 1 OR NOT EXISTS (
+            SELECT 1 FROM {schema}.packhorse_queue AS queue
+            WHERE queue.name = name.queue AND queue.paused_at IS NOT NULL
+        ))
+        ORDER BY job.rank LIMIT 1
+    )
+) OR json_array_length($1::json) = 0 AND EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job WHERE state = 'queued'
+)
+
+-- name: wake
+DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
+    SELECT channel FROM {schema}.packhorse_sleeper
+    WHERE until > coalesce($1::bigint, {schema}.packhorse_now()) LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+RETURNING pg_notify(channel, '')
+
+-- name: hint
+-- For a transaction of somebody else: the sleeper is told when it commits. Its row is left alone, for nobody knows how
+-- long it would stay locked.
+SELECT pg_notify(channel, '') FROM {schema}.packhorse_sleeper
+WHERE until > $2 AND (queues = '{}' OR queues && ARRAY(SELECT json_array_elements_text($1::json))) LIMIT 1

@@ -1,0 +1,29 @@
+-- name: get_schedule
+SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
+       paused_at, paused_by, updated_at
+FROM {schema}.packhorse_schedule WHERE name = $1 FOR UPDATE
+
+-- name: all_schedules
+SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
+       paused_at, paused_by, updated_at
+FROM {schema}.packhorse_schedule ORDER BY next_at, name
+
+-- name: put_schedule
+INSERT INTO {schema}.packhorse_schedule (
+    name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
+    paused_at, paused_by, updated_at
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+ON CONFLICT (name) DO UPDATE
+SET task = excluded.task, cron = excluded.cron, tz = excluded.tz, args = excluded.args, queue = excluded.queue,
+    options = excluded.options, missed = excluded.missed, overlap = excluded.overlap, next_at = excluded.next_at,
+    last_at = excluded.last_at, last_job_id = excluded.last_job_id, paused_at = excluded.paused_at,
+    paused_by = excluded.paused_by, updated_at = excluded.updated_at
+
+-- name: delete_schedule
+DELETE FROM {schema}.packhorse_schedule WHERE name = $1
+
+-- name: put_tick
+INSERT INTO {schema}.packhorse_tick (schedule, slot, outcome, at, job_id) VALUES ($1, $2, $3, $4, $5)
+
+-- name: latest_ticks
+SELECT schedule, slot, outcome, at, job_id FROM {schema}.packhorse_tick WHERE schedule = $1 ORDER BY id DESC LIMIT $2

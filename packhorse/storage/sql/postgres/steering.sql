@@ -1,0 +1,7 @@
+-- name: get_pause
+SELECT paused_at FROM {schema}.packhorse_queue WHERE name = $1 FOR UPDATE
+
+-- name: set_pause
+INSERT INTO {schema}.packhorse_queue (name, paused_at, paused_by, paused_why) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name) DO UPDATE
+SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_why = excluded.paused_why

@@ -1,0 +1,94 @@
+-- name: due_jobs
+SELECT {job} FROM {schema}.packhorse_job WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: next_due
+SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL
+
+-- name: expired_jobs
+SELECT {job} FROM {schema}.packhorse_job WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: lost_jobs
+-- Held by an owner that is unknown, silent for a lease, or beating in the future.
+SELECT {job} FROM {schema}.packhorse_job
+WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(
+    SELECT id FROM {schema}.packhorse_worker WHERE beat_at BETWEEN $1 AND $2
+))
+ORDER BY seq + 0 LIMIT $3 FOR UPDATE SKIP LOCKED -- the sum keeps the server from walking over all jobs in order
+
+-- name: silent_workers
+SELECT id, subject FROM {schema}.packhorse_worker AS worker
+WHERE beat_at NOT BETWEEN $1 AND $2 AND NOT EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id
+)
+FOR UPDATE SKIP LOCKED
+
+-- name: idle_worker
+SELECT id, subject FROM {schema}.packhorse_worker AS worker
+WHERE id = $1 AND NOT EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id
+)
+FOR UPDATE SKIP LOCKED
+
+-- name: delete_worker
+DELETE FROM {schema}.packhorse_worker WHERE id = $1
+
+-- name: prunable_jobs
+SELECT {job} FROM {schema}.packhorse_job AS job
+WHERE state = $1 AND finished_at <= $2 AND persistent = 0
+  AND NOT EXISTS (SELECT 1 FROM {schema}.packhorse_subscriber AS subscriber WHERE subscriber.job_id = job.id)
+  AND NOT EXISTS (
+      SELECT 1 FROM {schema}.packhorse_unique_lock AS lock
+      WHERE lock.key = job.unique_key AND lock.job_id = job.id AND lock.taken_at + lock.period > $3
+  )
+ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
+
+-- name: oldest_event
+SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1
+
+-- name: old_events
+-- Only the oldest are looked at. The newest always stays, as it does on every storage.
+SELECT id FROM (SELECT id, at FROM {schema}.packhorse_event ORDER BY id LIMIT $1) AS oldest
+WHERE at <= $2 AND id < (SELECT max(id) FROM {schema}.packhorse_event)
+
+-- name: delete_events
+DELETE FROM {schema}.packhorse_event WHERE id IN (SELECT value::bigint FROM json_array_elements_text($1::json))
+
+-- name: delete_ticks
+DELETE FROM {schema}.packhorse_tick WHERE id IN (
+    SELECT id FROM (SELECT id, at FROM {schema}.packhorse_tick ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
+)
+
+-- name: delete_replaced
+DELETE FROM {schema}.packhorse_replaced WHERE id IN (
+    SELECT id FROM (SELECT id, at FROM {schema}.packhorse_replaced ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
+)
+
+-- name: delete_failures
+DELETE FROM {schema}.packhorse_failure WHERE last_at <= $1
+
+-- name: lock_measures
+-- One process at a time folds; the others need not wait for it.
+SELECT pg_try_advisory_xact_lock(hashtextextended('{schema} measures', 5040))
+
+-- name: fold_deltas
+WITH gone AS (
+    DELETE FROM {schema}.packhorse_delta
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.packhorse_delta LIMIT $1))
+    RETURNING level, at, queue, task, counted, amount
+),
+folded AS (
+    INSERT INTO {schema}.packhorse_measure AS known (level, at, queue, task, counted, amount)
+    SELECT level, at, queue, task, counted, sum(amount) FROM gone GROUP BY level, at, queue, task, counted
+    ON CONFLICT (level, at, queue, task, counted) DO UPDATE SET amount = known.amount + excluded.amount
+)
+SELECT count(*) FROM gone
+
+-- name: fold_measures
+INSERT INTO {schema}.packhorse_measure AS known (level, at, queue, task, counted, amount)
+SELECT $1, at - at % $2, queue, task, counted, sum(amount)
+FROM {schema}.packhorse_measure WHERE level = $3 AND at <= $4
+GROUP BY at - at % $2, queue, task, counted
+ON CONFLICT (level, at, queue, task, counted) DO UPDATE SET amount = known.amount + excluded.amount
+
+-- name: drop_folded_measures
+DELETE FROM {schema}.packhorse_measure WHERE level = $1 AND at <= $2

@@ -1,0 +1,228 @@
+-- name: lines
+-- The ranks in which each of these queues has jobs in line, and how many, up to a limit: a hop from rank to rank along
+-- the index, never over the jobs. Paused queues show only their forced jobs. The first two columns, which stand alone
+-- when there is no line, tell whether the worker is known, and whether jobs are due or have expired. Of very many lines
+-- a part is shown, beginning behind the queue $6.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now),
+gate AS MATERIALIZED (
+    SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3) AS is_known,
+           NOT $5::boolean AND (
+               EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE due_at <= now)
+               OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
+           ) AS is_late
+    FROM clock
+),
+line (queue, rank) AS (
+    SELECT name.queue, (
+        SELECT job.rank FROM {schema}.packhorse_job AS job
+        WHERE job.state = 'queued' AND job.queue = name.queue ORDER BY job.rank LIMIT 1
+    )
+    FROM json_array_elements_text($1::json) AS name (queue)
+    UNION ALL
+    SELECT line.queue, (
+        SELECT job.rank FROM {schema}.packhorse_job AS job
+        WHERE job.state = 'queued' AND job.queue = line.queue AND job.rank > line.rank ORDER BY job.rank LIMIT 1
+    )
+    FROM line WHERE line.rank IS NOT NULL
+),
+open AS MATERIALIZED (
+    SELECT line.rank, line.queue FROM line
+    WHERE line.rank IS NOT NULL AND (line.rank = 1 OR NOT EXISTS (
+        SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
+    ))
+    ORDER BY line.rank, line.queue <= $6, line.queue LIMIT $7
+),
+-- With many lines nobody needs to know how long each is: a part of what is asked for is there in any case.
+enough AS MATERIALIZED (
+    SELECT CASE WHEN count(*) <= 20 THEN $2::bigint ELSE greatest(10, 8 * $2 / count(*)) END AS number FROM open
+)
+SELECT gate.is_known, gate.is_late, open.rank, open.queue, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.packhorse_job AS job
+        WHERE job.state = 'queued' AND job.queue = open.queue AND job.rank = open.rank
+        LIMIT (SELECT number FROM enough)
+    ) AS job
+)
+FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
+
+-- name: take
+-- Reserve from lines, each a queue, a lowest and a highest rank, and a share. Takes nothing when the worker is unknown,
+-- or when jobs are due or have expired, which is for somebody to see to first; $5 says to take all the same. The first
+-- two columns tell which; when nothing is taken they stand alone. Whoever got all he asked for wakes the next sleeper.
+WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
+gate AS MATERIALIZED (
+    SELECT now, EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $1) AS is_known,
+           NOT $5::boolean AND (
+               EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE due_at <= now)
+               OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
+           ) AS is_late
+    FROM clock
+),
+picked AS MATERIALIZED (
+    SELECT job.seq
+    FROM json_to_recordset($3::json) AS line (queue text, low integer, high integer, share bigint)
+    CROSS JOIN LATERAL (
+        SELECT seq FROM {schema}.packhorse_job
+        WHERE (SELECT is_known AND NOT is_late FROM gate)
+          AND state = 'queued' AND queue = line.queue AND rank BETWEEN line.low AND line.high
+          AND (rank = 1 OR NOT EXISTS (
+              SELECT 1 FROM {schema}.packhorse_queue AS queue
+              WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
+          ))
+        ORDER BY rank, seq LIMIT line.share FOR UPDATE SKIP LOCKED
+    ) AS job
+),
+taken AS (
+    UPDATE {schema}.packhorse_job AS job
+    SET state = 'reserved', owner = $1, fence = fence + 1, updated_at = gate.now,
+        progress = NULL, progress_text = NULL, checkin = NULL, checkin_at = NULL,
+        expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
+    FROM picked, gate WHERE job.seq = picked.seq
+    RETURNING {job_columns}
+),
+told AS (
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence)
+    SELECT updated_at, 'reserved', 'job', id, queue, 'reserved', owner, fence FROM taken
+),
+numbers AS MATERIALIZED (SELECT queue, task, count(*) AS number FROM taken GROUP BY queue, task),
+counted AS (
+    INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+    SELECT 'tally', 0, queue, task, state, factor * number
+    FROM numbers, (VALUES ('queued', -1), ('reserved', 1)) AS moved (state, factor)
+),
+woken AS (
+    DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
+        SELECT channel FROM {schema}.packhorse_sleeper
+        WHERE (SELECT count(*) FROM taken) >= $4
+          AND until > (SELECT now FROM clock) AND (queues = '{}' OR queues && ARRAY(SELECT queue FROM numbers))
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    )
+    RETURNING pg_notify(channel, '')
+)
+SELECT gate.is_known, gate.is_late, taken.* FROM gate LEFT JOIN taken ON true ORDER BY taken.rank, taken.seq
+
+-- name: start_jobs
+-- Answers the ids that were marked as running now.
+WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
+held AS MATERIALIZED (
+    SELECT job.* FROM json_to_recordset($1::json) AS token (job_id text, owner text, fence bigint)
+    CROSS JOIN LATERAL (
+        SELECT seq, id, queue, task, owner, fence FROM {schema}.packhorse_job
+        WHERE id = token.job_id AND owner = token.owner AND fence = token.fence AND state = 'reserved' FOR UPDATE
+    ) AS job
+),
+started AS (
+    UPDATE {schema}.packhorse_job AS job
+    SET state = 'running', attempts = attempts + 1, started_at = now, updated_at = now
+    FROM held, clock WHERE job.seq = held.seq
+),
+told AS (
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence)
+    SELECT now, 'started', 'job', id, queue, 'running', owner, fence FROM held, clock
+),
+counted AS (
+    INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+    SELECT 'tally', 0, queue, task, state, factor * count(*)
+    FROM held, (VALUES ('reserved', -1), ('running', 1)) AS moved (state, factor) GROUP BY queue, task, state, factor
+)
+SELECT id FROM held
+
+-- name: complete
+-- The commonest ending, as `changes.settled` does it. Answers the ids whose outcome was taken; with $3, nothing is
+-- taken unless that worker is known.
+WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
+held AS MATERIALIZED (
+    SELECT job.seq, job.id, job.queue, job.task, job.state, job.owner, job.fence, job.queued_at,
+           outcome.result, outcome.ran, outcome.place, now,
+           CASE WHEN job.state = 'reserved' THEN greatest(now - outcome.ago - outcome.ran, job.queued_at, 0)
+                ELSE coalesce(job.started_at, now) END AS started_at
+    FROM clock, ROWS FROM (
+        json_to_recordset($1::json) AS (id text, owner text, fence bigint, result text, ran bigint, ago bigint)
+    ) WITH ORDINALITY AS outcome (id, owner, fence, result, ran, ago, place)
+    CROSS JOIN LATERAL (
+        SELECT seq, id, queue, task, state, owner, fence, queued_at, started_at FROM {schema}.packhorse_job
+        WHERE id = outcome.id AND owner = outcome.owner AND fence = outcome.fence
+          AND ($3::text IS NULL OR (SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3)))
+        FOR UPDATE
+    ) AS job
+),
+completed AS (
+    UPDATE {schema}.packhorse_job AS job
+    SET state = 'completed', owner = NULL, last_owner = held.owner, started_at = held.started_at, finished_at = now,
+        updated_at = now, attempts = attempts + (held.state = 'reserved')::integer, result = held.result,
+        reason = NULL, error = NULL, cause = NULL, expire_at = NULL
+    FROM held WHERE job.seq = held.seq
+),
+told AS (
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)
+    SELECT CASE step WHEN 1 THEN started_at ELSE now END, CASE step WHEN 1 THEN 'started' ELSE 'completed' END, 'job',
+           id, queue, CASE step WHEN 1 THEN 'running' ELSE 'completed' END, owner, fence,
+           CASE step WHEN 2 THEN '{"ran":' || ran || '}' END
+    FROM held, (VALUES (1), (2)) AS fact (step) WHERE step = 2 OR state = 'reserved' ORDER BY place, step
+),
+numbers AS MATERIALIZED (
+    SELECT queue, task, state, count(*) AS number, now - now % 60000000 AS minute,
+           sum(greatest(ran, 0))::bigint AS ran, coalesce(sum(greatest(started_at - queued_at, 0)), 0)::bigint AS waited
+    FROM held GROUP BY queue, task, state, now
+),
+counted AS (
+    INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+    SELECT level, at, queue, task, what, amount FROM numbers, LATERAL (VALUES
+        ('tally', 0, state, -number), ('tally', 0, 'completed', number), ('minute', minute, 'completed', number),
+        ('minute', minute, 'ran', numbers.ran), ('minute', minute, 'waited', waited)
+    ) AS fact (level, at, what, amount)
+    UNION ALL
+    SELECT 'minute', now - now % 60000000, queue, task, ({ran_names})[1 + width_bucket(ran - 1, {ran_limits})], count(*)
+    FROM held GROUP BY queue, task, now, 5
+)
+SELECT id FROM held
+
+-- name: held_by_ids
+SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
+FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR UPDATE
+
+-- name: hands_of
+SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
+FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+
+-- name: worker_exists
+SELECT 1 FROM {schema}.packhorse_worker WHERE id = $1
+
+-- name: lines_of_rank
+-- The queues that have a job of this rank in line: a hop from name to name along the index, never over the jobs.
+WITH RECURSIVE line (queue) AS (
+    SELECT (SELECT min(queue) FROM {schema}.packhorse_job WHERE state = 'queued' AND queue > $2)
+    UNION ALL
+    SELECT (SELECT min(queue) FROM {schema}.packhorse_job WHERE state = 'queued' AND queue > line.queue)
+    FROM line WHERE line.queue IS NOT NULL
+)
+SELECT queue FROM line
+WHERE queue IS NOT NULL AND ( -- not EXISTS, which the server may turn into a join over all jobs of the rank
+    SELECT true FROM {schema}.packhorse_job AS job
+    WHERE state = 'queued' AND job.queue = line.queue AND rank = $1 LIMIT 1
+)
+LIMIT $3
+
+-- name: oldest_in_line
+-- For each of these queues, since when the oldest of its heads of line waits.
+SELECT name.queue, min((
+    SELECT queued_at FROM {schema}.packhorse_job AS job
+    WHERE job.state = 'queued' AND job.rank = rank.number AND job.queue = name.queue ORDER BY seq LIMIT 1
+))
+FROM json_array_elements_text($1::json) AS name (queue), generate_series(0, 12) AS rank (number)
+GROUP BY name.queue
+
+-- name: jobs_of_owner
+SELECT {job} FROM {schema}.packhorse_job WHERE owner = $1 ORDER BY seq LIMIT $2 FOR UPDATE
+
+-- name: put_log_line
+INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)
+
+-- name: trim_log
+DELETE FROM {schema}.packhorse_log_line WHERE job_id = $1 AND id <= (
+    SELECT id FROM {schema}.packhorse_log_line WHERE job_id = $1 ORDER BY id DESC LIMIT 1 OFFSET $2
+)
+
+-- name: say_trimmed
+UPDATE {schema}.packhorse_log_line SET message = $1, kind = 'log'
+WHERE id = (SELECT min(id) FROM {schema}.packhorse_log_line WHERE job_id = $2)

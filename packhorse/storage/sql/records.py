@@ -1,0 +1,58 @@
+"""What is remembered: events, log lines, failures, and the numbers behind the charts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packhorse.event import Event
+from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import event_of, to_json
+
+_EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
+_CONDITIONS = {
+    "job_id": "job_id = ?",
+    "subject": "subject = ?",
+    "kind": "kind = ?",
+    "queue": "queue = ?",
+    "owner": "owner = ?",
+    "after": "id > ?",
+    "before": "id < ?",
+}
+
+
+class Records(Keeper):
+    def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
+        asked = {name: getattr(where, name) for name in _CONDITIONS if getattr(where, name) is not None}
+        conditions = [_CONDITIONS[name] for name in asked]
+        # Said so that the index over events without a job, which are few, can serve.
+        if where.job_id is None and where.subject not in (None, "job"):
+            conditions.append("job_id IS NULL")
+        values: list[Any] = [str(value) if isinstance(value, str) else value for value in asked.values()]
+        if where.after is not None and where.job_id is None and not newest_first:
+            # Somebody follows the events by their ids: one that became visible late would never be seen.
+            more, theirs = self._settled()
+            conditions, values = conditions + more, values + theirs
+        sql = f"SELECT {_EVENT_COLUMNS} FROM {self._dialect.prefix}event"
+        if conditions:
+            sql += f" WHERE {' AND '.join(conditions)}"
+        sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
+        return [event_of(row) for row in self._db.read("events", self._dialect.say(sql), [*values, limit])]
+
+    def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
+        rows = self._db.read("log_lines", self._sql["log_of"], (job_id, after, limit))
+        return [LogLine(message, LogKind(kind), *rest) for message, kind, *rest in rows]
+
+    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
+        return [FailureGroup(*row) for row in self._db.read("failures", self._sql["latest_failures"], (limit,))]
+
+    def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
+        width, start = span.level.width, span.level.start_of(self.now() - span.length)
+        points: dict[tuple[int, str, str], dict[str, int]] = {}
+        asked = (width, to_json(span.levels), start, queue, task)
+        for at, its_queue, its_task, counted, amount in self._db.read("series", self._sql["series"], asked):
+            points.setdefault((at, its_queue, its_task), {})[counted] = amount
+        return [Point(*key, values) for key, values in points.items()]
+
+    def totals(self) -> dict[str, int]:
+        return dict(self._db.read("totals", self._sql["totals"]))

@@ -1,0 +1,91 @@
+"""Rows of the SQL tables, to and from jobs and events."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from packhorse.errors import BadValue
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import Job, Reason, State
+
+Row = tuple[Any, ...]
+EventRow = tuple[int, str, str, str | None, str | None, str | None, str, int, str]
+"""(at, kind, subject, job_id, queue, state, owner, fence, data); the last three are empty rather than None, which
+SQLite's driver binds much faster, and the statement turns them into NULL."""
+
+FIELDS = Job.__struct_fields__
+
+_STATE = FIELDS.index("state")
+_ABORT_REASON = FIELDS.index("abort_reason")
+_REASON = FIELDS.index("reason")
+_PERSISTENT = FIELDS.index("persistent")
+_STATES = {state.value: state for state in State}
+_REASONS: dict[str | None, Reason | None] = {None: None, **{reason.value: reason for reason in Reason}}
+
+# What a change may touch; `seq` comes last, for the WHERE clause.
+CHANGING_FIELDS = tuple(field for field in FIELDS if field not in ("id", "seq", "created_at"))
+CHANGING = {field: CHANGING_FIELDS.index(field) for field in ("args", "state", "reason", "abort_reason", "persistent")}
+
+_changing_values = attrgetter(*CHANGING_FIELDS, "seq")
+
+
+def job_of(row: Row) -> Job:
+    """The job in a row of its columns, in the order of the `Job` fields."""
+    fields = list(row)
+    fields[_STATE] = _STATES[fields[_STATE]]
+    fields[_PERSISTENT] = bool(fields[_PERSISTENT])
+    if fields[_REASON] is not None:
+        fields[_REASON] = _REASONS[fields[_REASON]]
+    if fields[_ABORT_REASON] is not None:
+        fields[_ABORT_REASON] = _REASONS[fields[_ABORT_REASON]]
+    return Job(*fields)
+
+
+def update_of(prefix: str) -> str:
+    """The statement that writes a changed job; its values are a `changed_row`."""
+    return f"UPDATE {prefix}job SET {', '.join(f'{field} = ?' for field in CHANGING_FIELDS)} WHERE seq = ?"
+
+
+def changed_row(job: Job) -> list[Any]:
+    """The values of a changed job: `CHANGING_FIELDS`, then its seq."""
+    values = list(_changing_values(job))
+    values[CHANGING["state"]] = job.state.value  # plain text: the driver would have to adapt an enum
+    values[CHANGING["reason"]] = job.reason.value if job.reason else None
+    values[CHANGING["abort_reason"]] = job.abort_reason.value if job.abort_reason else None
+    values[CHANGING["persistent"]] = int(job.persistent)
+    return values
+
+
+def event_row(event: Event) -> EventRow:
+    return (
+        event.at,
+        event.kind.value,
+        event.subject.value,
+        event.job_id,
+        event.queue,
+        None if event.state is None else str(event.state),
+        event.owner or "",
+        event.fence or 0,
+        "" if event.data is None else to_json(event.data),
+    )
+
+
+def event_of(row: Row) -> Event:
+    """The event in a row of (id, at, kind, subject, job_id, queue, state, owner, fence, data)."""
+    number, at, kind, subject, job_id, queue, state, owner, fence, data = row
+    facts = None if data is None else from_json(data)
+    return Event(Kind(kind), at, Subject(subject), job_id, queue, state, owner, fence, facts, number)
+
+
+def to_json(value: object) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:  # half a character
+        raise BadValue("a value cannot be stored or looked for", why=str(error)) from error
+
+
+def from_json(text: str) -> Any:
+    return msgspec.json.decode(text)

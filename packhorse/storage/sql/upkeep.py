@@ -1,0 +1,130 @@
+"""Upkeep: promote, expire, rescue, prune, roll up. Every process may do it at any time; each call is one step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from packhorse import changes
+from packhorse.event import Kind, Subject
+from packhorse.job import FINAL, Job
+from packhorse.series import LEVELS
+from packhorse.storage.records import Pruned, Rescued, Retention
+from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.transaction import Transaction
+
+
+class Upkeep(Keeper):
+    def promote(self, *, limit: int = 500) -> int:
+        return self._db.write("promote", lambda tx: self._promote(tx, limit))
+
+    def next_due(self) -> int | None:
+        ((due_at,),) = self._db.read("next_due", self._sql["next_due"])
+        return None if due_at is None else max(0, due_at - self.now())
+
+    def expire(self, *, limit: int = 500) -> int:
+        return self._db.write("expire", lambda tx: self._expire(tx, limit))
+
+    # --- rescue ---------------------------------------------------------------------------------------------------
+
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
+        # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
+        # could beat, and whoever called before that would else find everybody silent.
+        called_at = self.now() if at is None else at
+
+        def work(tx: Transaction) -> list[Rescued]:
+            # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
+            alive = (min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease)
+            lost = [job_of(row) for row in tx.execute(self._sql["lost_jobs"], (*alive, limit)).fetchall()]
+            taken = self._take_back(tx, lost, why, (), recovered)
+            self._strike_off(tx, tx.execute(self._sql["silent_workers"], alive).fetchall(), why)
+            return taken
+
+        return self._db.write("rescue", work)
+
+    def rescue_owner(
+        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+    ) -> list[Rescued]:
+        def work(tx: Transaction) -> list[Rescued]:
+            lost = [job_of(row) for row in tx.execute(self._sql["jobs_of_owner"], (owner, limit)).fetchall()]
+            taken = self._take_back(tx, lost, why, ran, recovered)
+            self._strike_off(tx, tx.execute(self._sql["idle_worker"], (owner,)).fetchall(), why)
+            return taken
+
+        return self._db.write("rescue_owner", work)
+
+    def _take_back(
+        self, tx: Transaction, jobs: Sequence[Job], why: str, ran: Collection[str], recovered: bool
+    ) -> list[Rescued]:
+        taken = []
+        for job in jobs:
+            change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
+            taken.append(Rescued(job.id, job.owner or "", self._keep(tx, job, change).state))
+        return taken
+
+    def _strike_off(self, tx: Transaction, workers: Sequence[tuple[str, str]], why: str) -> None:
+        """Only workers that hold nothing any more: a worker's record is what its jobs are found by."""
+        for owner, subject in workers:
+            tx.execute(self._sql["delete_worker"], (owner,))
+            self._record_about(tx, Subject(subject), Kind.DIED, owner=owner, why=why)
+
+    # --- prune ----------------------------------------------------------------------------------------------------
+
+    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+        def work(tx: Transaction) -> Pruned:
+            clients, more_clients = self._prune_clients(tx, tx.now - keep.clients, limit)
+            jobs, more_jobs = self._prune_jobs(tx, keep, limit)
+            events, more_events = self._prune_events(tx, tx.now - keep.events, limit)
+            return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
+
+        return self._db.write("prune", work)
+
+    def _prune_clients(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
+        silent = tx.execute(self._sql["silent_clients"], (before, limit + 1)).fetchall()
+        for (client_id,) in silent[:limit]:
+            tx.execute(self._sql["delete_client"], (client_id,))
+            tx.execute(self._sql["delete_subscriptions"], (client_id,))
+            self._record_about(tx, Subject.CLIENT, Kind.TIMED_OUT, owner=client_id)
+        return len(silent[:limit]), len(silent) > limit
+
+    def _prune_jobs(self, tx: Transaction, keep: Retention, limit: int) -> tuple[int, bool]:
+        old: list[Job] = []
+        for state in sorted(FINAL):
+            asked = (state.value, tx.now - keep.of(state), tx.now, limit + 1)
+            old += [job_of(row) for row in tx.execute(self._sql["prunable_jobs"], asked).fetchall()]
+        old.sort(key=lambda job: (job.finished_at, job.seq))
+        going = self._unsubscribed(tx, old[:limit])
+        self._remove(tx, going, "retention")
+        return len(going), len(old) > limit
+
+    def _unsubscribed(self, tx: Transaction, jobs: list[Job]) -> list[Job]:
+        """Without those that somebody has subscribed to while they were being looked up and locked."""
+        return jobs
+
+    def _prune_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
+        tx.execute(self._sql["delete_ticks"], (limit, before))
+        tx.execute(self._sql["delete_replaced"], (limit, before))
+        tx.execute(self._sql["delete_failures"], (before,))
+        return self._drop_events(tx, before, limit)
+
+    def _drop_events(self, tx: Any, before: int, limit: int) -> tuple[int, bool]:
+        """At most `limit` events that are over; and whether there are more."""
+        oldest = tx.execute(self._sql["oldest_event"]).fetchone()
+        if oldest is None or oldest[0] > before:
+            return 0, False
+        past = [row[0] for row in tx.execute(self._sql["old_events"], (limit + 1, before)).fetchall()]
+        tx.execute(self._sql["delete_events"], (to_json(past[:limit]),))
+        return len(past[:limit]), len(past) > limit
+
+    def roll_up(self) -> None:
+        self._db.write("roll_up", self._roll_up)
+
+    def _roll_up(self, tx: Transaction) -> None:
+        for level, coarser in itertools.pairwise(LEVELS):
+            last = tx.now - level.keep - level.width
+            tx.execute(self._sql["fold_measures"], (coarser.name, coarser.width, level.name, last))
+            tx.execute(self._sql["drop_folded_measures"], (level.name, last))

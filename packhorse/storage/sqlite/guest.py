@@ -1,0 +1,62 @@
+"""Somebody else's connection to the same file: what is done by it is part of his transaction.
+
+SQLite tells nobody that a transaction was committed, so no sleeper is woken: workers find such jobs when they next
+look, within a second.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from packhorse.errors import BadValue
+from packhorse.storage.guest import driver_connection, refused
+from packhorse.storage.sqlite.trouble import translate
+
+_SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO packhorse", "RELEASE packhorse")
+
+
+@contextmanager
+def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
+    """A cursor of the caller's connection, in his transaction. What fails is undone as far as it is ours."""
+    connection = driver_connection(given)
+    if not isinstance(connection, sqlite3.Connection):
+        raise refused(given, "a sqlite3 connection")
+    cursor = connection.cursor()
+    cursor.row_factory = None  # plain tuples, whatever he likes to have
+    try:
+        _must_be(cursor, path)
+        if not connection.in_transaction:
+            cursor.execute("BEGIN IMMEDIATE")
+            if connection.isolation_level is None:  # every statement of his is a transaction; so is this
+                yield from _whole(cursor, ("", "ROLLBACK", "COMMIT"))
+                return
+        yield from _whole(cursor, _SAVEPOINT)
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    finally:
+        cursor.close()
+
+
+def _whole(cursor: sqlite3.Cursor, words: tuple[str, str, str]) -> Iterator[sqlite3.Cursor]:
+    begin, undo, end = words
+    if begin:
+        cursor.execute(begin)
+    try:
+        yield cursor
+    except Exception:
+        cursor.execute(undo)
+        raise
+    cursor.execute(end)
+
+
+def _must_be(cursor: sqlite3.Cursor, path: Path) -> None:
+    (_, _, file), *_ = cursor.execute("PRAGMA database_list").fetchall()
+    if not file or Path(file).resolve() != path.resolve():
+        raise BadValue(
+            f"this connection is to {file or 'a database in memory'}; the jobs are in {path}",
+            hint="use a connection to the file of the jobs",
+        )

@@ -1,0 +1,20 @@
+"""The statements of the SQLite storage, and its words."""
+
+from __future__ import annotations
+
+from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sqlite.recorder import EVENT_COLUMNS
+from packhorse.storage.sqlite.rows import ARGS, JOB_COLUMNS, PLAIN_COLUMNS
+from packhorse.storage.statements import load_statements
+
+SQL = load_statements("sqlite", job=JOB_COLUMNS, plain=PLAIN_COLUMNS, event=EVENT_COLUMNS)
+_JSON_LIST = "(SELECT value FROM json_each(?))"
+DIALECT = Dialect(
+    prefix="packhorse_",
+    job=JOB_COLUMNS,
+    args=ARGS,
+    texts=_JSON_LIST,
+    numbers=_JSON_LIST,
+    like="LIKE",
+    unordered_seq="+seq",  # SQLite would walk over all jobs to have a few in order
+)

@@ -1,0 +1,232 @@
+"""Private database servers for the tests: started on first use from the programs on this machine, on loopback and a
+free port, with their data in a directory of their own, and ended with the test run.
+
+Root may not run PostgreSQL, so root runs it as the user `postgres`, whom Debian's package makes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import psycopg
+import pytest
+
+_NEEDED = (
+    "the tests need PostgreSQL, at least 13.\n"
+    "Install it:  Debian, Ubuntu: apt-get install postgresql   Fedora: dnf install postgresql-server\n"
+    "             macOS: brew install postgresql\n"
+    "Or leave PostgreSQL out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite"
+)
+_PLACES = ["/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql*/bin"]
+_RAM = Path("/dev/shm")
+_USED_TABLES = (
+    "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+    " AND relname <> 'packhorse_meta' AND pg_relation_size(oid) > 0"
+)
+_numbers = itertools.count(1)
+_spare: list[str] = []
+
+
+class PostgresServer:
+    """A server of our own. `settings` are as in postgresql.conf. Its data are in memory where there is room, so that
+    waiting for the disk costs nothing; `on_disk` says otherwise."""
+
+    def __init__(self, *settings: str, on_disk: bool = False) -> None:
+        has_room = not on_disk and _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
+        self.directory = Path(tempfile.mkdtemp(prefix="packhorse-postgres-", dir=_RAM if has_room else None))
+        self.port = _free_port()
+        self._settings = settings
+        self._user = _unprivileged()
+        if self._user is not None:
+            os.chown(self.directory, self._user.pw_uid, self._user.pw_gid)
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        data = str(self.directory / "data")
+        self._run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        atexit.register(self.end)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> PostgresServer:
+        told = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.directory}"]
+        command = [postgres_program(), "-D", str(self.directory / "data")]
+        for setting in [*told, "max_connections=200", *self._settings]:
+            command += ["-c", setting]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
+        self._await_answer()
+        return self
+
+    def kill(self) -> None:
+        """As a power cut would: no goodbye to anybody."""
+        assert self._process is not None
+        children = _children_of(self._process.pid)
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        # The others notice that it is gone and end; a new server may not start before.
+        deadline = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._process = None
+
+    def stop(self) -> None:
+        """At once, but in good order."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(30)
+            self._process = None
+
+    def end(self) -> None:
+        if os.getpid() == self._owner:  # not in a child that was forked from the tests
+            self.stop()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                psycopg.connect(self.url, connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline or (self._process and self._process.poll() is not None):
+                    pytest.fail(f"PostgreSQL does not start:\n{(self.directory / 'log').read_text()[-2000:]}")
+                time.sleep(0.02)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [postgres_program(program), *arguments], capture_output=True, text=True, **self._as_user()
+        )
+        if done.returncode != 0:
+            pytest.fail(f"{program} failed:\n{done.stderr}")
+
+    def _as_user(self) -> dict[str, object]:
+        own = {"cwd": str(self.directory)}
+        return own if self._user is None else {**own, "user": self._user.pw_uid, "group": self._user.pw_gid}
+
+
+class PgBouncer:
+    """A pooler of our own before a server, in transaction mode: each transaction may get another connection."""
+
+    def __init__(self, server: PostgresServer, pool_size: int = 3) -> None:
+        program = shutil.which("pgbouncer") or pytest.skip("there is no pgbouncer on this machine")
+        self.port = _free_port()
+        self._directory = Path(tempfile.mkdtemp(prefix="packhorse-pgbouncer-"))
+        user = _unprivileged()
+        settings = self._directory / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\npostgres = host=127.0.0.1 port={server.port} user=postgres pool_size={pool_size}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = transaction\nmax_client_conn = 100\n"
+        )
+        if user is not None:
+            os.chown(self._directory, user.pw_uid, user.pw_gid)
+        as_user = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid}
+        self._process = subprocess.Popen(
+            [program, "-q", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **as_user
+        )
+        _await_port(self.port)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+@cache
+def shared_postgres() -> PostgresServer:
+    """The server for tests that need none of their own. It does nothing unasked: a transaction of its own would hold
+    back for a moment what the tests look at."""
+    return PostgresServer("autovacuum=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0").start()
+
+
+def new_schema_url() -> str:
+    """The address of an empty storage on the shared server."""
+    schema = _spare.pop() if _spare else f"t{os.getpid()}_{next(_numbers)}"
+    return f"{shared_postgres().url}?schema={schema}"
+
+
+def new_database_url() -> str:
+    """The address of an empty database on the shared server, for what needs the usual schema."""
+    name = f"d{os.getpid()}_{next(_numbers)}"
+    _caretaker().execute(f"CREATE DATABASE {name}".encode())
+    return f"{shared_postgres().url.removesuffix('/postgres')}/{name}"
+
+
+def give_back(url: str) -> None:
+    """Nobody uses this storage any more: emptied, it serves another test. Making its tables takes four times as long.
+    For tests that leave the tables themselves alone."""
+    schema = url.partition("?schema=")[2].partition("&")[0]
+    try:
+        used = [name for (name,) in _caretaker().execute(_USED_TABLES, (schema,))]
+        if used:
+            names = ", ".join(f"{schema}.{name}" for name in used)
+            _caretaker().execute(f"TRUNCATE {names} RESTART IDENTITY".encode())
+    except psycopg.errors.LockNotAvailable:
+        return  # somebody is still at it: that one will not be used again
+    _spare.append(schema)
+
+
+@cache
+def _caretaker() -> psycopg.Connection[tuple[str]]:
+    return psycopg.connect(shared_postgres().url, autocommit=True, options="-c lock_timeout=2s")
+
+
+def postgres_program(name: str = "postgres") -> str:
+    """A program of PostgreSQL; where there is none the test run ends and says what to install."""
+    found = shutil.which(name)
+    if found and Path(found).resolve().with_name("initdb").exists():
+        return str(Path(found).resolve())
+    for place in _PLACES:
+        for directory in sorted(Path("/").glob(place.lstrip("/")), reverse=True):
+            if (directory / name).exists():
+                return str(directory / name)
+    raise pytest.UsageError(_NEEDED)
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    if os.getuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pytest.fail("root cannot run PostgreSQL, and there is no user called postgres")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await_port(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, f"nobody answers on port {port}"
+            time.sleep(0.01)
+
+
+def _children_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(one) for one in children.read_text().split()] if children.exists() else []

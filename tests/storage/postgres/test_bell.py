@@ -1,0 +1,139 @@
+"""The bell: one sleeper for one enqueueing, of those that serve the queue; polling heals what it misses."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import psycopg
+
+from packhorse.job import NewJob
+from packhorse.storage.postgres import Postgres
+from tests.children import until
+from tests.storage.builders import add, join, new_job
+
+Bystander = psycopg.Connection[tuple[object, ...]]
+
+
+class Sleeper:
+    """A process that found nothing in its queues and went to sleep."""
+
+    def __init__(self, url: str, name: str, *queues: str) -> None:
+        self.storage = Postgres.from_url(url)
+        join(self.storage, name)
+        assert self.storage.reserve(name, dict.fromkeys(queues, 1), 10) == []
+        self.woken: list[bool] = []
+        self._thread = threading.Thread(target=lambda: self.woken.append(self.storage.wait(30)), daemon=True)
+        self._thread.start()
+
+    @property
+    def is_asleep(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        while self._thread.is_alive():
+            self.storage.interrupt()
+            self._thread.join(0.01)
+        self.storage.close()
+
+
+@contextlib.contextmanager
+def asleep(url: str, bystander: Bystander, *queues: tuple[str, ...]) -> Iterator[list[Sleeper]]:
+    schema = url.rpartition("=")[2]
+    sleepers = [Sleeper(url, f"w{number}", *served) for number, served in enumerate(queues)]
+    until(lambda: number_asleep(bystander, schema) == len(sleepers), "all lie down")
+    try:
+        yield sleepers
+    finally:
+        for sleeper in sleepers:
+            sleeper.end()
+
+
+def number_asleep(bystander: Bystander, schema: str) -> int:
+    ((number,),) = bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_sleeper").fetchall()
+    assert isinstance(number, int)
+    return number
+
+
+def test_one_enqueueing_wakes_one_sleeper(storage: Postgres, url: str, bystander: Bystander) -> None:
+    add(storage, queue="other")
+    with asleep(url, bystander, ("mail",), ("mail",), ("mail",)) as sleepers:
+        storage.enqueue([new_job()])
+        until(lambda: any(sleeper.woken for sleeper in sleepers), "one wakes")
+        time.sleep(0.1)  # nobody else shall, so there is nothing to wait for
+
+        assert sum(sleeper.is_asleep for sleeper in sleepers) == 2
+        assert number_asleep(bystander, storage.options.schema) == 2
+
+
+def test_only_a_sleeper_that_serves_the_queue_is_woken(storage: Postgres, url: str, bystander: Bystander) -> None:
+    with asleep(url, bystander, ("print",), ("print", "mail"), ("print",)) as sleepers:
+        storage.enqueue([new_job(queue="mail")])
+        until(lambda: sleepers[1].woken, "the one that serves it wakes")
+
+        assert [sleeper.is_asleep for sleeper in sleepers] == [True, False, True]
+
+
+def test_whoever_gets_all_that_was_asked_for_wakes_the_next(storage: Postgres, url: str, bystander: Bystander) -> None:
+    join(storage)
+    with asleep(url, bystander, ("mail",), ("mail",)) as sleepers:
+        storage.enqueue([new_job() for _ in range(10)])
+        until(lambda: any(sleeper.woken for sleeper in sleepers), "one wakes")
+        assert len(storage.reserve("ann", {"mail": 1}, 3)) == 3
+        until(lambda: all(sleeper.woken for sleeper in sleepers), "the other wakes")
+
+
+def test_nobody_is_notified_when_nobody_sleeps(storage: Postgres, url: str, bystander: Bystander) -> None:
+    bystander.execute("LISTEN packhorse_spy")
+    add(storage)
+
+    ((queued,),) = bystander.execute("SELECT pg_notification_queue_usage()").fetchall()
+
+    assert queued == 0
+    assert number_asleep(bystander, storage.options.schema) == 0
+
+
+def test_work_that_came_in_before_one_lies_down_is_seen(storage: Postgres) -> None:
+    join(storage)
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+    storage.enqueue([new_job()])
+
+    assert storage.wait(30) is True
+
+
+def test_a_paused_queue_keeps_nobody_awake(storage: Postgres) -> None:
+    join(storage)
+    storage.pause("mail")
+    storage.enqueue([new_job()])
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+
+    assert storage.wait(0.05) is False
+
+
+def test_a_job_that_is_due_soon_wakes_a_sleeper_so_that_it_asks_again(
+    storage: Postgres, url: str, bystander: Bystander
+) -> None:
+    with asleep(url, bystander, ("mail",)) as (sleeper,):
+        storage.enqueue([NewJob("far", "send", "mail", delay=3_600_000_000)])
+        storage.enqueue([NewJob("soon", "send", "mail", delay=500_000)])
+        until(lambda: sleeper.woken, "it wakes")
+
+
+def test_a_connection_that_listens_is_replaced_when_the_server_cuts_it(
+    storage: Postgres, url: str, bystander: Bystander
+) -> None:
+    with asleep(url, bystander, ("mail",)) as (sleeper,):
+        storage.enqueue([new_job()])
+        until(lambda: sleeper.woken, "it wakes")
+        (ear,) = sleeper.storage._bell._ears
+        bystander.execute("SELECT pg_terminate_backend(%s)", [ear.connection.info.backend_pid])
+        until(lambda: not _is_alive(bystander, ear.connection.info.backend_pid), "it is cut")
+        sleeper.storage.reserve("w0", {"mail": 1}, 10)
+
+        assert sleeper.storage.wait(0.1) is False
+
+
+def _is_alive(bystander: Bystander, pid: int) -> bool:
+    return bystander.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount > 0

@@ -1,0 +1,140 @@
+"""Whatever lies in the tables, the statements of the hot path touch no more rows than they need.
+
+With a hundred thousand finished jobs and fifty thousand in line; and with statistics that say the table is empty, which
+is what the server believes after a night without work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from packhorse.job import QUEUED, SCHEDULED
+from packhorse.outcome import Completed
+from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres.working import _Line, _told
+from packhorse.storage.records import Filter, TaskInfo
+from packhorse.storage.sql.rows import to_json
+from tests.postgres_server import new_schema_url, shared_postgres
+from tests.storage.builders import join, new_jobs
+
+_FILL = """
+INSERT INTO {schema}.packhorse_job (id, task, queue, args, state, priority, rank, created_at, updated_at, {column})
+SELECT '{state}-' || n, 'send', CASE n % 3 WHEN 0 THEN 'mail' WHEN 1 THEN 'print' ELSE 'other' END, '{}', '{state}',
+       1, 12, n, n, n
+FROM generate_series(1, {number}) AS n
+"""
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Iterator[Postgres]:
+    storage = Postgres.from_url(new_schema_url())
+    join(storage)
+    storage.announce([TaskInfo("send", queue) for queue in ("mail", "print")])
+    with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
+        schema = storage.options.schema
+        hand.execute(f"ANALYZE {schema}.packhorse_job")  # nothing there, it says
+        for state, column, number in [("completed", "finished_at", 100_000), ("queued", "queued_at", 50_000)]:
+            filled = _FILL.replace("{schema}", schema).replace("{state}", state).replace("{column}", column)
+            hand.execute(filled.replace("{number}", str(number)))  # type: ignore[arg-type]
+        later = _FILL.replace("{schema}", schema).replace("{state}", "scheduled").replace("{column}", "due_at")
+        hand.execute(later.replace("n, n, n", "n, n, 4000000000000000 + n").replace("{number}", "20000"))  # type: ignore[arg-type]
+    yield storage
+    storage.close()
+
+
+def rows_touched(storage: Postgres, name: str, *values: Any) -> int:
+    """How many rows of the big tables the statement looked at; it is undone."""
+    with storage._db.lent() as link:
+        link.begin("BEGIN")
+        ((plan,),) = link.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {storage._sql[name]}", values)
+        link.begin("ROLLBACK")
+    return _touched(plan[0]["Plan"])
+
+
+def _touched(node: dict[str, Any]) -> int:
+    own = 0
+    if node.get("Relation Name") in ("packhorse_job", "packhorse_event") and "Scan" in node["Node Type"]:
+        own = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+    return int(own) + sum(_touched(one) for one in node.get("Plans", []))
+
+
+def test_reserving_from_a_lone_queue(crowded: Postgres) -> None:
+    asked = to_json([_Line("mail", 0, 12, 100)])
+
+    assert rows_touched(crowded, "take", "ann", None, asked, 100, False) <= 250
+
+
+def test_reserving_from_an_empty_queue(crowded: Postgres) -> None:
+    asked = to_json([_Line("empty", 0, 12, 100)])
+
+    assert rows_touched(crowded, "take", "ann", None, asked, 100, False) <= 3
+
+
+def test_looking_for_lines(crowded: Postgres) -> None:
+    queues = to_json(["mail", "print", *(f"empty-{n}" for n in range(50))])
+
+    assert rows_touched(crowded, "lines", queues, 100, "ann", None, False, "", 100) <= 250
+
+
+def test_completing_jobs(crowded: Postgres) -> None:
+    jobs = crowded.reserve("ann", {"print": 1}, 100)
+    outcomes = [Completed(job.token) for job in jobs]
+
+    assert rows_touched(crowded, "complete", _told(outcomes), None, "ann") <= 250
+    crowded.release([job.token for job in jobs], "seen")
+
+
+def test_enqueueing(crowded: Postgres) -> None:
+    assert rows_touched(crowded, "enqueue", to_json(new_jobs(100)), None, True) <= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("due_jobs", (3_900_000_000_000_000, 100)),
+        ("expired_jobs", (3_900_000_000_000_000, 100)),
+        ("next_due", ()),
+        ("lost_jobs", (0, 0, 100)),
+        ("jobs_of_owner", ("ann", 100)),
+        ("has_work", ('["mail", "print"]',)),
+        ("oldest_in_line", ('["mail", "print"]',)),
+        ("lines_of_rank", (12, "", 100)),
+        ("prunable_jobs", ("completed", 50, 0, 100)),
+        ("jobs_to_stop", ('["ann"]',)),
+    ],
+)
+def test_what_is_asked_every_second(crowded: Postgres, name: str, values: tuple[Any, ...]) -> None:
+    assert rows_touched(crowded, name, *values) <= 210
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Filter(),
+        Filter(frozenset({QUEUED})),
+        Filter(frozenset({SCHEDULED})),
+        Filter(queue="mail"),
+        Filter(owner="nobody"),
+    ],
+    ids=str,
+)
+def test_a_page_of_a_list_is_found_without_a_walk_over_all(crowded: Postgres, where: Filter) -> None:
+    with crowded._db.lent() as link:
+        before = _fetched(link, crowded.options.schema)
+        page = crowded.find(where, limit=50)
+        assert _fetched(link, crowded.options.schema) - before <= 5_000
+    assert len(page.jobs) == (0 if where.owner else 50)
+
+
+def _fetched(link: Any, schema: str) -> int:
+    link.rows("SELECT pg_stat_clear_snapshot()")
+    ((number,),) = link.rows(
+        "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables"
+        " WHERE schemaname = $1 AND relname = 'packhorse_job'",
+        (schema,),
+    )
+    return int(number)

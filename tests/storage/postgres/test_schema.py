@@ -1,0 +1,102 @@
+"""The schema: made once however many come, refused when it cannot be used, usable by programs of the version before."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from packhorse.errors import SchemaOutdated, SchemaTooNew
+from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
+from tests.postgres_server import shared_postgres
+from tests.storage.builders import add, at_once, ids, new_job
+
+Bystander = psycopg.Connection[tuple[object, ...]]
+NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour text;")
+
+
+def test_of_many_that_come_at_once_one_makes_the_schema(url: str) -> None:
+    storages = [Postgres.from_url(url) for _ in range(8)]
+
+    at_once([lambda each=each, n=n: each.enqueue([new_job(f"job-{n}")]) for n, each in enumerate(storages)])
+
+    assert sorted(ids(storages[0].get_many([f"job-{n}" for n in range(8)]))) == [f"job-{n}" for n in range(8)]
+    for each in storages:
+        each.close()
+
+
+def test_an_older_schema_is_not_touched_unasked(storage: Postgres, schema: str) -> None:
+    add(storage)
+
+    with storage._db.lent() as link:
+        with pytest.raises(SchemaOutdated, match="packhorse migrate"):
+            prepare(link, schema, [*MIGRATIONS, NEXT])
+        assert pending(link, schema, [*MIGRATIONS, NEXT]) == [NEXT]
+        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == ["002_colour.sql"]
+        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == []
+        assert versions(link, schema) == (SCHEMA + 1, 1)
+        prepare(link, schema, [*MIGRATIONS, NEXT])
+
+
+def test_a_program_of_the_version_before_goes_on_working(storage: Postgres, schema: str, url: str) -> None:
+    add(storage, "before")
+    with storage._db.lent() as link:
+        migrate(link, schema, [*MIGRATIONS, NEXT])
+
+    add(storage, "meanwhile")
+    old = Postgres.from_url(url)
+
+    assert ids(old.get_many(["before", "meanwhile"])) == ["before", "meanwhile"]
+    old.close()
+
+
+def test_a_schema_that_this_program_cannot_use_is_refused(
+    storage: Postgres, schema: str, url: str, bystander: Bystander
+) -> None:
+    add(storage)
+    bystander.execute(f"UPDATE {schema}.packhorse_meta SET value = '{SCHEMA + 1}'")
+
+    late = Postgres.from_url(url)
+    with pytest.raises(SchemaTooNew, match="pip install"):
+        late.tallies()
+
+
+def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, bystander: Bystander) -> None:
+    add(storage)
+    broken = (SCHEMA + 1, "002_broken.sql", "CREATE TABLE {schema}.half (id bigint); SELECT 1 / 0;")
+
+    with storage._db.lent() as link:
+        with pytest.raises(psycopg.Error):
+            migrate(link, schema, [*MIGRATIONS, broken])
+        assert versions(link, schema) == (SCHEMA, 1)
+    assert (
+        bystander.execute("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'half'", [schema]).rowcount
+        == 0
+    )
+
+
+def test_the_script_does_what_the_migration_does() -> None:
+    schema = "by_hand"
+    with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
+        hand.execute("\n".join(sql for _, sql in script(schema, MIGRATIONS)))  # type: ignore[arg-type]
+    storage = Postgres.from_url(f"{shared_postgres().url}?schema={schema}")
+
+    add(storage, "first")
+
+    assert storage.get("first") is not None
+    storage.close()
+
+
+def test_the_storage_says_what_it_would_do_and_does_it(url: str, bystander: Bystander) -> None:
+    storage = Postgres.from_url(url)
+    schema = storage.options.schema
+
+    planned = storage.pending_migrations()
+
+    assert [step.name for step in planned] == ["schema", "001_start.sql", "version"]
+    assert f'CREATE TABLE "{schema}".packhorse_job' in planned[1].sql
+    assert bystander.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).rowcount == 0
+    assert storage.migrate() == ["001_start.sql"]
+    assert (storage.migrate(), storage.pending_migrations()) == ([], [])
+    assert add(storage, "first").id == "first"
+    storage.close()

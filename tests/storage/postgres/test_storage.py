@@ -1,0 +1,293 @@
+"""Addresses, health, values that PostgreSQL cannot take, the server's clock, and forked children."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.errors import BadURL, BadValue, StorageError, StorageUnavailable
+from packhorse.event import Kind
+from packhorse.job import COMPLETED
+from packhorse.outcome import Completed, Verdict
+from packhorse.storage import open_storage
+from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres.database import Options
+from packhorse.storage.postgres.trouble import without_password
+from packhorse.storage.postgres.upkeep import FOLD_AFTER
+from packhorse.storage.records import EventFilter, Filter
+from tests.children import forked, in_child
+from tests.postgres_server import PgBouncer, shared_postgres
+from tests.storage.builders import (
+    add,
+    at_once,
+    find_all,
+    history,
+    ids,
+    join,
+    new_job,
+    new_jobs,
+    recount,
+    stored,
+    tallies,
+    unique,
+)
+
+Bystander = psycopg.Connection[tuple[object, ...]]
+
+
+def test_options_are_read_from_the_address() -> None:
+    storage = Postgres.from_url(
+        "postgres://ann:secret@db:5433/shop?schema=jobs&pgbouncer=1&connections=3&patience=2s&sslmode=require"
+    )
+
+    assert storage.options == Options("jobs", True, 3, 2.0)
+    assert storage._db.address == "postgresql://ann:secret@db:5433/shop?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    "query", ["schema=", f"schema={'x' * 64}", "connections=0", "connections=many", "patience=soon"]
+)
+def test_an_option_that_makes_no_sense_is_refused(query: str) -> None:
+    with pytest.raises(BadURL):
+        open_storage(f"postgresql://localhost/shop?{query}")
+
+
+def test_a_password_is_never_shown() -> None:
+    assert without_password("postgresql://ann:s@cret@db/shop?sslmode=require") == "postgresql://ann@db/shop"
+
+
+def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    storage = Postgres.from_url("postgresql://ann:secret@127.0.0.1:1/shop")
+    began_at = time.monotonic()
+
+    with pytest.raises(StorageUnavailable) as caught:
+        storage.tallies()
+
+    assert time.monotonic() - began_at < 5
+    assert "secret" not in str(caught.value)
+
+
+def test_two_schemas_do_not_know_each_other(storage: Postgres) -> None:
+    other = Postgres.from_url(f'{shared_postgres().url}?schema=An odd "name"')
+    add(storage, "here")
+
+    assert other.get("here") is None
+    other.close()
+
+
+@pytest.mark.parametrize("text", ["nothing\0here", "\ud800"])
+def test_text_that_the_server_cannot_take_is_refused(storage: Postgres, text: str) -> None:
+    add(storage, "known")
+
+    for call in (lambda: storage.get(text), lambda: storage.enqueue([new_job(args=text)])):
+        with pytest.raises(BadValue):
+            call()
+
+    assert ids(find_all(storage)) == ["known"]
+
+
+def test_time_is_the_servers(storage: Postgres, bystander: Bystander) -> None:
+    ((now,),) = bystander.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchall()
+    job = add(storage)
+
+    assert isinstance(now, int)
+    assert 0 <= job.created_at - now < 10 * SECOND
+    assert 0 <= storage.now() - job.created_at < 10 * SECOND
+
+
+def test_health_tells_of_a_transaction_that_stays_open(
+    storage: Postgres, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packhorse.storage.postgres.storage._LONG_TRANSACTION", -1)
+    bystander.execute("BEGIN")
+
+    health = storage.health()
+
+    assert health.kind == "postgresql"
+    assert health.version.startswith("1")
+    assert health.size is not None
+    assert health.size > 0
+    assert any("a transaction has been open" in problem for problem in health.problems)
+    bystander.execute("ROLLBACK")
+
+
+def test_what_was_counted_is_folded_and_stays_right(storage: Postgres, schema: str, bystander: Bystander) -> None:
+    join(storage)
+    for _ in range(FOLD_AFTER // 2):
+        storage.enqueue([new_job()])
+    while jobs := storage.reserve("ann", {"mail": 1}, 100):
+        storage.finish([Completed(job.token) for job in jobs])
+
+    ((unfolded,),) = bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall()
+    assert isinstance(unfolded, int)
+    assert unfolded < FOLD_AFTER
+    assert tallies(storage) == recount(storage)
+    storage.roll_up()
+    assert bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall() == [(0,)]
+    assert tallies(storage) == recount(storage)
+    assert storage.totals()["completed"] == FOLD_AFTER // 2
+
+
+def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url: str, bystander: Bystander) -> None:
+    pooled = Postgres.from_url(f"{url}&pgbouncer=1&connections=1")
+    join(pooled)
+    for _ in range(10):
+        pooled.enqueue(new_jobs(2))
+        jobs = pooled.reserve("ann", {"mail": 1}, 2)
+        pooled.finish([Completed(job.token) for job in jobs])
+
+    with pooled._db.lent() as link:
+        assert link.rows("SELECT name FROM pg_prepared_statements") == []
+        assert link.rows("SELECT pg_listening_channels()") == []
+    assert pooled.wait(0.1) is False
+    pooled.enqueue(new_jobs(1))
+    assert pooled.wait(10) is True
+    pooled.close()
+
+
+def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection_alone(storage: Postgres) -> None:
+    add(storage, "parent-1")
+
+    def work() -> list[str]:
+        storage.enqueue([new_job("child-1")])
+        taken = storage.reserve(join(storage), {"mail": 1}, 10)
+        storage.finish([Completed(job.token) for job in taken])
+        storage.close()
+        return ids(taken)
+
+    assert in_child(work) == ["parent-1", "child-1"]
+    assert stored(storage, "child-1").state is COMPLETED
+    assert storage._db.connections()[0] == 1
+
+
+def test_parent_and_children_write_at_the_same_time(storage: Postgres) -> None:
+    add(storage, "before")
+
+    def work(name: str) -> str:
+        for number in range(20):
+            storage.enqueue([new_job(f"{name}-{number}-{one}") for one in range(3)])
+            assert storage.find(Filter(), limit=1).jobs
+        return "done"
+
+    with (
+        forked(lambda parent: parent.say(work("ann"))) as ann,
+        forked(lambda parent: parent.say(work("bob"))) as bob,
+    ):
+        assert work("cas") == "done"
+        assert (ann.hear(), bob.hear()) == ("done", "done")
+
+    assert len(find_all(storage)) == 181
+    assert tallies(storage) == recount(storage)
+
+
+def test_a_schema_that_was_dropped_is_told(storage: Postgres, schema: str, bystander: Bystander) -> None:
+    add(storage)
+    bystander.execute(f"DROP SCHEMA {schema} CASCADE")
+
+    with pytest.raises(StorageError):
+        storage.tallies()
+
+
+def test_jobs_pass_through_a_real_pgbouncer_in_transaction_mode(storage: Postgres, url: str) -> None:
+    bouncer = PgBouncer(shared_postgres())
+    pooled = Postgres.from_url(f"{bouncer.url}?{url.partition('?')[2]}&pgbouncer=1")
+    names = [f"w{number}" for number in range(6)]
+    for name in names:
+        join(pooled, name)
+
+    def work(name: str) -> list[str]:
+        done: list[str] = []
+        outcomes: list[Completed] = []
+        for _ in range(20):
+            pooled.enqueue(new_jobs(5))
+            pooled.enqueue([new_job(unique=unique(f"key-{name}"))])
+            verdicts, jobs = pooled.finish_and_reserve(outcomes, name, {"mail": 1, "other": 1}, 10)
+            assert set(verdicts) <= {Verdict.ACCEPTED}
+            outcomes = [Completed(job.token) for job in jobs]
+            done += [job.id for job in jobs]
+        pooled.finish(outcomes)
+        return done
+
+    done = [job_id for each in at_once([lambda name=name: work(name) for name in names]) for job_id in each]
+
+    assert len(done) == len(set(done)) >= 500
+    assert tallies(pooled) == recount(pooled)
+    pooled.close()
+    bouncer.end()
+
+
+def test_whoever_follows_events_misses_none_that_was_committed_late(
+    storage: Postgres, schema: str, bystander: Bystander
+) -> None:
+    first = add(storage, "first")
+    (added,) = history(storage, first.id)
+    late = psycopg.connect(shared_postgres().url)
+    put = f"INSERT INTO {schema}.packhorse_event (at, kind, subject, queue) VALUES (%s, 'paused', 'queue', 'mail')"
+    late.execute(put, [storage.now()])
+    add(storage, "second")
+
+    seen_before = storage.events(EventFilter(after=added.id))
+    late.commit()
+    seen_after = storage.events(EventFilter(after=added.id))
+
+    assert seen_before == []  # the second job's event comes after one that nobody can see yet
+    assert [event.kind for event in seen_after] == [Kind.PAUSED, Kind.ADDED]
+    late.close()
+
+
+def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(storage: Postgres, schema: str) -> None:
+    add(storage)
+    forgotten = psycopg.connect(shared_postgres().url)
+    put = f"INSERT INTO {schema}.packhorse_event (at, kind, subject, queue) VALUES (1, 'paused', 'queue', 'mail')"
+    forgotten.execute(put)
+    add(storage)
+    with psycopg.connect(shared_postgres().url) as hand:
+        hand.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000")
+
+    assert len(storage.events(EventFilter(after=0))) == 2
+    forgotten.close()
+
+
+def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -> None:
+    add(storage)
+    own = Postgres.from_url(
+        f"{shared_postgres().url}?schema={storage.options.schema}&application_name=shop&options=-c%20work_mem%3D5MB"
+    )
+
+    with own._db.lent() as link:
+        ((name, memory, scans),) = link.rows(
+            "SELECT current_setting('application_name'), current_setting('work_mem'), current_setting('enable_seqscan')"
+        )
+
+    assert (name, memory, scans) == ("shop", "5MB", "off")
+    own.close()
+
+
+def test_sessions_do_not_wait_for_ever(storage: Postgres) -> None:
+    with storage._db.lent() as link:
+        limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        assert [link.rows("SELECT current_setting($1)", (name,)) for name in limits] == [
+            [("30s",)],
+            [("5s",)],
+            [("1min",)],
+        ]
+
+
+def test_of_very_many_queues_each_has_its_turn(storage: Postgres) -> None:
+    names = [f"queue-{number:03}" for number in range(250)]
+    join(storage)
+    storage.enqueue([new_job(f"{name}-{n}", queue=name) for name in names for n in range(2)])
+    storage.enqueue([new_job("urgent", queue=names[-1], priority=10)])
+    weights = dict.fromkeys(names, 1)
+
+    first = storage.reserve("ann", weights, 50)
+    served = [job.queue for job in first[1:]]
+    while jobs := storage.reserve("ann", weights, 50):
+        served += [job.queue for job in jobs]
+
+    assert first[0].id == "urgent"
+    assert len(set(served[:250])) > 150, "turns go round"
+    assert sorted(served) == sorted([*names, *names])
