@@ -18,19 +18,18 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import (
     STATE_STYLES,
-    Column,
     Shown,
     escape,
     fit_line,
     json_text,
     paint,
-    print_table,
     say,
     short_id,
     short_ids,
     short_owner,
     state_style,
 )
+from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import find_job
 from packhorse.codec import nearest
 from packhorse.errors import BadValue

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from packhorse.cli.invocation import Invocation
+from packhorse.cli.invocation import Invocation, operator
 from packhorse.clock import microseconds
 from packhorse.errors import BadValue
 from packhorse.filter_words import parse_moment
@@ -123,6 +123,10 @@ app_option = click.option(
     "target",
     metavar="TARGET",
     help="The app: module:attr, file.py or file.py:attr; else the one in app.py, jobs.py or tasks.py here.",
+)
+
+by_option = click.option(
+    "--by", metavar="NAME", default=operator, show_default="you", help="Who does it, for the record."
 )
 
 

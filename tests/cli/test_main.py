@@ -232,7 +232,7 @@ def test_looking_imports_no_code_of_the_users_and_nothing_it_does_not_need(yard:
 
     imported = result.stderr.split()
     assert "imported" not in result.stderr
-    unwanted = {"rich", "jobs", "starlette", "uvicorn", "jinja2", "asyncio", "packhorse.worker", "packhorse.foreman"}
+    unwanted = {"jobs", "starlette", "uvicorn", "jinja2", "asyncio", "packhorse.worker", "packhorse.foreman"}
     assert unwanted.isdisjoint(imported)
     assert {"packhorse.cli.sending", "packhorse.cli.steering"}.isdisjoint(imported)
 
