@@ -28,6 +28,7 @@ from packhorse.cli.output import (
     short_ids,
     short_owner,
     state_style,
+    unless_nought,
 )
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import find_job
@@ -156,6 +157,10 @@ class Counted(NamedTuple):
     states: frozenset[State]
     is_always_there: bool = False
 
+    def shown(self) -> Column:
+        style = unless_nought(STATE_STYLES[min(self.states)])
+        return Column(self.title, right=True, style=style, spare=not self.is_always_there)
+
     def number(self, queue: QueueInfo) -> int:
         return sum(queue.counts.get(state, 0) for state in self.states)
 
@@ -181,7 +186,7 @@ def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
     ]
     columns = [
         Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
-        *(Column(column.title, right=True, style=_quiet_nought(min(column.states))) for column in counted),
+        *(column.shown() for column in counted),
         Column("OLDEST", right=shown.is_terminal),
         *([] if shown.is_terminal else [Column("NOTE")]),
     ]
@@ -189,7 +194,7 @@ def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
         [
             f"{queue.name} (paused)" if shown.is_terminal and queue.is_paused else queue.name,
             *(shown.number(column.number(queue)) for column in counted),
-            _age(queue.oldest_queued_at, shown),
+            shown.age(queue.oldest_queued_at),
             *([] if shown.is_terminal else [_pause(queue, shown)]),
         ]
         for queue in found
@@ -199,16 +204,6 @@ def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
         for queue in found:
             if queue.is_paused:
                 say(f"{escape(queue.name)} is {escape(_pause(queue, shown))}", err=True)
-
-
-def _quiet_nought(state: State) -> Any:
-    return lambda text: "dim" if text in ("-", "0") else STATE_STYLES[state]
-
-
-def _age(since: int | None, shown: Shown) -> str:
-    if since is None or not shown.is_terminal:
-        return shown.time(since)
-    return span_text(shown.now - since)
 
 
 def _pause(queue: QueueInfo, shown: Shown) -> str:
@@ -279,7 +274,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
                 str(worker.pid or ""),
                 "" if is_foreman else shown.number(holds[worker.id]),
                 "" if is_foreman else shown.number(worker.concurrency),
-                _age(worker.joined_at, shown),
+                shown.age(worker.joined_at),
                 _beat(worker, shown, lease),
                 ", ".join(worker.queues),
             ]

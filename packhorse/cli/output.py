@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC
 from typing import Any, TextIO
 
@@ -30,6 +30,7 @@ _UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
+_PAINT = re.compile(r"\x1b\[\d*m")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SHORT_ID = 8
 _LEAST = 10  # characters that a line keeps behind what leads it
@@ -118,6 +119,16 @@ def paint(text: str, style: str | None, *, err: bool = False, wanted: bool | Non
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
+def unpainted(text: str) -> str:
+    """The text without its colours."""
+    return _PAINT.sub("", text)
+
+
+def unless_nought(style: str | None) -> Callable[[str], str | None]:
+    """A column's style that leaves out noughts, which are quiet."""
+    return lambda text: "dim" if text in ("-", "0") else style
+
+
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:
     """A line on stdout or stderr. It is safe to show, and painted already."""
     click.echo(text + end, err=err, color=True, nl=False)
@@ -146,6 +157,12 @@ class Shown:
         if at is None:
             return "-" if self.is_terminal else ""
         return relative(at, self.now) if self.is_terminal else str(iso(at))
+
+    def age(self, since: int | None) -> str:
+        """How long ago it was; in a pipe, since when."""
+        if since is None or not self.is_terminal:
+            return self.time(since)
+        return span_text(self.now - since)
 
     def clock_time(self, at: int) -> str:
         """A moment for a list of what happened, to the millisecond; the day only where it is another."""
@@ -189,5 +206,5 @@ def fit_line(before: str, text: str) -> str:
     """`text` as far as it fits on the terminal's line behind what is painted already; in a pipe, all of it."""
     if not sys.stdout.isatty():
         return text
-    used = len(re.sub(r"\x1b\[\d*m", "", before))
+    used = len(unpainted(before))
     return cut(text, max(shutil.get_terminal_size().columns - used - 1, _LEAST))
