@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import click
 from msgspec.structs import replace
 
+from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import one_line
@@ -73,7 +74,7 @@ def on_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.argument("ids", nargs=-1, metavar="[ID...|-]"),
+    click.argument("ids", nargs=-1, metavar="[ID...|-]", shell_complete=complete_job),
     click.option(
         "--where",
         metavar="FILTER",

@@ -9,25 +9,30 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from packhorse.cli.invocation import Invocation
 from packhorse.storage import Storage
 from packhorse.storage.records import Filter
 
-_PATIENCE = 0.2
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_PATIENCE = 0.5  # seconds; whoever presses Tab waits for it
 _JOBS = 30
 
 Ask = Callable[[Storage], Iterable[tuple[str, str]]]
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def offering(ask: Ask) -> Complete:
     """A completion of what `ask` finds in the storage: words, each with what there is to say about it."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         invocation = ctx.find_object(Invocation)
         found = _answered(lambda: list(ask(invocation.storage))) if invocation is not None else []
         return [CompletionItem(word, help=about) for word, about in found if word.startswith(incomplete)]

@@ -12,7 +12,7 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
 from packhorse.cli.options import command, number_option
-from packhorse.cli.output import escape, escape_lines, paint, print_pairs, say, short_id
+from packhorse.cli.output import Shown, escape, escape_lines, paint, pair_lines, say, short_id
 from packhorse.cli.table import Column, print_table
 from packhorse.codec import nearest
 from packhorse.failure import Failure
@@ -20,7 +20,8 @@ from packhorse.fields import FailureFields, failure_fields
 from packhorse.filter_words import past_moment
 from packhorse.job import State
 from packhorse.job_text import cut
-from packhorse.storage.records import FailureGroup, Filter
+from packhorse.storage import Storage
+from packhorse.storage.records import Count, FailureGroup, Filter
 
 _ROWS = 20
 _MOST = 500
@@ -162,51 +163,59 @@ def _tell_next(invocation: Invocation, found: Sequence[Numbered], limit: int) ->
 
 def _show_one(invocation: Invocation, chosen: Numbered) -> None:
     storage, group = invocation.storage, chosen.group
-    counts = {
-        state: storage.count(Filter(states=frozenset({state}), cause=group.cause))
-        for state in (State.RETRYING, State.DEAD)
-    }
-    example = _example(invocation, group)
     if invocation.as_json:
-        retrying, dead = (count.number for count in counts.values())
+        retrying, dead = (count.number for count in _counts(storage, group).values())
         fields = msgspec.structs.asdict(failure_fields(group))
-        invocation.print_json(CauseFields(**fields, retrying=retrying, dead=dead, example=example))
+        invocation.print_json(CauseFields(**fields, retrying=retrying, dead=dead, example=_example(storage, group)))
         return
-    say(f"{paint(escape(group.task), 'bold')}  {paint(escape(group.pattern), 'red')}")
-    told = [f"{count.number:,}{'' if count.exact else ' or more'} {state}" for state, count in counts.items()]
-    print_pairs(_facts(invocation, group, ", ".join(told)))
-    if example is not None and example.traceback:
-        _print_trace(example.traceback, group)
+    for line in cause_lines(storage, invocation.shown, group):
+        say(line)
     _tell_steps(invocation, group)
 
 
-def _example(invocation: Invocation, group: FailureGroup) -> Failure | None:
+def cause_lines(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator[str]:
+    """All about one cause, line by line."""
+    yield f"{paint(escape(group.task), 'bold')}  {paint(escape(group.pattern), 'red')}"
+    yield from pair_lines(_facts(storage, shown, group))
+    example = _example(storage, group)
+    if example is not None and example.traceback:
+        yield from _trace_lines(example.traceback, group)
+
+
+def _counts(storage: Storage, group: FailureGroup) -> dict[State, Count]:
+    return {
+        state: storage.count(Filter(states=frozenset({state}), cause=group.cause))
+        for state in (State.RETRYING, State.DEAD)
+    }
+
+
+def _example(storage: Storage, group: FailureGroup) -> Failure | None:
     """The last failure of this cause, as long as its job is there and has not failed otherwise since."""
-    job = invocation.storage.get(group.last_job_id)
+    job = storage.get(group.last_job_id)
     return Failure.from_json(job.error) if job and job.error and job.cause == group.cause else None
 
 
-def _facts(invocation: Invocation, group: FailureGroup, jobs: str) -> Iterator[tuple[str, str]]:
-    shown = invocation.shown
-    everything = sum(each.number for each in invocation.storage.failures(limit=_MOST))
-    share = share_text(group.number, everything)
+def _facts(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator[tuple[str, str]]:
+    everything = sum(each.number for each in storage.failures(limit=_MOST))
+    counts = _counts(storage, group).items()
+    jobs = [f"{count.number:,}{'' if count.exact else ' or more'} {state}" for state, count in counts]
     yield "where", place_text(group.place) or "unknown"
-    yield "seen", f"{group.number:,} times, {share} of all failures"
+    yield "seen", f"{group.number:,} times, {share_text(group.number, everything)} of all failures"
     yield "first", shown.full_time(group.first_at)
     yield "last", shown.full_time(group.last_at)
-    yield "jobs", f"{jobs} now"
+    yield "jobs", f"{', '.join(jobs)} now"
     yield "example", group.last_job_id
     yield "cause", group.cause
 
 
-def _print_trace(traceback: str, group: FailureGroup) -> None:
+def _trace_lines(traceback: str, group: FailureGroup) -> Iterator[str]:
     lines = escape_lines(traceback).rstrip().splitlines()
-    left_out = len(lines) - _TRACE_LINES
     whole = f"packhorse job {short_id(group.last_job_id)} --trace"
+    left_out = len(lines) - _TRACE_LINES
     more = f", the last {_TRACE_LINES} of {len(lines)} lines; {whole} shows all" if left_out > 0 else ""
-    say(f"\n{paint(f'traceback{more}', 'dim')}")
-    for line in lines[-_TRACE_LINES:]:
-        say(f"  {cut(line, 500)}")
+    yield ""
+    yield paint(f"traceback{more}", "dim")
+    yield from (f"  {cut(line, 500)}" for line in lines[-_TRACE_LINES:])
 
 
 def _tell_steps(invocation: Invocation, group: FailureGroup) -> None:

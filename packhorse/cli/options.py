@@ -54,11 +54,11 @@ class Command(click.Command):
                 formatter.write(f"{' ' * formatter.current_indent}{example}\n")
 
 
-def command(name: str, *examples: str, cls: type[Command] = Command) -> Callable[[Function], Command]:
-    """Make a command of a function; the examples are shown by its --help."""
+def command(name: str, *examples: str, cls: type[Command] = Command, **rest: Any) -> Callable[[Function], Command]:
+    """Make a command of a function; the examples are shown by its --help. `rest` goes to click."""
 
     def decorate(function: Function) -> Command:
-        return click.command(name, cls=cls, examples=examples)(common_options(click.pass_obj(function)))
+        return click.command(name, cls=cls, examples=examples, **rest)(common_options(click.pass_obj(function)))
 
     return decorate
 

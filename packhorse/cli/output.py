@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC
 from typing import Any, TextIO
 
@@ -147,10 +147,10 @@ def relative(at: int, now: int) -> str:
 class Shown:
     """How one call of the program shows things. `now` is the storage's time."""
 
-    def __init__(self, now: int, *, utc: bool = False) -> None:
+    def __init__(self, now: int, *, utc: bool = False, is_terminal: bool | None = None) -> None:
         self.now = now
         self.utc = utc
-        self.is_terminal = sys.stdout.isatty()
+        self.is_terminal = sys.stdout.isatty() if is_terminal is None else is_terminal
 
     def time(self, at: int | None) -> str:
         """A moment for a list."""
@@ -197,9 +197,16 @@ def state_style(text: str) -> str | None:
 
 def print_pairs(pairs: Iterable[tuple[str, str]], width: int = 10) -> None:
     """Names and values below each other; values of several lines are indented."""
+    for line in pair_lines(pairs, width):
+        say(line)
+
+
+def pair_lines(pairs: Iterable[tuple[str, str]], width: int = 10) -> Iterator[str]:
+    """The lines of names and values."""
     for name, value in pairs:
-        text = escape_lines(value).replace("\n", "\n" + " " * (width + 1))
-        say(f"{paint(f'{name:<{width}}', 'dim')} {text}")
+        first, *rest = escape_lines(value).split("\n")
+        yield f"{paint(f'{name:<{width}}', 'dim')} {first}"
+        yield from (f"{' ' * (width + 1)}{line}" for line in rest)
 
 
 def fit_line(before: str, text: str) -> str:

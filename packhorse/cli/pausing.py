@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from packhorse.cli.completing import complete_queue
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command
@@ -12,7 +13,7 @@ from packhorse.codec import nearest
 
 
 @command("pause", "packhorse pause mail", "packhorse pause mail --why 'the mail server is down'")
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @click.option("--why", help="For those who wonder.")
 @by_option
 def pause(invocation: Invocation, queue: str, why: str | None, by: str | None) -> None:
@@ -23,7 +24,7 @@ def pause(invocation: Invocation, queue: str, why: str | None, by: str | None) -
 
 
 @command("resume", "packhorse resume mail", "packhorse resume mail --by ann")
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @by_option
 def resume(invocation: Invocation, queue: str, by: str | None) -> None:
     """Undo a pause."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
-from packhorse.job import HELD, WAITING, State
+from packhorse.job import WAITING, State
 from packhorse.measures import Measured, measured
 from packhorse.settings import Settings
 from packhorse.storage import Storage
@@ -49,9 +49,12 @@ class Snapshot(NamedTuple):
 
     @property
     def slots(self) -> tuple[int, int]:
-        """How many are busy, of how many."""
+        """How many are busy, of how many. Reports are a few seconds old, and short jobs are not marked as running: the
+        larger number is the nearer one."""
         crew = self.alive(Subject.WORKER)
-        return sum(int(worker.report.get("busy") or 0) for worker in crew), sum(worker.concurrency for worker in crew)
+        reported = sum(int(worker.report.get("busy") or 0) for worker in crew)
+        slots = sum(worker.concurrency for worker in crew)
+        return min(max(reported, sum(number_in(queue, [State.RUNNING]) for queue in self.queues)), slots), slots
 
     @property
     def last_hour(self) -> Measured:
@@ -149,7 +152,7 @@ def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[N
 def _about(foreman: WorkerInfo) -> tuple[str, str]:
     place = f"the foreman {foreman.host}:{foreman.pid}"
     if foreman.report["state"] == "quiet":
-        return f"{place} is quiet: it takes no jobs", f"packhorse restart {foreman.id[:8]}"
+        return f"{place} is quiet: it takes no jobs", f"packhorse restart {foreman.host}:{foreman.pid}"
     return f"{place} cannot start its workers: {foreman.report.get('problem')}", "look into its log"
 
 
@@ -177,8 +180,3 @@ def _about_delay(snapshot: Snapshot, queue: QueueInfo) -> Iterator[Notice]:
         yield Notice(
             f"{queue.name}: the oldest job has waited {span_text(waited)}", f"packhorse jobs queue:{queue.name}"
         )
-
-
-def held_in(queue: QueueInfo) -> int:
-    """How many of its jobs are in workers' hands."""
-    return number_in(queue, HELD)

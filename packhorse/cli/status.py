@@ -15,13 +15,13 @@ from packhorse.amounts import rate_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, unless_nought, unpainted
-from packhorse.cli.snapshot import Snapshot, bars, held_in, notices, number_in, take_snapshot
+from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
 from packhorse.cli.table import Column, cut_to, table_lines, width_of
 from packhorse.clock import SECOND
 from packhorse.event import Subject
 from packhorse.fields import queue_fields
-from packhorse.job import State
-from packhorse.storage.records import Span
+from packhorse.job import HELD, State
+from packhorse.storage.records import QueueInfo, Span
 from packhorse.totals import totals_of
 from packhorse.why import span_text
 
@@ -51,7 +51,7 @@ def status(invocation: Invocation, watch: bool, every: int) -> None:
 def _show(invocation: Invocation, *, is_first: bool, is_watched: bool = False) -> None:
     snapshot = take_snapshot(invocation.storage, invocation.settings)
     if invocation.as_json:
-        invocation.print_json(_fields(invocation, snapshot))
+        invocation.print_json(status_fields(invocation, snapshot))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     lines = list(status_lines(snapshot, width))
@@ -63,7 +63,8 @@ def _show(invocation: Invocation, *, is_first: bool, is_watched: bool = False) -
         say(line)
 
 
-def _fields(invocation: Invocation, snapshot: Snapshot) -> dict[str, Any]:
+def status_fields(invocation: Invocation, snapshot: Snapshot) -> dict[str, Any]:
+    """The same for programs."""
     storage, health = invocation.storage, snapshot.health
     totals = totals_of(
         snapshot.now,
@@ -97,7 +98,8 @@ def status_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
     yield from header_lines(snapshot, width)
     if snapshot.queues:
         yield ""
-        yield from queue_lines(snapshot, width)
+        in_order = sorted(snapshot.queues, key=lambda queue: queue.oldest_queued_at or snapshot.now)
+        yield from table_lines(QUEUE_COLUMNS, [queue_cells(snapshot, queue) for queue in in_order], width)
     else:
         yield "There are no jobs yet. Put one in: packhorse enqueue NAME"
     yield from _notice_lines(snapshot, width)
@@ -155,40 +157,37 @@ def _span(seconds: float | None) -> str:
     return "-" if seconds is None else span_text(round(seconds * SECOND))
 
 
-def queue_lines(snapshot: Snapshot, width: int | None) -> list[str]:
-    """A table of the queues, those with the longest wait first."""
-    columns = [
-        Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
-        Column("QUEUED", right=True, style=unless_nought("yellow")),
-        Column("OLDEST", right=True, style=unless_nought(None)),
-        Column("IN", right=True, style=unless_nought(None)),
-        Column("OUT", right=True, style=unless_nought(None)),
-        Column("HELD", right=True, style=unless_nought("cyan")),
-        Column("RETRYING", right=True, style=unless_nought("magenta"), spare=True),
-        Column("DEAD", right=True, style=unless_nought("red")),
-        Column("LAST HOUR", style="green", spare=True),
+QUEUE_COLUMNS = (
+    Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
+    Column("QUEUED", right=True, style=unless_nought("yellow")),
+    Column("OLDEST", right=True, style=unless_nought(None)),
+    Column("IN", right=True, style=unless_nought(None)),
+    Column("OUT", right=True, style=unless_nought(None)),
+    Column("HELD", right=True, style=unless_nought("cyan")),
+    Column("RETRYING", right=True, style=unless_nought("magenta"), spare=True),
+    Column("DEAD", right=True, style=unless_nought("red")),
+    Column("LAST HOUR", style="green", spare=True),
+)
+
+
+def queue_cells(snapshot: Snapshot, queue: QueueInfo) -> list[str]:
+    """What `QUEUE_COLUMNS` say of a queue."""
+    flow = snapshot.flow(queue.name)
+    waited = snapshot.now - queue.oldest_queued_at if queue.oldest_queued_at else None
+    counted = ([State.QUEUED], HELD, [State.RETRYING], [State.DEAD])
+    queued, held, retrying, dead = (f"{number_in(queue, states):,}" for states in counted)
+    cells = [
+        f"{queue.name} (paused)" if queue.is_paused else queue.name,
+        queued,
+        "-" if waited is None else span_text(waited),
+        rate_text(flow.comes) if flow.comes else "-",
+        rate_text(flow.ends) if flow.ends else "-",
+        held,
+        retrying,
+        dead,
+        bars(flow.hour, sys.stdout.encoding or ""),
     ]
-    rows = []
-    for queue in sorted(snapshot.queues, key=lambda each: each.oldest_queued_at or snapshot.now):
-        flow = snapshot.flow(queue.name)
-        name = f"{queue.name} (paused)" if queue.is_paused else queue.name
-        waited = snapshot.now - queue.oldest_queued_at if queue.oldest_queued_at else None
-        counts = [number_in(queue, states) for states in ([State.QUEUED], [State.RETRYING], [State.DEAD])]
-        queued, retrying, dead = (f"{count:,}" if count else "-" for count in counts)
-        rows.append(
-            [
-                name,
-                queued,
-                "-" if waited is None else span_text(waited),
-                rate_text(flow.comes) if flow.comes else "-",
-                rate_text(flow.ends) if flow.ends else "-",
-                f"{held_in(queue):,}" if held_in(queue) else "-",
-                retrying,
-                dead,
-                bars(flow.hour, sys.stdout.encoding or ""),
-            ]
-        )
-    return table_lines(columns, rows, width)
+    return ["-" if cell == "0" else cell for cell in cells]
 
 
 def _notice_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:

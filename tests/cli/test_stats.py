@@ -1,4 +1,4 @@
-"""`packhorse stats` and `packhorse tasks`."""
+"""`packhorse stats`: how tasks and queues did."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from packhorse.cli.measuring import span_for
+from packhorse.cli.stats import span_for
 from packhorse.clock import DAY, HOUR, SECOND
 from packhorse.outcome import Completed, Failed
-from packhorse.storage.records import Span, TaskInfo
+from packhorse.storage.records import Span
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import FAILURE, Yard
@@ -75,40 +75,6 @@ def test_a_range_that_cannot_be_is_refused(ran: Yard, packhorse: Call, length: s
 )
 def test_the_finest_series_is_taken_that_reaches_so_far(length: int, span: Span):
     assert span_for(length) is span
-
-
-# --- tasks ------------------------------------------------------------------------------------------------------------
-
-
-def test_every_task_is_told_with_its_jobs(ran: Yard, packhorse: Call):
-    ran.storage.announce([TaskInfo("resize", "images", {"max_attempts": 4, "timeout": 30 * SECOND})])
-
-    lines = packhorse("tasks").stdout.splitlines()
-
-    assert [line.split()[0] for line in lines[1:]] == ["report", "resize", "send_notice"]
-    row = next(line.split() for line in lines if line.startswith("resize"))
-    assert row[:6] == ["resize", "images", "0", "0", "1", "3"]
-    assert "max_attempts=4 timeout=30s" in next(line for line in lines if line.startswith("resize"))
-
-
-def test_a_task_that_no_worker_knows_is_marked(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.add("mystery")
-
-    result = packhorse("tasks")
-    told = {
-        each["name"]: each["announced_at"] for each in map(json.loads, packhorse("tasks", "--json").stdout.splitlines())
-    }
-
-    assert "? No worker knows mystery" in result.stderr
-    assert told["mystery"] is None
-    assert told["resize"] is not None
-
-
-def test_no_task_yet(yard: Yard, packhorse: Call):
-    yard.storage.pause("mail")
-
-    assert "No task is known yet" in packhorse("tasks").stderr
 
 
 @pytest.mark.parametrize("command", ["tasks", "stats"])
