@@ -137,8 +137,8 @@ def _count(number: int, word: str) -> str:
 
 def _hour_text(snapshot: Snapshot, width: int | None) -> str:
     hour = snapshot.last_hour
-    if not hour.runs and not hour.added:
-        return paint("last hour: nothing ran", "dim")
+    if not hour.runs:
+        return paint(f"last hour: nothing ran{f', {hour.added:,} came in' if hour.added else ''}", "dim")
     bad = hour.ended_badly
     parts = [
         f"last hour {hour.completed:,} done",
