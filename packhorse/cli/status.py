@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -55,7 +56,7 @@ def _show(invocation: Invocation, *, is_first: bool, is_watched: bool = False) -
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     lines = list(status_lines(snapshot, width))
-    if is_watched and sys.stdout.isatty() and click.get_current_context().color is not False:
+    if is_watched and width is not None and os.environ.get("TERM", "") not in ("", "dumb"):
         say(_CLEAR, end="")
     elif not is_first:
         say("")

@@ -12,6 +12,7 @@ from packhorse.event import Subject
 from packhorse.job import State
 from packhorse.storage.records import Point, WorkerInfo
 from tests.cli.conftest import Call
+from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
@@ -87,6 +88,15 @@ def test_it_fits_the_screen(yard: Yard, width: int):
     _, seen = on_terminal(yard, "status", width=width)
 
     assert max(map(len, plain(seen).splitlines())) <= width
+
+
+def test_watching_goes_on_until_ctrl_c(yard: Yard):
+    yard.add(queue="mail")
+
+    with Terminal(yard, "status", "--watch", "--every", "100ms") as terminal:
+        terminal.read_until("mail", times=3)
+        terminal.write(b"\x03")
+        assert terminal.wait() == 0
 
 
 # --- what a snapshot comes to -----------------------------------------------------------------------------------------
