@@ -89,7 +89,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Response:
         "places": places(totals),
         "totals": totals,
         "now": now,
-        "banners": banners(call.reader, health),
+        "banners": banners(call.reader, health, place),
         "operator": call.operator,
         "storage_name": health.url.rpartition("/")[2] or health.url,
         "storage_kind": health.kind,
