@@ -34,7 +34,7 @@ from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 
 _MOST_HELD = 5_000
-_PATIENCE = 1.0
+_PATIENCE = 0.1  # seconds of looking through ids
 # What only operators do, or what says who did it: these events make the audit.
 _JOB_DEEDS = (
     *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
@@ -106,7 +106,7 @@ class Reader:
         return Count(sum(count.number for count in counts), exact=all(count.exact for count in counts))
 
     def with_part(self, part: str) -> list[Job]:
-        """The jobs whose id is this, or begins or ends so, as far as can be found in a second."""
+        """The jobs whose id is this, or begins or ends so, as far as can be found at once."""
         wanted = part.strip().lower()
         exact = self._storage.get(part.strip())
         if exact is not None:

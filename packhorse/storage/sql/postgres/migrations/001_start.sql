@@ -71,6 +71,7 @@ CREATE INDEX packhorse_job_due             ON {schema}.packhorse_job (due_at, se
 CREATE INDEX packhorse_job_held            ON {schema}.packhorse_job (owner, seq)         WHERE owner IS NOT NULL;
 CREATE INDEX packhorse_job_finished        ON {schema}.packhorse_job (state, finished_at, seq)
     WHERE finished_at IS NOT NULL;
+CREATE INDEX packhorse_job_cause           ON {schema}.packhorse_job (cause, seq)         WHERE cause IS NOT NULL;
 CREATE INDEX packhorse_job_expiring        ON {schema}.packhorse_job (expire_at, seq)     WHERE expire_at IS NOT NULL;
 
 CREATE TABLE {schema}.packhorse_event (
