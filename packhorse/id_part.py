@@ -16,16 +16,17 @@ WHOLE = 36
 _PAGE = 200
 
 
-def jobs_with_part(storage: Storage, part: str, patience: float) -> tuple[list[Job], bool]:
-    """The jobs whose id begins or ends so, and whether all ids were looked at within so many seconds."""
+def jobs_with_part(storage: Storage, part: str, patience: float, enough: int = _PAGE) -> tuple[list[Job], bool]:
+    """The jobs whose id begins or ends so, and whether all ids were looked at within so many seconds. It ends early
+    once it has found enough."""
     found: dict[str, Job] = {}
     deadline = time.monotonic() + patience
     cursor = None
     while True:
-        page = storage.find_by_id(part, cursor=cursor, limit=_PAGE)
+        page = storage.find_by_id(part, cursor=cursor, limit=min(_PAGE, enough + 1))
         found.update((job.id, job) for job in page.jobs)
         cursor = page.next
         if cursor is None:
             return list(found.values()), True
-        if time.monotonic() > deadline or len(found) >= _PAGE:
+        if time.monotonic() > deadline or len(found) >= enough:
             return list(found.values()), False

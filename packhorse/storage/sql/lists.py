@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from packhorse.job import HELD, RANKS, Job
+from packhorse.job import HELD, RANKS, RETRYING, Job
 from packhorse.storage import listing
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, Order, Place
 from packhorse.storage.records import Count, Filter, Page
@@ -18,7 +18,7 @@ from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.transaction import Connection
 
 AT_ONCE = 500
-AT_MOST = 20_000
+AT_MOST = 10_000
 """How many jobs one call looks at before it answers with what it has."""
 IDS_AT_ONCE = 100_000
 """How many ids one call looks at: they lie close together."""
@@ -79,7 +79,7 @@ class Lists(Keeper):
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
-                if looked_at >= max(5 * AT_MOST, cap):
+                if looked_at >= max(10 * AT_MOST, cap):
                     return Count(number, exact=next(walk, None) is None)
             return Count(number)
 
@@ -106,9 +106,10 @@ class _Index:
         if order is IN_LINE:
             return self._walk_line(where, after)
         if order is BY_DUE_TIME:
+            # Few jobs retry, and those have an index to themselves; many may be scheduled.
+            which = "state = 'retrying'" if where.states == {RETRYING} else "due_at IS NOT NULL"
             return self._rows(
-                f"SELECT due_at, seq FROM {self._jobs} WHERE due_at IS NOT NULL AND (due_at, seq) > (?, ?)"
-                " ORDER BY due_at, seq",
+                f"SELECT due_at, seq FROM {self._jobs} WHERE {which} AND (due_at, seq) > (?, ?) ORDER BY due_at, seq",
                 after or (-1, -1),
             )
         if order is LATEST_FINISHED:

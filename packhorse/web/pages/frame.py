@@ -77,7 +77,14 @@ def templates() -> jinja2.Environment:
     return environment
 
 
-def render(call: Call, asked: Asked, shown: Shown, place: str) -> Response:
+class Drawn(NamedTuple):
+    """A page as it is sent."""
+
+    text: str
+    status: int
+
+
+def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
     """The page in its frame."""
     totals, now = totals_of(call.reader), call.reader.now()
     health = call.site.glance.health()
@@ -99,7 +106,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Response:
         "ago": lambda at: words.ago(at, now),
         "range": chosen_range(asked),
     }
-    return _html(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
+    return Drawn(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
 
 
 def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: int = 200) -> Response:
