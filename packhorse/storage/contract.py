@@ -25,6 +25,7 @@ from typing import Any
 from packhorse.errors import BadValue
 from packhorse.event import Event
 from packhorse.job import Job, NewJob, Token
+from packhorse.order import Order
 from packhorse.outcome import Outcome, Verdict
 from packhorse.storage.records import (
     Beat,
@@ -313,6 +314,11 @@ class Storage(ABC):
     @abstractmethod
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
         """Write what a worker has done so far as an event; every few minutes, and at its end."""
+
+    @abstractmethod
+    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+        """An operator wants something of a foreman. It is kept as the event `ordered`, for which the foreman looks.
+        Repeating it is harmless. False: the storage does not know this foreman, or no longer."""
 
     @abstractmethod
     def workers(self) -> list[WorkerInfo]:
