@@ -50,6 +50,10 @@ COMMANDS: dict[str, Entry] = {
     "pause": Entry("Steer", "steering:pause", "let no job of a queue begin"),
     "resume": Entry("Steer", "steering:resume", "undo a pause"),
     "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
+    "prune": Entry("Look after", "pruning:prune", "remove what ended long ago, and old events"),
+    "copy-store": Entry("Look after", "moving:copy_store", "move everything to another storage, of any kind"),
+    "export": Entry("Look after", "exporting:export", "print jobs as lines of JSON"),
+    "import": Entry("Look after", "exporting:import_", "enqueue the jobs of an export"),
     "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
     "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
 }
@@ -67,6 +71,9 @@ _OTHER_WORDS = {
     **dict.fromkeys(("force-start", "force", "now", "promote"), "start"),
     **dict.fromkeys(("serve", "server", "ui", "dashboard", "manager"), "web"),
     **dict.fromkeys(("log", "logs", "history"), "events"),
+    **dict.fromkeys(("move", "copy", "transfer"), "copy-store"),
+    **dict.fromkeys(("dump",), "export"),
+    **dict.fromkeys(("load",), "import"),
 }
 
 _EXIT_CODES = """\
