@@ -65,6 +65,10 @@ COMMANDS: dict[str, Entry] = {
     "restart": Entry("Steer", "ordering:restart", "replace workers by fresh ones, without a gap"),
     "scale": Entry("Steer", "ordering:scale", "change how many workers foremen keep"),
     "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
+    "prune": Entry("Look after", "pruning:prune", "remove what ended long ago, and old events"),
+    "copy-store": Entry("Look after", "moving:copy_store", "move everything to another storage, of any kind"),
+    "export": Entry("Look after", "exporting:export", "print jobs as lines of JSON"),
+    "import": Entry("Look after", "exporting:import_", "enqueue the jobs of an export"),
     "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
     "doctor": Entry("Look after", "doctor:doctor", "look at everything, and say what to do about what is wrong"),
     "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
@@ -95,6 +99,9 @@ _OTHER_WORDS = {
     **dict.fromkeys(("settings", "env"), "config"),
     **dict.fromkeys(("store", "db", "database", "broker"), "storage"),
     **dict.fromkeys(("report", "diagnose", "debug"), "doctor"),
+    **dict.fromkeys(("move", "copy", "transfer"), "copy-store"),
+    **dict.fromkeys(("dump",), "export"),
+    **dict.fromkeys(("load",), "import"),
 }
 
 _EXIT_CODES = """\
