@@ -70,6 +70,8 @@ def _facts(health: Health, write: int | None, source: str) -> Iterator[tuple[str
     if health.free is not None:
         yield "free", size_text(health.free)
     for name, value in health.facts.items():
+        if value is None:
+            continue
         yield name.replace("_", " "), size_text(value) if name in _BYTES and isinstance(value, int) else str(value)
 
 
