@@ -9,11 +9,11 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.output import paint, say
 
 
-def is_sure(what: str, refusal: str) -> bool:
+def is_sure(what: str, refusal: str, hint: str = "say --yes") -> bool:
     """Show what would be done and ask. Raises CommandError with `refusal` when there is no terminal."""
     answer = _answer(f"{what}\n{paint('Go on?', 'bold', err=True)} [y/N] ")
     if answer is None:
-        raise CommandError(refusal, ExitCode.REFUSED, why="there is no terminal to ask at", hint="say --yes")
+        raise CommandError(refusal, ExitCode.REFUSED, why="there is no terminal to ask at", hint=hint)
     return answer.strip().lower() in ("y", "yes")
 
 
