@@ -63,7 +63,7 @@ def totals_of(reader: Reader) -> Totals:
         foremen=len(alive) - len(workers),
         slots=sum(worker.concurrency for worker in workers),
         busy=sum(int(worker.report.get("busy") or 0) for worker in workers),
-        failure_kinds=len(reader.failures()),
+        failure_kinds=len(reader.open_failures()),
         schedules=len(reader.schedules()),
     )
 
