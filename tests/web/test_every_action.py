@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import expect
 
 from packhorse import Packhorse
-from packhorse.job import State
+from packhorse.ids import new_id
+from packhorse.job import NewJob, State
 from packhorse.storage.records import Filter
 from packhorse.web.application import Application
 from packhorse.web.pages import DEEDS
@@ -164,7 +165,8 @@ def steer_many_jobs(hand: Hand, yard: Yard) -> None:
     hand.page.get_by_role("button", name="the ticked ones").click()
     hand.press("Set priority", "bulk")
     assert {yard.get(job.id).priority for job in ticked} == {8}
-    others = [yard.add(queue="bulk") for _ in range(101)]
+    others = [NewJob(new_id(), "resize", "bulk") for _ in range(101)]
+    yard.storage.enqueue(others)
     hand.go("/jobs?state=queued&queue=bulk")
     hand.page.get_by_label("Action").select_option("delete")
     hand.page.get_by_role("button", name="all 103 that fit").click()
