@@ -37,7 +37,7 @@ def prune(
     storage = invocation.storage
     if dry_run or not yes:
         jobs, has_events = _over(storage, keep)
-        what = f"{jobs:,} jobs{', and events older than that' if has_events else ''}"
+        what = f"{_jobs(jobs)}{', and events older than that' if has_events else ''}"
         if dry_run:
             _show(invocation, jobs, what)
             return ExitCode.OK
@@ -101,4 +101,8 @@ def _tell(invocation: Invocation, gone: Pruned) -> None:
     if invocation.as_json:
         invocation.print_json({"jobs": gone.jobs, "events": gone.events, "clients": gone.clients})
     else:
-        say(f"{gone.jobs:,} jobs, {gone.events:,} events and {gone.clients:,} silent clients are gone")
+        say(f"{_jobs(gone.jobs)}, {gone.events:,} events and {gone.clients:,} silent clients are gone")
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number:,} jobs"
