@@ -25,6 +25,7 @@ from typing import Any
 from packhorse.errors import BadValue
 from packhorse.event import Event
 from packhorse.job import Job, NewJob, Token
+from packhorse.order import Order
 from packhorse.outcome import Outcome, Verdict
 from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.records import (
@@ -120,6 +121,13 @@ class Storage(ABC):
         """Jobs that fit, a page at a time. Queued ones by who is next, scheduled and retrying ones by when they are
         due, finished ones by the latest, any other mixture by the newest. One call looks at a bounded number of jobs.
         """
+
+    def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
+        """Jobs whose id begins or ends with this, letter by letter; of those that begin so, at most `limit`.
+        One call looks at a bounded number of ids, so `next` may be set although `jobs` is empty. A storage that can
+        tell from its ids alone does so: that is much faster than this."""
+        page = self.find(Filter(text=part), cursor=cursor, limit=limit)
+        return Page([job for job in page.jobs if job.id.startswith(part) or job.id.endswith(part)], page.next)
 
     @abstractmethod
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
@@ -307,6 +315,11 @@ class Storage(ABC):
     @abstractmethod
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
         """Write what a worker has done so far as an event; every few minutes, and at its end."""
+
+    @abstractmethod
+    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+        """An operator wants something of a foreman. It is kept as the event `ordered`, for which the foreman looks.
+        Repeating it is harmless. False: the storage does not know this foreman, or no longer."""
 
     @abstractmethod
     def workers(self) -> list[WorkerInfo]:

@@ -9,6 +9,7 @@ from packhorse import changes
 from packhorse.errors import ClientNotFound
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, Reason, Token
+from packhorse.order import Order
 from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import from_json, job_of, to_json
@@ -54,12 +55,17 @@ class Workers(Keeper):
         self._write("leave", work)
 
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
-        def work(tx: Transaction) -> None:
-            subject = self._subject(tx, owner)
-            if subject is not None:
-                tx.record([Event(Kind.STAT, tx.now, subject, owner=owner, data=dict(report))])
+        self._write("record_stat", lambda tx: self._tell_of(tx, owner, Kind.STAT, report))
 
-        self._write("record_stat", work)
+    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+        return self._write("order", lambda tx: self._tell_of(tx, owner, Kind.ORDERED, order.facts(by)))
+
+    def _tell_of(self, tx: Transaction, owner: str, kind: Kind, facts: Mapping[str, Any]) -> bool:
+        """Write an event about one that has joined. False: nobody knows it."""
+        subject = self._subject(tx, owner)
+        if subject is not None:
+            tx.record([Event(kind, tx.now, subject, owner=owner, data=dict(facts))])
+        return subject is not None
 
     def workers(self) -> list[WorkerInfo]:
         return [_worker_of(row) for row in self._db.read("workers", self._sql["all_workers"])]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, HELD, QUEUED, RETRYING, SCHEDULED, State
+from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
@@ -130,6 +131,7 @@ def _processes(storage: Any) -> None:
     storage.beat({"ann": {"running": 1}, "bob": {}, "ghost": {}})
     storage.stops(["ann", "bob"])
     storage.record_stat("ann", {"completed": 1})
+    storage.order("ann", Order(Do.QUIET), by="op")
     storage.workers()
     storage.leave("bob")
     ended = [in_state(storage, state).id for state in sorted(FINAL)]
