@@ -31,6 +31,7 @@ def test_a_storage_is_moved_and_the_new_one_is_open(ended: Yard, packhorse: Call
     assert result.stdout.startswith("6 jobs and ")
     assert f"are in sqlite:///{ended.directory / 'new.db'}, each of them checked" in result.stdout
     assert packhorse("enqueue", "resize", "--url", "sqlite:///new.db").exit_code == 0
+    assert packhorse("check").exit_code == 6
     told = packhorse("enqueue", "resize")
     assert told.exit_code == 4
     assert "error: this storage was moved to" in told.stderr
