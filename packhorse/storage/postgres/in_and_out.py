@@ -53,7 +53,10 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
                 if now is None:
                     now = int(link.execute(self._sql["now"]).fetchone()[0])
                 tx = Transaction(link, now, is_guest=True)
-                may_go_on(self._mark_in(tx), "enqueue")
+                # Whoever closes the storage waits for this transaction from now on. Asked on a connection of our own:
+                # the caller's may be of the kind that sees only what was there when it began.
+                link.execute(self._sql["share_writing"])
+                may_go_on(self.move(), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
                 link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), now))
