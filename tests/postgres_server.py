@@ -121,7 +121,8 @@ class PgBouncer:
     """A pooler of our own before a server, in transaction mode: each transaction may get another connection."""
 
     def __init__(self, server: PostgresServer, pool_size: int = 3) -> None:
-        program = shutil.which("pgbouncer") or pytest.skip("there is no pgbouncer on this machine")
+        places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])  # Debian's, which is not on every PATH
+        program = shutil.which("pgbouncer", path=places) or pytest.skip("there is no pgbouncer on this machine")
         self.port = _free_port()
         self._directory = Path(tempfile.mkdtemp(prefix="packhorse-pgbouncer-"))
         user = _unprivileged()
