@@ -6,14 +6,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
+from typing import Any
 
 import psycopg
 
 from packhorse.job import NewJob
+from packhorse.storage.guest import elsewhere
 from packhorse.storage.postgres.guest import guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import translate
+from packhorse.storage.postgres.trouble import translate, without_password
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import to_json
@@ -26,6 +28,8 @@ _values_of_one = attrgetter(
 
 
 class InAndOut(PostgresKeeper, in_and_out.InAndOut):
+    _here: list[Any] | None = None
+
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
@@ -40,22 +44,28 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return _placements(jobs, rows)
 
     def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        with self._db.lent():
-            pass  # makes sure that the tables are there: making them is not for the caller's transaction
+        here = self._here or self._look_around()
         if not jobs:
             return []
         try:
             with guest(connection, self._sql, self._dialect) as link:
-                now = self._moment()
-                if now is None:
-                    now = int(link.execute(self._sql["now"]).fetchone()[0])
-                tx = Transaction(link, now, is_guest=True)
+                now, *there = link.execute(self._sql["whereabouts"]).fetchone()
+                if there != here and there != self._look_around():  # it may have been restarted
+                    which = f"the database {there[0]}" if there[0] != here[0] else "another server"
+                    raise elsewhere(which, without_password(self._db.address))
+                tx = Transaction(link, now if self._clock is None else self._clock(), is_guest=True)
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
-                link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), now))
+                link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
         except psycopg.Error as error:
             raise translate(error, self._db.address) from error
         return enqueued
+
+    def _look_around(self) -> list[Any]:
+        """Which database of which server the jobs are in. Asking also makes sure that the tables are there: making them
+        is not for the caller's transaction."""
+        ((_, *self._here),) = self._db.read("whereabouts", self._sql["whereabouts"])
+        return self._here
 
     def _are_known(self, jobs: Sequence[NewJob]) -> bool:
         now = time.monotonic()

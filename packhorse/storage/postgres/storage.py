@@ -73,6 +73,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
 
     def close(self) -> None:
         self._known.clear()
+        self._here = None
         self._bell.close()
         self._db.close()
 
