@@ -13,6 +13,7 @@ from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
+from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
@@ -45,6 +46,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         self._known = {}
         self._unfolded = 0
         self._last_line = ""
+        self._marks = Marks()
         self._db = Database(
             address,
             options,
@@ -52,7 +54,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             self._dialect,
             prepare=lambda link: schema.prepare(link, options.schema),
             now=now,
-            after_commit=lambda: self._bell.ring(),
+            after_commit=self._came_into_line,
         )
         self._bell = Bell(self._db, self._sql, now)
 
@@ -84,6 +86,11 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             self._unfolded = 0
             with suppress(StorageError):  # what was asked for is done; the next one folds
                 self._fold()
+
+    def _came_into_line(self) -> None:
+        """A job has, by a write of ours that is committed, wherever in its line."""
+        self._marks.forget()
+        self._bell.ring()
 
     # --- migrations -----------------------------------------------------------------------------------------------
 
