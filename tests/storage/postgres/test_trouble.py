@@ -11,9 +11,9 @@ import time
 import psycopg
 import pytest
 
-from packhorse.errors import StorageReadOnly, StorageUnavailable
+from packhorse.errors import StorageFull, StorageReadOnly, StorageUnavailable
 from packhorse.job import COMPLETED, UNFINISHED
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import database as database_module
 from packhorse.storage.records import Filter
@@ -180,6 +180,41 @@ def test_a_server_that_takes_no_writes_is_told(storage: Postgres, url: str) -> N
         reader.enqueue([new_job()])
     assert len(find_all(reader)) == 1
     reader.close()
+
+
+@pytest.mark.timeout(120)
+def test_on_a_full_disk_nothing_is_half_written_and_work_goes_on_when_there_is_room_again() -> None:
+    """A real one: the tables are on a disk of twenty megabytes."""
+    server = PostgresServer()
+    server.start_with_small_disk(20)
+    with psycopg.connect(server.url, autocommit=True) as hand:
+        hand.execute(f"CREATE TABLESPACE small LOCATION '{server.small}'".encode())
+        hand.execute("CREATE DATABASE full_one TABLESPACE small")
+    storage = Postgres.from_url(f"{server.url.removesuffix('postgres')}full_one")
+    join(storage)
+    storage.enqueue([new_job("first")])
+    (held,) = storage.reserve("ann", {"mail": 1}, 1)
+    acknowledged = ["first"]
+
+    def fill() -> None:
+        while True:
+            batch = [new_job(args=f'{{"text":"{random.randbytes(20_000).hex()}"}}') for _ in range(10)]
+            storage.enqueue(batch)
+            acknowledged.extend(new.id for new in batch)
+
+    with pytest.raises(StorageFull, match="no room") as told:
+        fill()
+    assert told.value.hint is not None
+    assert "free some disk space" in told.value.hint
+    assert {job.id for job in find_all(storage)} == set(acknowledged)
+    assert tallies(storage) == recount(storage)
+
+    server.enlarge_disk(60)
+    storage.enqueue([new_job("afterwards")])
+    assert storage.finish([Completed(held.token)]) == [Verdict.ACCEPTED]
+    assert len(storage.reserve("ann", {"mail": 1}, 1_000)) == len(acknowledged)
+    storage.close()
+    server.end()
 
 
 # --- neighbours -------------------------------------------------------------------------------------------------------
