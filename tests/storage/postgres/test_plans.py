@@ -173,18 +173,23 @@ def test_what_is_asked_every_second(crowded: Postgres, name: str, values: tuple[
     ids=str,
 )
 def test_a_page_of_a_list_is_found_without_a_walk_over_all(crowded: Postgres, where: Filter) -> None:
-    with crowded._db.lent() as link:
-        before = _fetched(link, crowded.options.schema)
-        page = crowded.find(where, limit=50)
-        assert _fetched(link, crowded.options.schema) - before <= 5_000
+    before = _fetched(crowded)
+    page = crowded.find(where, limit=50)
+
+    assert _fetched(crowded) - before <= 5_000
     assert len(page.jobs) == (0 if where.owner else 50)
 
 
-def _fetched(link: Any, schema: str) -> int:
-    link.rows("SELECT pg_stat_clear_snapshot()")
-    ((number,),) = link.rows(
-        "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables"
-        " WHERE schemaname = $1 AND relname = 'packhorse_job'",
-        (schema,),
-    )
+def _fetched(storage: Postgres) -> int:
+    """How many rows of the table of jobs were read so far, by the one connection that there is."""
+    with storage._db.lent() as link:
+        if link.connection.info.server_version < 150_000:
+            pytest.skip("before PostgreSQL 15 nobody can ask for its counts at once")
+        link.rows("SELECT pg_stat_force_next_flush()")
+        link.rows("SELECT pg_stat_clear_snapshot()")
+        ((number,),) = link.rows(
+            "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables"
+            " WHERE schemaname = $1 AND relname = 'packhorse_job'",
+            (storage.options.schema,),
+        )
     return int(number)
