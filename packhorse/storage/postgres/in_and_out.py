@@ -14,6 +14,7 @@ import psycopg
 from packhorse.errors import StorageError
 from packhorse.job import NewJob, State
 from packhorse.storage.guest import elsewhere
+from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres.guest import guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
@@ -50,6 +51,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
+        if len(rows) < len(jobs):
+            may_go_on(self.move(), "enqueue")  # else their ids are there already
         return _placements(jobs, rows)
 
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
@@ -61,12 +64,11 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         _, task, queue, _, *rest = _values_of_one(jobs[0])
         values = (ids, task, queue, args, *rest, self._moment(), len(jobs))
         try:
-            self._db.run("enqueue", self._sql["enqueue_alike"], values)
+            return bool(self._db.run("enqueue", self._sql["enqueue_alike"], values))
         except StorageError as error:
             if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
                 return False  # somebody repeats a call whose answer was lost
             raise
-        return True
 
     def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         here = self._here or self._look_around()
@@ -79,6 +81,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
                     which = f"the database {there[0]}" if there[0] != here[0] else "another server"
                     raise elsewhere(which, without_password(self._db.address))
                 tx = Transaction(link, now if self._clock is None else self._clock(), is_guest=True)
+                may_go_on(self._mark_in(tx), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
                 link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
@@ -121,7 +124,10 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return [self._enqueue_one(tx, new) for new in jobs]
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return _placements(jobs, tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_guest)).fetchall())
+        rows = tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_guest)).fetchall()
+        if len(rows) < len(jobs):
+            may_go_on(self._mark_in(tx), "enqueue")
+        return _placements(jobs, rows)
 
 
 def _placements(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Enqueued]:

@@ -19,3 +19,4 @@ class Dialect(NamedTuple):
     of_rank: str = "rank = ?"  # said so that the index of the line is used; the rank is bound to each mark
     unordered_seq: str = "seq"  # said so that no index on it is used
     say: Callable[[str], str] = str
+    name: Callable[[str], str] = str  # a column's name, which some database may take for a word of its own

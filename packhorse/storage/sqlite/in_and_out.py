@@ -13,6 +13,7 @@ from packhorse.commits import when_committed
 from packhorse.errors import BadValue
 from packhorse.event import Kind
 from packhorse.job import Job, NewJob, State
+from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row
@@ -33,6 +34,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
             return []
         with guest(connection, self._db.path) as cursor:
             tx = Transaction(cursor, self.now())
+            may_go_on(self._mark_in(tx), "enqueue")
             enqueued = self._enqueue(tx, jobs)
             tx.flush()
         with suppress(BadValue):  # not all connections tell
