@@ -71,6 +71,8 @@ class Working(PostgresKeeper, working.Working):
             self._write("promote", self._see_to_time)
             taken, _ = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, anyway=True))
         self._counting(2 * len(queues))
+        if taken:
+            self._bell.rouse()
         return taken
 
     def _see_to_time(self, tx: Transaction) -> None:
