@@ -68,6 +68,7 @@ COMMANDS: dict[str, Entry] = {
     "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
     "prune": Entry("Look after", "pruning:prune", "remove what ended long ago, and old events"),
     "copy-store": Entry("Look after", "moving:copy_store", "move everything to another storage, of any kind"),
+    "backup": Entry("Look after", "backing_up:backup", "copy a SQLite storage while it is used"),
     "export": Entry("Look after", "exporting:export", "print jobs as lines of JSON"),
     "import": Entry("Look after", "exporting:import_", "enqueue the jobs of an export"),
     "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
