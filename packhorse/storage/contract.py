@@ -162,8 +162,9 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
-        """Mark reserved jobs as running, before they run. Counts the attempt."""
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
+        """Mark reserved jobs as running, before they run, or later: `agos` says how long ago each began, and that is
+        what `started_at` and the event tell, but never a moment before the job came into line. Counts the attempt."""
 
     @abstractmethod
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
