@@ -7,6 +7,7 @@
           StorageFull
           StorageReadOnly
           StorageClosed        it is being moved, or was: says where to
+        StorageNotFound        it has no tables yet, and looking does not make them
         CopyRefused            the two storages cannot be copied as asked; says why
         NotADatabase           the file is something else
         SchemaOutdated         says the command: packhorse migrate
@@ -92,6 +93,10 @@ class StorageReadOnly(StorageUnavailable):
 
 class StorageClosed(StorageUnavailable):
     """The storage is being moved to another, or was, or is the other and not yet whole: nothing is changed in it."""
+
+
+class StorageNotFound(StorageError):
+    """There are no tables of ours at this address, and whoever asked only wanted to look."""
 
 
 class CopyRefused(StorageError):
