@@ -120,7 +120,7 @@ def _failure_of(error: BaseException, *, traceback: bool = True) -> Failure:
         failure = Failure.of(BaseException.with_traceback(error, _own_frames(error.__traceback__)))
     except Exception:  # noqa: BLE001 - the error's own code
         return _bare(error, "(it cannot be shown: its own code failed)")
-    return failure if traceback else replace(failure, traceback=None, place=None)
+    return failure if traceback else replace(failure, traceback=None, place=None, function=None)
 
 
 def _cut_short(job: Job, error: BaseException, ran: int) -> Outcome:

@@ -124,6 +124,16 @@ def test_failures_of_one_cause_are_one_group(storage: Storage, clock: TurnedCloc
     assert len(storage.failures(limit=1)) == 1
 
 
+def test_a_cause_shows_the_line_where_it_was_last_seen(storage: Storage) -> None:
+    for place in ("a.py:3", "a.py:5"):
+        failure = Failure("KeyError", "gone", place=place, function="send")
+        finish(storage, Failed(run(storage, add(storage)).token, failure))
+
+    (group,) = storage.failures()
+
+    assert (group.number, group.place) == (2, "a.py:5")
+
+
 def test_a_failure_that_is_sent_again_is_counted_once(storage: Storage) -> None:
     outcome = Failed(in_state(storage, RUNNING).token, FAILURE, retry_in=HOUR)
 
