@@ -65,7 +65,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         place = self.place or ""
         if self.function is not None:
             place = f"{place.rpartition(':')[0]}:{self.function}"
-        known = "\0".join((task, self.type, self.pattern(), place))
+        known = f"{task}\0{self.type}\0{self.pattern()}\0{place}"
         return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

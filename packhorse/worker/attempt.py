@@ -102,7 +102,7 @@ def _returned(job: Job, task: RegisteredTask, value: Any, ran: int, limit: int) 
         if isinstance(value, Abort):
             return Stopped(job.token, Reason.ABORTED, Failure("Abort", tidy(value.why) or ""), ran)
         return Completed(job.token, encode_result(value, limit), ran)
-    except Exception as error:  # noqa: BLE001 - BadArguments, PayloadTooLarge, or the value's own code
+    except Exception as error:  # noqa: BLE001 - BadResult, PayloadTooLarge, or the value's own code
         # The work is done and must not be done again because its result cannot be kept.
         return Failed(job.token, _failure_of(error, traceback=False), retry_in=None, ran=ran)
 
