@@ -75,7 +75,7 @@ class Records(Keeper):
         while len(found) < limit:
             most = min(limit - len(found), _FAILURES_AT_ONCE)
             told = self._server.run("failures", len(found), most)
-            found += [_failure_in(one) for one in told]
+            found += [failure_in(one) for one in told]
             if len(told) < most:
                 break
         return found
@@ -152,7 +152,8 @@ def _highest(where: EventFilter) -> int:
     return _NEWEST if where.before is None else max(0, min(where.before - 1, _NEWEST))
 
 
-def _failure_in(told: Sequence[bytes]) -> FailureGroup:
+def failure_in(told: Sequence[bytes]) -> FailureGroup:
+    """A failure as `lua/failures.lua` tells it."""
     cause, task, pattern, place, *numbers, job_id, until, by = (word.decode() for word in told)
     number, first_at, last_at = map(int, numbers)
     silenced = (int(until) if until else None, by or None)

@@ -18,3 +18,4 @@ class Dialect(NamedTuple):
     true: str = "1"
     unordered_seq: str = "seq"  # said so that no index on it is used
     say: Callable[[str], str] = str
+    name: Callable[[str], str] = str  # a column's name, which some database may take for a word of its own

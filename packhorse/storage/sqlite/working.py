@@ -47,7 +47,7 @@ class Working(SQLiteKeeper, working.Working):
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.look()
-        jobs = self._db.write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
+        jobs = self._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
         self._hand_bell_on(len(jobs), limit)
         return jobs
 
@@ -61,6 +61,8 @@ class Working(SQLiteKeeper, working.Working):
     def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if tx.execute(SQL["worker_exists"], (owner,)).fetchone() is None:
             raise WorkerNotFound(owner)
+        if tx.mark is not None:  # the storage is moved: finishing goes on, and this with it
+            return []
         self._promote(tx, 100)
         self._expire(tx, 100)
         paused = {row[0] for row in tx.execute(SQL["paused_queues"]).fetchall()}
@@ -144,7 +146,7 @@ class Working(SQLiteKeeper, working.Working):
     def start(self, tokens: Sequence[Token]) -> list[Verdict]:
         if not tokens:
             return []
-        return self._db.write("start", lambda tx: self._start(tx, tokens))
+        return self._write("start", lambda tx: self._start(tx, tokens))
 
     def _start(self, tx: Transaction, tokens: Sequence[Token]) -> list[Verdict]:
         hands = self._hands(tx, tokens)
@@ -172,7 +174,7 @@ class Working(SQLiteKeeper, working.Working):
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         if not outcomes:
             return []
-        return self._db.write("finish", lambda tx: self._finish(tx, outcomes))
+        return self._write("finish", lambda tx: self._finish(tx, outcomes))
 
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
@@ -182,7 +184,7 @@ class Working(SQLiteKeeper, working.Working):
         def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
             return self._finish(tx, outcomes), self._reserve(tx, owner, queues, limit)
 
-        verdicts, jobs = self._db.write("finish_and_reserve", work)
+        verdicts, jobs = self._write("finish_and_reserve", work)
         self._hand_bell_on(len(jobs), limit)
         return verdicts, jobs
 

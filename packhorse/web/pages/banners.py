@@ -8,8 +8,8 @@ from typing import NamedTuple
 from packhorse.clock import MINUTE
 from packhorse.event import Subject
 from packhorse.job import WAITING, State
+from packhorse.measures import by_queue
 from packhorse.storage.records import Health, QueueInfo, Span
-from packhorse.web.measures import by_queue
 from packhorse.web.pages.page import address
 from packhorse.web.pages.words import number, span
 from packhorse.web.reader import Reader

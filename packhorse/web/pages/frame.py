@@ -11,8 +11,9 @@ from starlette.responses import HTMLResponse, Response
 
 from packhorse import __version__
 from packhorse.job import HELD, State
+from packhorse.totals import Totals
 from packhorse.web.api.problem import Problem
-from packhorse.web.api.totals import Totals, totals_of
+from packhorse.web.api.totals import totals_for
 from packhorse.web.pages import chart, words
 from packhorse.web.pages.assets import digest
 from packhorse.web.pages.banners import banners
@@ -88,7 +89,7 @@ class Drawn(NamedTuple):
 
 def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
     """The page in its frame."""
-    totals, now = totals_of(call.reader), call.reader.now()
+    totals, now = totals_for(call.reader), call.reader.now()
     health = call.site.glance.health()
     frame: dict[str, Any] = {
         **_surroundings(call.site, asked),
