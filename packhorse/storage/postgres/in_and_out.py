@@ -81,7 +81,10 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
                     which = f"the database {there[0]}" if there[0] != here[0] else "another server"
                     raise elsewhere(which, without_password(self._db.address))
                 tx = Transaction(link, now if self._clock is None else self._clock(), is_guest=True)
-                may_go_on(self._mark_in(tx), "enqueue")
+                # Whoever closes the storage waits for this transaction from now on. Asked on a connection of our own:
+                # the caller's may be of the kind that sees only what was there when it began.
+                link.execute(self._sql["share_writing"])
+                may_go_on(self.move(), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
                 link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue, StorageError
+from packhorse.storage import moving
 from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
@@ -122,7 +123,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             "health", self._sql["server_facts"]
         )
         opened, in_use = self._db.connections()
-        problems = []
+        problems = moving.problems(self.move())
         if fsync == "off" or synchronous == "off":
             problems.append("the server does not wait for its disk: a power cut may lose jobs")
         if used > 0.9 * most:
