@@ -35,7 +35,7 @@ from packhorse.storage.records import (
 from tests.postgres_server import give_back
 from tests.storage.builders import add, ids, in_state, join, kinds, new_job, reserve_ids, run, stored, take, unique
 from tests.storage.conftest import ADDRESSES, chosen_storages
-from tests.storage.estate import everything, furnish
+from tests.storage.estate import everything, furnish, keep_shop
 
 NOTHING_KEPT = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 MARK = Move("copy-1", Stage.CLOSING, "redis://elsewhere", 1)
@@ -69,6 +69,7 @@ def marked(storage: Storage, stage: Stage) -> Move:
 def test_a_storage_copied_there_and_back_is_as_it_was(
     storage: Storage, other: str, address: str, clock: TurnedClock, tmp_path: Path
 ) -> None:
+    keep_shop(storage, clock)
     furnish(storage, clock)
     before = everything(storage)
 
