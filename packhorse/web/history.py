@@ -87,6 +87,7 @@ class History:
             for where in [
                 *(EventFilter(kind=kind, before=top, after=edge) for kind in _JOB_DEEDS),
                 *(EventFilter(subject=subject, before=top, after=edge) for subject in _OTHER_DEEDS),
+                EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, before=top, after=edge),
             ]
         ]
         # Of a list that was cut short nothing is known below its last one, so nothing below that is told of any.

@@ -32,6 +32,11 @@ SELECT current_setting('server_version'), current_setting('synchronous_commit'),
 -- name: now
 SELECT {schema}.packhorse_now()
 
+-- name: whereabouts
+-- The time, and which database of which running server this is. Says nothing of our schema, which may not be there.
+SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, current_database()::text,
+       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
+
 -- name: put_events
 INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)
 SELECT at, kind, subject, job_id, queue, state, nullif(owner, ''), nullif(fence, 0), nullif(data, '')
