@@ -42,7 +42,7 @@ def dialect_for(schema: str) -> Dialect:
         args="args",
         texts="(SELECT json_array_elements_text(?::json))",
         numbers="(SELECT value::bigint FROM json_array_elements_text(?::json))",
-        like="ILIKE",
+        like="{column} ILIKE ? ESCAPE '\\'",
         true="true",
         say=numbered,
     )

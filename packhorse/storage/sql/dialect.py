@@ -14,7 +14,7 @@ class Dialect(NamedTuple):
     args: str  # a job's arguments, wherever they lie
     texts: str  # the texts of a JSON list, as a subquery
     numbers: str  # the numbers of a JSON list, as a subquery
-    like: str  # LIKE that folds the letters A to Z and no others
+    like: str  # `{column}` LIKE a value, folding the letters A to Z and no others
     true: str = "1"
     unordered_seq: str = "seq"  # said so that no index on it is used
     say: Callable[[str], str] = str

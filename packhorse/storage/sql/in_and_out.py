@@ -39,7 +39,7 @@ class InAndOut(Keeper):
         """Store jobs whose ids are known to be new."""
 
     def _enqueue_one(self, tx: Transaction, new: NewJob) -> Enqueued:
-        if self._jobs(tx, [new.id]):
+        if self._is_stored(tx, new.id):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
             if new.unique.on_conflict == "replace":

@@ -20,7 +20,7 @@ from packhorse.storage.sql.transaction import Connection
 AT_ONCE = 500
 AT_MOST = 20_000
 """How many jobs one call looks at before it answers with what it has."""
-_HIGHEST = 1 << 62
+HIGHEST = 1 << 62
 
 
 class Lists(Keeper):
@@ -71,11 +71,11 @@ class Lists(Keeper):
 
         return self._db.read_with("count", work)
 
-    def _index(self, connection: Connection) -> _Index:
-        return _Index(connection, self._dialect, self._sql["lines_of_rank"])
+    def _index(self, connection: Connection) -> Index:
+        return Index(connection, self._dialect, self._sql["lines_of_rank"])
 
 
-class _Index:
+class Index:
     """The indexes over the jobs, as one call walks along them. The seq is each place's last number, negative where the
     order falls."""
 
@@ -106,25 +106,24 @@ class _Index:
         for rank in range(max(start_rank, RANKS[0]), RANKS[-1] + 1):
             queues = [where.queue] if where.queue else self._queues_of(rank)
             behind = start_seq if rank == start_rank else -1
-            lines = [
-                self._rows(
-                    f"SELECT rank, seq FROM {self._jobs}"
-                    " WHERE state = 'queued' AND rank = ? AND queue = ? AND seq > ? ORDER BY seq",
-                    (behind,),
-                    (rank, queue),
-                )
-                for queue in queues
-            ]
-            yield from merge(*lines)
+            yield from merge(*(self._walk_one_line(rank, queue, behind) for queue in queues))
+
+    def _walk_one_line(self, rank: int, queue: str, behind: int) -> Iterator[Place]:
+        return self._rows(
+            f"SELECT rank, seq FROM {self._jobs}"
+            " WHERE state = 'queued' AND rank = ? AND queue = ? AND seq > ? ORDER BY seq",
+            (behind,),
+            (rank, queue),
+        )
 
     def _queues_of(self, rank: int) -> list[str]:
-        return [row[0] for row in self._execute(self._lines_of_rank, (rank, "", _HIGHEST)).fetchall()]
+        return [row[0] for row in self._execute(self._lines_of_rank, (rank, "", HIGHEST)).fetchall()]
 
     def _walk_finished(self, state: str, after: Place | None) -> Iterator[Place]:
         return self._rows(
             f"SELECT -finished_at, -seq FROM {self._jobs} WHERE state = ? AND finished_at IS NOT NULL"
             " AND (finished_at, seq) < (?, ?) ORDER BY finished_at DESC, seq DESC",
-            (-after[0], -after[1]) if after else (_HIGHEST, _HIGHEST),
+            (-after[0], -after[1]) if after else (HIGHEST, HIGHEST),
             (state,),
         )
 
@@ -139,7 +138,7 @@ class _Index:
             condition, values = "queue = ? AND ", (where.queue,)
         return self._rows(
             f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC",
-            (-after[0] if after else _HIGHEST,),
+            (-after[0] if after else HIGHEST,),
             values,
         )
 
@@ -186,7 +185,7 @@ class _Index:
         if where.text is not None:
             escaped = where.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             searched = ("id", "task", self._dialect.args, "error")
-            likes = [f"{column} {self._dialect.like} ? ESCAPE '\\'" for column in searched]
+            likes = [self._dialect.like.replace("{column}", column) for column in searched]
             pieces.append((f"({' OR '.join(likes)})", [f"%{escaped}%"] * len(likes)))
         if not pieces:
             return self._dialect.true, []

@@ -1,0 +1,78 @@
+"""The statements of the MySQL storage, and its words, for one database."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+
+from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.rows import CHANGING_FIELDS, FIELDS
+from packhorse.storage.statements import load_statements
+
+NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+"""The server's time, whatever time zone the session is in."""
+PLAIN = ("id", "seq", "task", "queue", "args", "priority", "rank", "created_at", "queued_at", "first_queued_at",
+         "max_attempts", "max_halts")  # fmt: skip
+"""All that a plain job in line has; see `pick` in working.sql."""
+TABLE = (
+    "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4"
+    " /*M! COLLATE utf8mb4_nopad_bin */ /*!80017 COLLATE utf8mb4_0900_bin */"
+)
+"""What stands behind every table. MariaDB reads the first comment and MySQL the second."""
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+_JOB = ", ".join(quoted(field) for field in FIELDS)
+
+
+@lru_cache
+def statements_for(schema: str) -> dict[str, str]:
+    """Every statement, by name, without the comments."""
+    statements = load_statements(
+        "mysql",
+        schema=quoted(schema),
+        job=_JOB,
+        job_columns=", ".join(f"job.{quoted(field)}" for field in FIELDS),
+        plain=", ".join(quoted(field) for field in PLAIN),
+        now=NOW,
+    )
+    statements["keep_job"] = (
+        f"UPDATE {quoted(schema)}.packhorse_job"
+        f" SET {', '.join(f'{quoted(field)} = ${place}' for place, field in enumerate(CHANGING_FIELDS, start=1))}"
+        f" WHERE seq = ${len(CHANGING_FIELDS) + 1}"
+    )
+    return {name: re.sub(r"^--.*\n", "", text, flags=re.MULTILINE) for name, text in statements.items()}
+
+
+@lru_cache
+def dialect_for(schema: str) -> Dialect:
+    return Dialect(
+        prefix=f"{quoted(schema)}.packhorse_",
+        job=_JOB,
+        args="args",
+        texts="(?*)",
+        numbers="(?*)",
+        # In the Hebrew character set nothing but A to Z has a lower case, and every byte is a letter.
+        like="{bytes_of} LIKE {bytes_asked}".format(bytes_of=_folded("{column}"), bytes_asked=_folded("?")),
+        say=said,
+    )
+
+
+def _folded(text: str) -> str:
+    return f"LOWER(CONVERT(CAST({text} AS binary) USING hebrew)) COLLATE hebrew_bin"
+
+
+_PAIR = re.compile(r"\((\w+), (\w+)\) ([<>]) \((\$\d+), (\$\d+)\)")
+
+
+@lru_cache(maxsize=512)
+def said(sql: str) -> str:
+    """With `$1`, `$2` … in place of each `?`, and pairs compared in the way that an index can follow."""
+    numbers = itertools.count(1)
+    sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
+    return _PAIR.sub(r"\1 \3= \4 AND (\1 \3 \4 OR \2 \3 \5)", sql)
