@@ -174,8 +174,7 @@ class Database:
                 link = self._idle.pop() if self._idle else None
             if link is None:
                 return self._open()
-            # A call just before proves that it lives; else it is asked, which costs less than finding out in a call.
-            if time.monotonic() - link.used_at < 0.05 or link.is_alive:
+            if link.is_alive:
                 return link
             self._drop(link)
 
@@ -183,7 +182,6 @@ class Database:
         if not is_sound:
             self._drop(link)
             return
-        link.used_at = time.monotonic()
         with self._lock:
             self._idle.append(link)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -40,7 +39,6 @@ class Link:
         self.connection = connection
         self.sql = sql
         self.dialect = dialect
-        self.used_at = time.monotonic()
         self._cursor = connection.cursor()
 
     def spell(self, sql: str, values: Sequence[Any]) -> str:

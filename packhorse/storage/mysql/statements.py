@@ -14,7 +14,8 @@ NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 """The server's time, whatever time zone the session is in."""
 PLAIN = ("id", "seq", "task", "queue", "args", "priority", "rank", "created_at", "queued_at", "first_queued_at",
          "max_attempts", "max_halts")  # fmt: skip
-"""All that a plain job in line has; see `pick` in working.sql."""
+"""All that a plain job in line has."""
+_NOT_PLAIN = "timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta"
 TABLE = (
     "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4"
     " /*M! COLLATE utf8mb4_nopad_bin */ /*!80017 COLLATE utf8mb4_0900_bin */"
@@ -38,7 +39,8 @@ def statements_for(schema: str) -> dict[str, str]:
         schema=quoted(schema),
         job=_JOB,
         job_columns=", ".join(f"job.{quoted(field)}" for field in FIELDS),
-        plain=", ".join(quoted(field) for field in PLAIN),
+        # The last value tells whether the job is plain: never held before, and with nothing but what the others show.
+        picked=f"{', '.join(map(quoted, PLAIN))}, fence = 0 AND persistent = 0 AND coalesce({_NOT_PLAIN}) IS NULL",
         now=NOW,
     )
     statements["keep_job"] = (

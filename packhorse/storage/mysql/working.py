@@ -35,8 +35,8 @@ _COMPLETED_AT_ONCE = 100
 """The server looks for each job among all of its statement."""
 _SHORT_RESULT = 4_000
 
-_Line = tuple[str, int, int, int]
-"""(queue, lowest rank, highest rank, how many)."""
+_Line = tuple[str, int, int]
+"""(queue, rank, how many)."""
 
 
 class Working(MySQLKeeper, working.Working):
@@ -80,7 +80,7 @@ class Working(MySQLKeeper, working.Working):
             waiting = [queue for queue in every if ranks.get(queue) == rank]
             lines = self._some_of(rank, [queue for queue in waiting if rank == RANK_FORCED or queue not in paused])
             shares = self._shares(tx, rank, lines, queues, limit - len(taken))
-            batch = self._take(tx, owner, [(queue, rank, rank, share) for queue, share in shares.items()])
+            batch = self._take(tx, owner, [(queue, rank, share) for queue, share in shares.items()])
             batch.sort(key=lambda job: job.seq)
             taken += batch
             if len(taken) >= limit:
@@ -96,9 +96,11 @@ class Working(MySQLKeeper, working.Working):
         self, tx: Transaction, owner: str, queue: str, weights: Mapping[str, int], limit: int
     ) -> list[Job]:
         """A lone queue needs no turns; those that it has had count all the same."""
-        low, high = (RANK_FORCED, RANK_FORCED) if queue in self._paused else (RANKS[0], RANKS[-1])
-        asked = [self._spell("paused_queues", to_json([queue])), self._spell("pick", queue, low, high, limit)]
-        paused, picked = tx.ask(asked)
+        if queue in self._paused:
+            pick = self._spell("pick_of_rank", queue, RANK_FORCED, limit)
+        else:
+            pick = self._spell("pick", queue, limit)
+        paused, picked = tx.ask([self._spell("paused_queues", to_json([queue])), pick])
         if bool(paused.rows) != (queue in self._paused):  # it was not as this process remembered
             (self._paused.add if paused.rows else self._paused.discard)(queue)
             return self._reserve_from_one(tx, owner, queue, weights, limit)
@@ -136,7 +138,7 @@ class Working(MySQLKeeper, working.Working):
     def _take(self, tx: Transaction, owner: str, lines: Sequence[_Line]) -> list[Job]:
         if not lines:
             return []
-        answers = tx.ask([self._spell("pick", *line) for line in lines])
+        answers = tx.ask([self._spell("pick_of_rank", *line) for line in lines])
         return self._taken(tx, owner, [row for answer in answers for row in answer.rows])
 
     def _taken(self, tx: Transaction, owner: str, rows: Sequence[Row]) -> list[Job]:

@@ -1,4 +1,4 @@
-"""The tables: made once however many come, refused when they cannot be used, usable by programs of the version before."""
+"""The tables: made once however many come, refused when unusable, usable by programs of the version before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every statement of the MySQL storage is used, whole, and understood by today's tables; and none needs MariaDB alone."""
+"""Every statement of the MySQL storage is used, whole, and understood by today's tables; none needs MariaDB alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,29 @@ STORAGE = Path(statements.__file__).parent
 NAMES = list(statements_for("packhorse"))
 _ROWS = {"insert_jobs": 25, "insert_plain_jobs": 13, "put_events": 9, "put_deltas": 6}
 # Words that MySQL 8 reserves and MariaDB does not, or that only one of the two knows.
-_RESERVED_BY_MYSQL = ["cube", "dense_rank", "empty", "first_value", "function", "groups", "lag", "last_value", "lateral",
-    "lead", "of", "rank", "row", "rows", "system", "window", "key", "keys", "lines", "column", "condition"]  # fmt: skip
+_RESERVED_BY_MYSQL = [
+    "cube",
+    "dense_rank",
+    "empty",
+    "first_value",
+    "function",
+    "groups",
+    "lag",
+    "last_value",
+    "lateral",
+    "lead",
+    "of",
+    "rank",
+    "row",
+    "rows",
+    "system",
+    "window",
+    "key",
+    "keys",
+    "lines",
+    "column",
+    "condition",
+]
 _ONLY_MARIADB = ["RETURNING", "FETCH FIRST", "SET STATEMENT", "IF NOT EXISTS packhorse", "NEXTVAL", "JSON_TABLE"]
 
 
@@ -63,7 +84,7 @@ def test_a_statement_is_used(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*NAMES, *(name for _, name, _ in MIGRATIONS)])
 def test_a_statement_says_nothing_that_mysql_would_not_understand(name: str) -> None:
-    text = statements_for("packhorse").get(name) or dict((one[1], one[2]) for one in MIGRATIONS)[name]
+    text = statements_for("packhorse").get(name) or {one[1]: one[2] for one in MIGRATIONS}[name]
     bare = re.sub(r"`[^`]*`|'[^']*'|--.*", "", text)
 
     assert [word for word in _ONLY_MARIADB if word in bare] == []

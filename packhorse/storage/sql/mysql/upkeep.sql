@@ -3,7 +3,10 @@ SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
 WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: next_due
-SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL
+SELECT (
+    SELECT due_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
+    WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1
+)
 
 -- name: expired_jobs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)

@@ -22,14 +22,13 @@ SELECT $1, (SELECT count(*) FROM (
 ) AS job)
 
 -- name: pick
--- The last value tells whether the job is plain: it was never held before, and has nothing but what the others show.
-SELECT {plain},
-    fence = 0 AND persistent = 0 AND coalesce(
-        timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
-    ) IS NULL
-FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
-WHERE line = $1 AND `rank` BETWEEN $2 AND $3
-ORDER BY `rank`, seq LIMIT $4 FOR UPDATE SKIP LOCKED
+SELECT {picked} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
+WHERE line = $1 AND `rank` BETWEEN 0 AND 12 ORDER BY `rank`, seq LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: pick_of_rank
+-- Not said as a range that has only this rank: MariaDB would sort, and lock, the whole line.
+SELECT {picked} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
+WHERE line = $1 AND `rank` = $2 ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: jobs_by_seqs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (PRIMARY) WHERE seq IN ($1*)
