@@ -135,7 +135,8 @@ class Signature:
         if self._star:
             hints[self._star] = types.GenericAlias(list, (hints[self._star],))
         fields = [(n, hint) if n in self._required else (n, hint, msgspec.UNSET) for n, hint in hints.items()]
-        shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not self.takes_any_name)
+        is_strict = not self.takes_any_name
+        shape = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=is_strict, gc=False)
         self._reader = msgspec.json.Decoder(shape, dec_hook=_from_json)
         return self._reader
 

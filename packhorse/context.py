@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 from datetime import datetime
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -47,7 +48,11 @@ class JobContext:
         self._began_at = time.monotonic()
         self._timeout = timeout
         self.args = args
-        self.local = SimpleNamespace()
+
+    @cached_property
+    def local(self) -> SimpleNamespace:
+        """Yours: a fresh namespace for each attempt."""
+        return SimpleNamespace()
 
     def __repr__(self) -> str:
         return f"<job {self.id} ({self.task}), attempt {self.attempt}>"

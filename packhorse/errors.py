@@ -6,6 +6,8 @@
         StorageUnavailable     temporary: locked, full, read-only or gone; trying again may help
           StorageFull
           StorageReadOnly
+          StorageClosed        it is being moved, or was: says where to
+        CopyRefused            the two storages cannot be copied as asked; says why
         NotADatabase           the file is something else
         SchemaOutdated         says the command: packhorse migrate
         SchemaTooNew           written by a newer Packhorse
@@ -86,6 +88,14 @@ class StorageFull(StorageUnavailable):
 
 class StorageReadOnly(StorageUnavailable):
     """The storage can be read but not written."""
+
+
+class StorageClosed(StorageUnavailable):
+    """The storage is being moved to another, or was, or is the other and not yet whole: nothing is changed in it."""
+
+
+class CopyRefused(StorageError):
+    """One storage cannot be moved to the other as it was asked; nothing was lost or changed by asking."""
 
 
 class NotADatabase(StorageError):

@@ -47,6 +47,7 @@ class Kind(StrEnum):
     DELETED = "deleted"  # [by]
     # a process or a client
     STAT = "stat"  # what a worker has done so far [its report]
+    ORDERED = "ordered"  # an operator wants something of a foreman [do, worker, least, most, by]
     KILLED = "killed"  # stopped on purpose [why]
     DIED = "died"  # [why]
     JOINED = "joined"  # [name]

@@ -23,7 +23,7 @@ from packhorse.storage import Storage
 from packhorse.storage.records import Filter
 
 _PAGE = 200
-_STATE_WORDS = [*State, "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
+STATE_WORDS = [*State, "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
 FILTER_WORDS = ("state", "queue", "task", "worker", "cause", "priority", "schedule", "key", "text", "since", "until")
 _OTHER_WORDS = {"name": "task", "error": "text", "args": "text", "id": "text", "owner": "worker", "status": "state"}
 
@@ -74,7 +74,7 @@ def _lone_word(word: str) -> tuple[str, str]:
                 parse_states(part)
         return "state", word
     except BadValue:
-        near = difflib.get_close_matches(word.lower(), _STATE_WORDS, n=1, cutoff=0.7)
+        near = difflib.get_close_matches(word.lower(), STATE_WORDS, n=1, cutoff=0.7)
         if near:
             hint = f"to search for this very text: text:{shlex.quote(word)}"
             raise BadValue(f"there is no state {word!r}; did you mean {str(near[0])!r}?", hint=hint) from None

@@ -36,7 +36,7 @@ def look(storage: Storage, lease: int, max_age: int) -> Iterator[Finding]:
     now = storage.now()
     yield _foreman(storage, now, lease)
     yield _oldest(storage, now, max_age)
-    yield _overdue(storage, now, max_age)
+    yield overdue(storage, now, max_age)
 
 
 def _storage(storage: Storage) -> Finding:
@@ -69,7 +69,7 @@ def _oldest(storage: Storage, now: int, max_age: int) -> Finding:
     return Finding("oldest", is_well, f"the oldest waiting job, of {oldest.name}, has waited {span_text(age)}{limit}")
 
 
-def _overdue(storage: Storage, now: int, max_age: int) -> Finding:
+def overdue(storage: Storage, now: int, max_age: int) -> Finding:
     """Jobs that are due come into line only if somebody does the chores."""
     first = storage.find(Filter(states=_DELAYED), limit=1).jobs
     late = now - (first[0].due_at or now) if first else 0

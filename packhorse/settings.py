@@ -183,6 +183,10 @@ _KINDS: dict[str, Text | Whole] = {
 }
 
 
+NAMES = tuple(_KINDS)
+"""Of all settings."""
+
+
 def _kind(name: str) -> Text | Whole:
     if name in _KINDS:
         return _KINDS[name]

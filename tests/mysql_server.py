@@ -132,10 +132,16 @@ def give_back(url: str) -> None:
     tests that leave the tables themselves alone."""
     name = url.rpartition("/")[2].partition("?")[0]
     cursor = _caretaker().cursor()
-    cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", [name])
+    cursor.execute(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'BASE TABLE'",
+        [name],
+    )
     tables = [table for (table,) in cursor.fetchall() if table != "packhorse_meta"]
     try:
-        cursor.execute(";".join(f"DELETE FROM {name}.{table}" for table in tables) or "SELECT 1")
+        emptied = [f"DELETE FROM {name}.{table}" for table in tables]
+        if emptied:
+            emptied.append(f"UPDATE {name}.packhorse_meta SET value = '' WHERE `key` = 'move'")
+        cursor.execute(";".join(emptied) or "SELECT 1")
         while cursor.nextset():
             pass
     except pymysql.OperationalError:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from packhorse.clock import HOUR, TurnedClock
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED
+from packhorse.order import Do, Order
 from packhorse.outcome import Failed, Released, Snoozed
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, EventFilter, Retention, ScheduleInfo, Tick, WorkerInfo
@@ -86,6 +87,8 @@ def others(storage: Memory, clock: TurnedClock) -> None:
             storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7))
         storage.leave(f"{subject}-goes", why="stopped")
     storage.record_stat("worker-stays", {"done": 7})
+    storage.order("foreman-stays", Order(Do.SCALE, least=1, most=2), by="olga")
+    storage.order("foreman-stays", Order(Do.STOP, worker="worker-stays", now=True))
     clock.turn("1h")
     storage.rescue(lease=LEASE, why="it was silent")
     storage.prune(Retention())

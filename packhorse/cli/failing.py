@@ -23,6 +23,8 @@ from packhorse.errors import (
     JobError,
     JobNotFound,
     PackhorseError,
+    QueueNotFound,
+    ScheduleNotFound,
     SettingsError,
     StorageError,
     TaskError,
@@ -78,6 +80,8 @@ class Told(NamedTuple):
 _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (JobNotFound, ExitCode.NOT_FOUND),
     (TaskNotFound, ExitCode.NOT_FOUND),
+    (QueueNotFound, ExitCode.NOT_FOUND),
+    (ScheduleNotFound, ExitCode.NOT_FOUND),
     (AppNotFound, ExitCode.NOT_FOUND),
     (AppBroken, ExitCode.USAGE),
     (WorkerNotFound, ExitCode.NOT_FOUND),

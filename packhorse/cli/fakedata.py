@@ -227,7 +227,7 @@ class Shop:
 
     def _reserve(self, length: int) -> None:
         for worker in self._workers:
-            room = 6 - self._load[worker]
+            room = 6 - self._load[worker] - (worker == self._slow)
             jobs = self._storage.reserve(worker, _QUEUES, room if length <= _STEP else 40) if room > 0 else []
             if worker == self._slow and not self._has_foobar:  # one at a time, which is why that queue grows
                 jobs += self._storage.reserve(worker, {"foobar": 1}, 1 if length <= _STEP else 8)

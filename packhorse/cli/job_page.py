@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
@@ -20,7 +21,7 @@ from packhorse.cli.output import (
     fit_line,
     json_text,
     paint,
-    print_pairs,
+    pair_lines,
     say,
     short_id,
     state_style,
@@ -49,7 +50,7 @@ _SECTIONS = ("args", "log", "events", "trace")
     "packhorse job 1be2c845 --args | jq .user_id",
     "packhorse job 1be2c845 --trace",
 )
-@click.argument("part", metavar="ID")
+@click.argument("part", metavar="ID", shell_complete=complete_job)
 @click.option("--args", is_flag=True, help="Only its arguments, whole, as JSON.")
 @click.option("--log", is_flag=True, help="Only its log, all of it.")
 @click.option("--events", is_flag=True, help="Only what happened to it, all of it.")
@@ -99,18 +100,24 @@ def _fields(handle: JobHandle[Any], chosen: list[str]) -> dict[str, Any]:
 
 
 def _print_page(invocation: Invocation, handle: JobHandle[Any]) -> None:
-    record, shown, events = handle.record, invocation.shown, handle.events()
-    say(f"{paint(state_text(record), state_style(record.state))}  {paint(_title(record), 'bold')}")
-    say(escape(handle.why()))
-    say("")
-    print_pairs(_facts(record, shown, _took(record, events)))
-    _print_failure(record)
+    for line in page_lines(handle, invocation.shown):
+        say(line)
+    if invocation.shown.is_terminal:
+        _print_next(invocation, handle.record)
+
+
+def page_lines(handle: JobHandle[Any], shown: Shown) -> Iterator[str]:
+    """The page of a job, line by line."""
+    record, events = handle.record, handle.events()
+    yield f"{paint(state_text(record), state_style(record.state))}  {paint(_title(record), 'bold')}"
+    yield escape(handle.why())
+    yield ""
+    yield from pair_lines(_facts(record, shown, _took(record, events)))
+    yield from _failure_lines(record)
     if record.state is COMPLETED:
-        print_pairs([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
-    _print_latest("log", [_log_line(line, shown) for line in handle.logs()], _FEW_LINES, record)
-    _print_latest("history", [_event_line(event, shown) for event in events], _FEW_EVENTS, record)
-    if shown.is_terminal:
-        _print_next(invocation, record)
+        yield from pair_lines([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
+    yield from _latest("log", [_log_line(line, shown) for line in handle.logs()], _FEW_LINES)
+    yield from _latest("history", [_event_line(event, shown) for event in events], _FEW_EVENTS)
 
 
 def _title(record: Job) -> str:
@@ -165,23 +172,21 @@ def _limits(record: Job) -> str:
     return ", ".join(f"{word} {span_text(limit)}" for word, limit in limits.items() if limit is not None)
 
 
-def _print_failure(record: Job) -> None:
-    if record.error is None:
-        return
-    failure = Failure.from_json(record.error)
-    text = failure.summary() + (f"\n{place_text(failure.place)}" if failure.place else "")
-    print_pairs([("error", cut(text, _LONG))])
+def _failure_lines(record: Job) -> Iterator[str]:
+    if record.error is not None:
+        failure = Failure.from_json(record.error)
+        text = failure.summary() + (f"\n{place_text(failure.place)}" if failure.place else "")
+        yield from pair_lines([("error", cut(text, _LONG))])
 
 
-def _print_latest(title: str, lines: list[str], most: int, record: Job) -> None:
+def _latest(title: str, lines: list[str], most: int) -> Iterator[str]:
     if not lines:
         return
-    earlier = len(lines) - most
     option = "--log" if title == "log" else "--events"
-    more = f", the last {most} of {len(lines)}; {option} shows all" if earlier > 0 else ""
-    say(f"\n{paint(title + more, 'dim')}")
-    for line in lines[-most:]:
-        say(f"  {line}")
+    more = f", the last {most} of {len(lines)}; {option} shows all" if len(lines) > most else ""
+    yield ""
+    yield paint(title + more, "dim")
+    yield from (f"  {line}" for line in lines[-most:])
 
 
 def _log_line(line: LogLine, shown: Shown) -> str:

@@ -13,30 +13,31 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
+from packhorse.cli.completing import complete_job, complete_queue, complete_task, complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import (
     STATE_STYLES,
-    Column,
     Shown,
     escape,
     fit_line,
     json_text,
     paint,
-    print_table,
     say,
     short_id,
     short_ids,
     short_owner,
     state_style,
+    unless_nought,
 )
+from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import find_job
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
 from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
-from packhorse.filter_words import find_all, parse_words
+from packhorse.filter_words import FILTER_WORDS, STATE_WORDS, find_all, parse_words
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
 from packhorse.storage.listing import is_tallied
@@ -46,6 +47,11 @@ from packhorse.why import span_text
 _ROWS = 50
 _LONG_VALUE = 120
 _FOLLOW_PAUSE = 0.25
+
+
+def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -> list[str]:
+    return [word for word in (*STATE_WORDS, *(f"{name}:" for name in FILTER_WORDS)) if word.startswith(part)]
+
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
@@ -57,9 +63,9 @@ _FOLLOW_PAUSE = 0.25
     "packhorse jobs dead --task resize --ids | packhorse retry -",
     "packhorse jobs 'cannot decode'",
 )
-@click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...")
-@click.option("--queue", metavar="QUEUE", help="Only of this queue.")
-@click.option("--task", metavar="TASK", help="Only of this task.")
+@click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...", shell_complete=_complete_words)
+@click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
+@click.option("--task", metavar="TASK", help="Only of this task.", shell_complete=complete_task)
 @click.option("--since", metavar="DURATION|TIME", help="Only those enqueued since then.")
 @number_option("-n", "number", help="How many; 0 is all. Without it a table has 50, --ids and --json have all.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only ids, one on a line.")
@@ -157,6 +163,10 @@ class Counted(NamedTuple):
     states: frozenset[State]
     is_always_there: bool = False
 
+    def shown(self) -> Column:
+        style = unless_nought(STATE_STYLES[min(self.states)])
+        return Column(self.title, right=True, style=style, spare=not self.is_always_there)
+
     def number(self, queue: QueueInfo) -> int:
         return sum(queue.counts.get(state, 0) for state in self.states)
 
@@ -182,7 +192,7 @@ def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
     ]
     columns = [
         Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
-        *(Column(column.title, right=True, style=_quiet_nought(min(column.states))) for column in counted),
+        *(column.shown() for column in counted),
         Column("OLDEST", right=shown.is_terminal),
         *([] if shown.is_terminal else [Column("NOTE")]),
     ]
@@ -190,7 +200,7 @@ def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
         [
             f"{queue.name} (paused)" if shown.is_terminal and queue.is_paused else queue.name,
             *(shown.number(column.number(queue)) for column in counted),
-            _age(queue.oldest_queued_at, shown),
+            shown.age(queue.oldest_queued_at),
             *([] if shown.is_terminal else [_pause(queue, shown)]),
         ]
         for queue in found
@@ -200,16 +210,6 @@ def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
         for queue in found:
             if queue.is_paused:
                 say(f"{escape(queue.name)} is {escape(_pause(queue, shown))}", err=True)
-
-
-def _quiet_nought(state: State) -> Any:
-    return lambda text: "dim" if text in ("-", "0") else STATE_STYLES[state]
-
-
-def _age(since: int | None, shown: Shown) -> str:
-    if since is None or not shown.is_terminal:
-        return shown.time(since)
-    return span_text(shown.now - since)
 
 
 def _pause(queue: QueueInfo, shown: Shown) -> str:
@@ -255,17 +255,17 @@ def _by_foreman(found: Iterable[WorkerInfo]) -> list[WorkerInfo]:
 
 
 def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str | None], lease: int) -> None:
-    ids = short_ids(worker.id for worker in found) if shown.is_terminal else {}
     foremen = {worker.id for worker in found if worker.subject is Subject.FOREMAN}
     columns = [
         Column("WORKER"),
         Column("KIND"),
-        Column("HOST"),
-        Column("PID", right=True),
-        Column("HOLDS", right=True),
+        Column("HOST", flexible=True),
+        Column("PID", right=True, spare=True),
+        Column("HOLDS", right=True, style=unless_nought("cyan")),
         Column("SLOTS", right=True),
-        Column("UP", right=shown.is_terminal),
+        Column("UP", right=shown.is_terminal, spare=True),
         Column("BEAT", style=lambda text: "red" if "silent" in text else "green"),
+        Column("STATE", style=_process_style),
         Column("QUEUES", flexible=True),
     ]
     rows = []
@@ -274,25 +274,35 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
         indent = "  " if shown.is_terminal and worker.foreman in foremen else ""
         rows.append(
             [
-                indent + ids.get(worker.id, worker.id),
+                indent + (short_owner(worker.id) if shown.is_terminal else worker.id),
                 worker.subject,
                 worker.host,
                 str(worker.pid or ""),
                 "" if is_foreman else shown.number(holds[worker.id]),
                 "" if is_foreman else shown.number(worker.concurrency),
-                _age(worker.joined_at, shown),
+                shown.age(worker.joined_at),
                 _beat(worker, shown, lease),
+                _process_state(worker),
                 ", ".join(worker.queues),
             ]
         )
     print_table(columns, rows)
 
 
+def _process_state(worker: WorkerInfo) -> str:
+    """What a foreman says of itself; a worker says it only by what it does."""
+    return str(worker.report.get("state") or "") if worker.subject is Subject.FOREMAN else ""
+
+
+def _process_style(text: str) -> str | None:
+    return {"unhealthy": "red", "quiet": "yellow", "stopping": "yellow"}.get(text)
+
+
 def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
     if shown.now - worker.beat_at <= lease:
         return shown.time(worker.beat_at)
     if shown.is_terminal:
-        return f"silent for {span_text(shown.now - worker.beat_at)}"
+        return f"silent {span_text(shown.now - worker.beat_at)}"
     return f"silent:{shown.time(worker.beat_at)}"  # one word, for those who count columns
 
 
@@ -305,10 +315,10 @@ def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
     "packhorse events --job 1be2c845",
     "packhorse events --kind broken --queue mail -n 20",
 )
-@click.option("--job", "job_id", metavar="ID", help="Only of this job.")
-@click.option("--queue", metavar="QUEUE", help="Only of this queue and its jobs.")
+@click.option("--job", "job_id", metavar="ID", help="Only of this job.", shell_complete=complete_job)
+@click.option("--queue", metavar="QUEUE", help="Only of this queue and its jobs.", shell_complete=complete_queue)
 @click.option("--kind", metavar="KIND", help="Only of this kind: added, completed, failed, broken, halted, paused …")
-@click.option("--worker", metavar="ID", help="Only of this worker.")
+@click.option("--worker", metavar="ID", help="Only of this worker.", shell_complete=complete_worker)
 @number_option("-n", "number", default=_ROWS, show_default=True, help="How many of the latest.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 def events(invocation: Invocation, job_id: str | None, number: int, follow: bool, **rest: Any) -> None:

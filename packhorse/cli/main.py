@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -18,6 +18,9 @@ from packhorse.cli.failing import CommandError, ExitCode, Manner, report
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import CommonOption, common_options
 from packhorse.cli.output import say
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Entry(NamedTuple):
@@ -37,26 +40,47 @@ COMMANDS: dict[str, Entry] = {
     "enqueue": Entry("Send", "sending:enqueue", "put a job in"),
     "run": Entry("Send", "sending:run", "put a job in, wait for it, show its log and its result"),
     "wait": Entry("Send", "sending:wait", "wait until jobs have ended"),
+    "status": Entry("Look", "status:status", "how everything stands, on one screen"),
+    "top": Entry("Look", "top:top", "watch everything live, and act on it with single keys"),
     "jobs": Entry("Look", "looking:jobs", "list jobs by state, queue, task, text …"),
     "job": Entry("Look", "job_page:job", "everything about one job"),
+    "failures": Entry("Look", "failures:failures", "what fails, grouped by cause"),
     "queues": Entry("Look", "looking:queues", "every queue: its jobs, its oldest, its pause"),
     "workers": Entry("Look", "looking:workers", "every foreman and worker, and what it holds"),
+    "tasks": Entry("Look", "tasks:tasks", "every task: its jobs, and how they went"),
+    "stats": Entry("Look", "stats:stats", "how tasks or queues did: rate, failures, p50, p95, share"),
+    "schedules": Entry("Look", "schedules:schedules", "what runs by the clock, and when next"),
+    "storage": Entry("Look", "storage_page:storage", "how the storage is: latency, size, problems"),
     "events": Entry("Look", "looking:events", "what happened, and what happens now"),
     "abort": Entry("Steer", "steering:abort", "stop jobs for good, waiting or running"),
     "start": Entry("Steer", "steering:start", "run waiting jobs next, whatever they wait for"),
     "priority": Entry("Steer", "steering:priority", "move waiting jobs in line"),
     "retry": Entry("Steer", "steering:retry", "run dead or aborted jobs again, or retrying ones now"),
     "delete": Entry("Steer", "steering:delete", "remove jobs with their log lines"),
-    "pause": Entry("Steer", "steering:pause", "let no job of a queue begin"),
-    "resume": Entry("Steer", "steering:resume", "undo a pause"),
+    "pause": Entry("Steer", "pausing:pause", "let no job of a queue begin"),
+    "resume": Entry("Steer", "pausing:resume", "undo a pause"),
+    "schedule": Entry("Steer", "schedules:schedule", "run, pause, resume or skip a schedule, or list its slots"),
+    "quiet": Entry("Steer", "ordering:quiet", "let foremen or workers take no more jobs"),
+    "stop": Entry("Steer", "ordering:stop", "end foremen or workers, wherever they run"),
+    "restart": Entry("Steer", "ordering:restart", "replace workers by fresh ones, without a gap"),
+    "scale": Entry("Steer", "ordering:scale", "change how many workers foremen keep"),
     "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
+    "prune": Entry("Look after", "pruning:prune", "remove what ended long ago, and old events"),
+    "copy-store": Entry("Look after", "moving:copy_store", "move everything to another storage, of any kind"),
+    "export": Entry("Look after", "exporting:export", "print jobs as lines of JSON"),
+    "import": Entry("Look after", "exporting:import_", "enqueue the jobs of an export"),
     "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
+    "doctor": Entry("Look after", "doctor:doctor", "look at everything, and say what to do about what is wrong"),
     "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
+    "config": Entry("Other", "config:config", "every setting, and where its value came from"),
+    "completion": Entry("Other", "completion:completion", "a script that teaches your shell our words"),
+    "version": Entry("Other", "help_pages:version", "the version of Packhorse, and of what it runs on"),
+    "help": Entry("Other", "help_pages:help_", "help on a command or a topic"),
 }
 
 # What other systems call these.
 _OTHER_WORDS = {
-    **dict.fromkeys(("cancel", "revoke", "stop", "kill"), "abort"),
+    **dict.fromkeys(("cancel", "revoke", "kill"), "abort"),
     **dict.fromkeys(("send", "add", "push", "defer", "submit"), "enqueue"),
     **dict.fromkeys(("requeue", "rerun", "again"), "retry"),
     **dict.fromkeys(("remove", "rm", "purge"), "delete"),
@@ -67,11 +91,22 @@ _OTHER_WORDS = {
     **dict.fromkeys(("force-start", "force", "now", "promote"), "start"),
     **dict.fromkeys(("serve", "server", "ui", "dashboard", "manager"), "web"),
     **dict.fromkeys(("log", "logs", "history"), "events"),
+    **dict.fromkeys(("stat", "summary", "overview"), "status"),
+    **dict.fromkeys(("monitor", "dash", "watch", "htop"), "top"),
+    **dict.fromkeys(("errors", "failed", "dead", "causes"), "failures"),
+    **dict.fromkeys(("names", "actors", "functions"), "tasks"),
+    **dict.fromkeys(("cron", "beat", "periodic"), "schedules"),
+    **dict.fromkeys(("settings", "env"), "config"),
+    **dict.fromkeys(("store", "db", "database", "broker"), "storage"),
+    **dict.fromkeys(("report", "diagnose", "debug"), "doctor"),
+    **dict.fromkeys(("move", "copy", "transfer"), "copy-store"),
+    **dict.fromkeys(("dump",), "export"),
+    **dict.fromkeys(("load",), "import"),
 }
 
 _EXIT_CODES = """\
 0 it went well · 1 a job did not succeed, or some of many could not be changed · 2 the command was not understood ·
-3 not found · 4 the storage cannot be used · 5 refused, it wants --yes · 6 unhealthy (check) · 7 timed out ·
+3 not found · 4 the storage cannot be used · 5 refused, it wants --yes · 6 unhealthy (check, doctor) · 7 timed out ·
 130 interrupted"""
 
 
@@ -96,6 +131,16 @@ class Commands(click.Group):
             raise _unknown(args[0])
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The words for the Tab key; the commands' names are in the table, none needs to be imported for them."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=entry.purpose) for name, entry in COMMANDS.items() if name.startswith(incomplete)
+        ]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = (param for param in self.get_params(ctx) if not isinstance(param, CommonOption))
         with formatter.section("Options"):
@@ -112,7 +157,7 @@ class Commands(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_text(_EXIT_CODES)
         formatter.write_paragraph()
-        formatter.write_text("Every command has --help with examples.")
+        formatter.write_text("Every command has --help with examples; packhorse help exit-codes, filters … tells more.")
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -165,7 +210,8 @@ def _unknown(word: str) -> CommandError:
     what = f"there is no command {word!r}"
     known = _OTHER_WORDS.get(word)
     near = [known] if known in COMMANDS else difflib.get_close_matches(word, COMMANDS, n=3)
-    near.sort(key=lambda name: abs(len(name) - len(word)))  # a letter is mistyped more often than left out
+    # What was begun is meant rather than what is alike; and a letter is mistyped more often than left out.
+    near.sort(key=lambda name: (not name.startswith(word), abs(len(name) - len(word))))
     if near:
         return CommandError(f"{what}; did you mean {near[0]!r}?", ExitCode.USAGE, hint=f"packhorse {near[0]} --help")
     return CommandError(what, ExitCode.USAGE, hint="packhorse --help lists them all")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from packhorse.cli.invocation import Invocation
+from packhorse.cli.invocation import Invocation, operator
 from packhorse.clock import microseconds
 from packhorse.errors import BadValue
 from packhorse.filter_words import parse_moment
@@ -54,11 +54,11 @@ class Command(click.Command):
                 formatter.write(f"{' ' * formatter.current_indent}{example}\n")
 
 
-def command(name: str, *examples: str, cls: type[Command] = Command) -> Callable[[Function], Command]:
-    """Make a command of a function; the examples are shown by its --help."""
+def command(name: str, *examples: str, cls: type[Command] = Command, **rest: Any) -> Callable[[Function], Command]:
+    """Make a command of a function; the examples are shown by its --help. `rest` goes to click."""
 
     def decorate(function: Function) -> Command:
-        return click.command(name, cls=cls, examples=examples)(common_options(click.pass_obj(function)))
+        return click.command(name, cls=cls, examples=examples, **rest)(common_options(click.pass_obj(function)))
 
     return decorate
 
@@ -123,6 +123,10 @@ app_option = click.option(
     "target",
     metavar="TARGET",
     help="The app: module:attr, file.py or file.py:attr; else the one in app.py, jobs.py or tasks.py here.",
+)
+
+by_option = click.option(
+    "--by", metavar="NAME", default=operator, show_default="you", help="Who does it, for the record."
 )
 
 

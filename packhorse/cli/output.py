@@ -1,7 +1,8 @@
-"""What the commands print: tables, times, numbers and JSON, for people on a terminal and for programs in a pipe.
+"""What the commands print: times, numbers, lines and JSON, for people on a terminal and for programs in a pipe. Tables
+are in `table.py`.
 
-On a terminal tables fit the screen, times are relative, and states have colours. In a pipe nothing is cut, times are
-ISO 8601, and there is no colour. Control characters in data never reach the terminal.
+On a terminal times are relative, and states have colours. In a pipe nothing is cut, times are ISO 8601, and there is
+no colour. Control characters in data never reach the terminal.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import click
 import msgspec
@@ -29,9 +30,10 @@ _UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
+_PAINT = re.compile(r"\x1b\[\d*m")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SHORT_ID = 8
-_LEAST = 10  # characters of a column that gives way
+_LEAST = 10  # characters that a line keeps behind what leads it
 
 STATE_STYLES = {
     "scheduled": "dim",
@@ -117,6 +119,16 @@ def paint(text: str, style: str | None, *, err: bool = False, wanted: bool | Non
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
+def unpainted(text: str) -> str:
+    """The text without its colours."""
+    return _PAINT.sub("", text)
+
+
+def unless_nought(style: str | None) -> Callable[[str], str | None]:
+    """A column's style that leaves out noughts, which are quiet."""
+    return lambda text: "dim" if text in ("-", "0") else style
+
+
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:
     """A line on stdout or stderr. It is safe to show, and painted already."""
     click.echo(text + end, err=err, color=True, nl=False)
@@ -135,16 +147,22 @@ def relative(at: int, now: int) -> str:
 class Shown:
     """How one call of the program shows things. `now` is the storage's time."""
 
-    def __init__(self, now: int, *, utc: bool = False) -> None:
+    def __init__(self, now: int, *, utc: bool = False, is_terminal: bool | None = None) -> None:
         self.now = now
         self.utc = utc
-        self.is_terminal = sys.stdout.isatty()
+        self.is_terminal = sys.stdout.isatty() if is_terminal is None else is_terminal
 
     def time(self, at: int | None) -> str:
         """A moment for a list."""
         if at is None:
             return "-" if self.is_terminal else ""
         return relative(at, self.now) if self.is_terminal else str(iso(at))
+
+    def age(self, since: int | None) -> str:
+        """How long ago it was; in a pipe, since when."""
+        if since is None or not self.is_terminal:
+            return self.time(since)
+        return span_text(self.now - since)
 
     def clock_time(self, at: int) -> str:
         """A moment for a list of what happened, to the millisecond; the day only where it is another."""
@@ -169,84 +187,31 @@ class Shown:
         return f"{number:,}" if number else "-"
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-class Column(NamedTuple):
-    """One column. A flexible one gives way when the screen is narrow; `style` may depend on the text."""
-
-    title: str
-    right: bool = False
-    flexible: bool = False
-    style: str | Callable[[str], str | None] | None = None
-
-    def style_of(self, text: str) -> str | None:
-        return self.style(text) if callable(self.style) else self.style
-
-
 def state_style(text: str) -> str | None:
     """The colour of a state, also of one with something behind it."""
     return STATE_STYLES.get(text.partition(" ")[0])
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout. Texts are escaped here."""
-    safe = [[escape(text) for text in row] for row in rows]
-    if sys.stdout.isatty():
-        _draw(columns, safe)
-    else:
-        _align(columns, safe)
-
-
-def _align(columns: Sequence[Column], rows: list[list[str]]) -> None:
-    """As wide as it is; a program, or a search, reads it."""
-    lines = [[column.title for column in columns], *([text or "-" for text in row[:-1]] + row[-1:] for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
-    for number, line in enumerate(lines):
-        cells = []
-        for text, width, column in zip(line, widths, columns, strict=True):
-            padded = text.rjust(width) if column.right else text.ljust(width)
-            cells.append(paint(padded, column.style_of(text) if number else "dim"))
-        say("  ".join(cells).rstrip())
-
-
-def _draw(columns: Sequence[Column], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
-    for column in columns:
-        justify, no_wrap = "right" if column.right else "left", not column.flexible
-        table.add_column(column.title, justify=justify, no_wrap=no_wrap, overflow="ellipsis")  # type: ignore[arg-type]
-    for row in rows:
-        cells = zip(row, columns, strict=True)
-        table.add_row(
-            *(Text(text, column.style_of(text) or "", no_wrap=True, overflow="ellipsis") for text, column in cells)
-        )
-    colours = {} if is_coloured(sys.stdout) else {"color_system": None}
-    width = max(shutil.get_terminal_size().columns, _least_width(columns, rows))
-    Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, **colours).print(table)  # type: ignore[arg-type]
-
-
-def _least_width(columns: Sequence[Column], rows: list[list[str]]) -> int:
-    """On a very narrow screen lines are broken rather than ids cut."""
-    titles = [column.title for column in columns]
-    wanted = [max(map(len, texts)) for texts in zip(titles, *rows, strict=True)]
-    least = [min(width, _LEAST) if column.flexible else width for width, column in zip(wanted, columns, strict=True)]
-    return sum(least) + 2 * (len(columns) - 1)
+# --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], width: int = 10) -> None:
     """Names and values below each other; values of several lines are indented."""
+    for line in pair_lines(pairs, width):
+        say(line)
+
+
+def pair_lines(pairs: Iterable[tuple[str, str]], width: int = 10) -> Iterator[str]:
+    """The lines of names and values."""
     for name, value in pairs:
-        text = escape_lines(value).replace("\n", "\n" + " " * (width + 1))
-        say(f"{paint(f'{name:<{width}}', 'dim')} {text}")
+        first, *rest = escape_lines(value).split("\n")
+        yield f"{paint(f'{name:<{width}}', 'dim')} {first}"
+        yield from (f"{' ' * (width + 1)}{line}" for line in rest)
 
 
 def fit_line(before: str, text: str) -> str:
     """`text` as far as it fits on the terminal's line behind what is painted already; in a pipe, all of it."""
     if not sys.stdout.isatty():
         return text
-    used = len(re.sub(r"\x1b\[\d*m", "", before))
+    used = len(unpainted(before))
     return cut(text, max(shutil.get_terminal_size().columns - used - 1, _LEAST))

@@ -11,6 +11,7 @@ import click
 
 from packhorse.app import Packhorse
 from packhorse.cli.arguments import fitted, named_only, read_given
+from packhorse.cli.completing import complete_job, complete_task
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation, operator
 from packhorse.cli.job_text import place_text
@@ -88,7 +89,7 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.argument("name"),
+    click.argument("name", shell_complete=complete_task),
     click.argument("words", nargs=-1, callback=_unmarked, metavar="[VALUE | NAME=VALUE | NAME:=JSON]..."),
     app_option,
     click.option("--args", metavar="JSON", help="The arguments as a JSON object."),
@@ -159,7 +160,7 @@ def run(invocation: Invocation, name: str, asked: Asked, patience: int | None) -
     "packhorse wait 1be2c845 7d10f3aa --timeout 30s",
     "packhorse jobs running --ids | packhorse wait -",
 )
-@click.argument("ids", nargs=-1, required=True, metavar="ID...|-")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...|-", shell_complete=complete_job)
 @span_option("--timeout", "patience", help="How long to wait at most.")
 def wait(invocation: Invocation, ids: tuple[str, ...], patience: int | None) -> int:
     """Wait until jobs have ended; each is told when it has.

@@ -33,17 +33,20 @@ from packhorse.foreman.crew import Crew, Ended, Launch
 from packhorse.foreman.former import PROCESS_SPACE, process_space
 from packhorse.foreman.heartbeat import Heartbeat
 from packhorse.foreman.member import Member
+from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Pulse, Record
 from packhorse.foreman.rolling import Rolling
 from packhorse.foreman.settling import Settling
 from packhorse.foreman.timetable import Timetable
 from packhorse.kinship import hear_of_parents_end
+from packhorse.order import Do, Order
 from packhorse.settings import Settings
 from packhorse.storage.contract import Storage
 
 log = logging.getLogger("packhorse")
 
 _TICK = 1.0
+_ORDERED = "an operator's order"
 _LAST_WORDS = 5.0
 """Seconds that the storage gets at the end to take what is left to be told."""
 
@@ -110,6 +113,7 @@ class Foreman:
         )
         self.settling = Settling(storage)
         self.backlog = Backlog(storage, self.crew, wake=self._signals.ring)
+        self.orders = Orders(storage, self.record, wake=self._signals.ring)
         self.timetable = Timetable(chores(self.heartbeat.steady_time) if callable(chores) else chores)
         self.pulse = Pulse(self.report, self.is_well, url=checkin_url, command=checkin_cmd, file=status_file)
         self._rolling = Rolling(self.crew, self._start, self._drain)
@@ -142,6 +146,9 @@ class Foreman:
             key.data()
         for number in self._signals.read():
             self._obey(number)
+        for order in self.orders.take():
+            self._follow(order)
+            self.heartbeat.beat_soon()  # so that whoever gave the order sees that it was heard
         if self._is_orphaned() and not self._is_stopping:
             self._stop("the program that started it has ended")
         now = time.monotonic()
@@ -160,6 +167,7 @@ class Foreman:
         if not self._is_at_work:
             self._is_at_work = True
             self.backlog.duty.start()
+            self.orders.duty.start()
             self.timetable.duty.start()
 
     def _is_over(self) -> bool:
@@ -176,7 +184,7 @@ class Foreman:
         while self.crew.members and time.monotonic() < deadline:
             self._selector.select(0.1)
             self._take_leave(time.monotonic())
-        for duty in (self.timetable.duty, self.backlog.duty, self.pulse.calls.duty):
+        for duty in (self.timetable.duty, self.backlog.duty, self.orders.duty, self.pulse.calls.duty):
             duty.stop()
         self.heartbeat.duty.stop(1.0)
         if self.record.is_joined:
@@ -191,19 +199,25 @@ class Foreman:
 
     def _obey(self, number: signal.Signals) -> None:
         if number in signals.STOP:
-            self._hard_stop(number) if self._is_stopping else self._stop(number.name)
+            self._hard_stop(number, number.name) if self._is_stopping else self._stop(number.name)
         elif number in signals.QUIET:
-            log.info("quiet: no more jobs are taken (%s)", number.name)
-            self._is_quiet = True
-            self.crew.tell({"do": "quiet"})
+            self._quiet(number.name)
         elif number in signals.RESTART:
-            log.info("rolling restart (%s)", number.name)
-            self._is_quiet = False  # fresh workers take jobs
-            self.backoff.hope()
-            self._rolling.begin()
+            self._restart(number.name)
         elif number in signals.DUMP:
             faulthandler.dump_traceback(all_threads=True)
             self.crew.tell({"do": "dump"})
+
+    def _quiet(self, why: str) -> None:
+        log.info("quiet: no more jobs are taken (%s)", why)
+        self._is_quiet = True
+        self.crew.tell({"do": "quiet"})
+
+    def _restart(self, why: str) -> None:
+        log.info("rolling restart (%s)", why)
+        self._is_quiet = False  # fresh workers take jobs
+        self.backoff.hope()
+        self._rolling.begin()
 
     def _stop(self, why: str) -> None:
         grace = self._settings.stop_grace / SECOND
@@ -218,12 +232,55 @@ class Foreman:
             else:
                 self.crew.quit(member, "the foreman was told to stop")  # it holds nothing yet
 
-    def _hard_stop(self, number: signal.Signals) -> None:
+    def _hard_stop(self, number: int, why: str) -> None:
         """What is held is handed back when the ends are settled, and counts nowhere."""
-        log.warning("stopping at once (%s)", number.name)
+        log.warning("stopping at once (%s)", why)
         self._exit_code = 128 + number
         for member in self.crew.members:
-            self.crew.kill(member, f"the foreman was told to stop at once ({number.name})")
+            self.crew.kill(member, f"the foreman was told to stop at once ({why})")
+
+    # --- orders ---------------------------------------------------------------------------------------------------
+
+    def _follow(self, order: Order) -> None:
+        """Do what an operator wants, of the whole crew or of one in it."""
+        if order.worker is not None:
+            member = self.crew.get(order.worker)
+            if member is not None and not self._is_stopping:
+                self._follow_for(member, order)
+        elif order.do is Do.SCALE:
+            self._scale(order)
+        elif order.do is Do.STOP:
+            self._stop_as_ordered(order)
+        elif not self._is_stopping:
+            self._quiet(_ORDERED) if order.do is Do.QUIET else self._restart(_ORDERED)
+
+    def _follow_for(self, member: Member, order: Order) -> None:
+        if order.do is Do.QUIET:
+            member.leaving = member.leaving or "it was told to be quiet"  # another takes its place
+            member.channel.send({"do": "quiet"})
+        elif order.do is Do.RESTART:
+            self._rolling.begin(only=member.id)
+        elif order.do is Do.STOP:
+            # It is not replaced, unless more jobs wait than the others can take.
+            self.wanted = max(0, self.wanted - member.is_active)
+            self.limits = replace(self.limits, least=min(self.limits.least, self.wanted))
+            if order.now:
+                self.crew.quit(member, "an operator wanted it to stop at once")
+            else:
+                self._drain(member, "an operator wanted it to stop")
+
+    def _stop_as_ordered(self, order: Order) -> None:
+        if not self._is_stopping:
+            self._stop(_ORDERED)
+        if order.now:
+            self._hard_stop(signal.SIGTERM, _ORDERED)
+
+    def _scale(self, order: Order) -> None:
+        least = self.limits.least if order.least is None else order.least
+        most = max(least, self.limits.most if order.most is None else order.most)
+        log.info("from %d to %d workers (%s)", least, most, _ORDERED)
+        self.limits = replace(self.limits, least=least, most=most)
+        self.wanted = min(max(self.wanted, least), most)
 
     # --- the crew -------------------------------------------------------------------------------------------------
 
@@ -325,6 +382,8 @@ class Foreman:
             "crew": len(self.crew.active),
             "online": sum(member.is_online for member in members),
             "wanted": self.wanted,
+            "min": self.limits.least,
+            "max": self.limits.most,
             "extra": len(self.crew.extra),
             "leaving": len(self.crew.leaving),
             "busy": sum(member.report.get("busy", 0) for member in members),
@@ -335,6 +394,7 @@ class Foreman:
             "steady": self.heartbeat.is_steady(),
             "checkin": self.pulse.calls.status,
             "problem": self.problem,
+            "order": self.orders.followed,
         }
         if self.backoff.wait:
             left = self.backoff.seconds_left(time.monotonic())

@@ -24,8 +24,12 @@ class Rolling:
     def is_under_way(self) -> bool:
         return bool(self._old)
 
-    def begin(self) -> None:
-        """Replace all that are there now; also those that came in during a restart that is still under way."""
+    def begin(self, only: str | None = None) -> None:
+        """Replace all that are there now, or only this one; also those that came in during a restart that is still
+        under way."""
+        if only is not None:
+            self._old = [*(old for old in self._old if old != only), only]
+            return
         self._old = [member.id for member in self._crew.active]
         self._substitute = None
 

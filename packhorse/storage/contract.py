@@ -25,7 +25,9 @@ from typing import Any
 from packhorse.errors import BadValue
 from packhorse.event import Event
 from packhorse.job import Job, NewJob, Token
+from packhorse.order import Order
 from packhorse.outcome import Outcome, Verdict
+from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.records import (
     Beat,
     CheckIn,
@@ -119,6 +121,13 @@ class Storage(ABC):
         """Jobs that fit, a page at a time. Queued ones by who is next, scheduled and retrying ones by when they are
         due, finished ones by the latest, any other mixture by the newest. One call looks at a bounded number of jobs.
         """
+
+    def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
+        """Jobs whose id begins or ends with this, letter by letter; of those that begin so, at most `limit`.
+        One call looks at a bounded number of ids, so `next` may be set although `jobs` is empty. A storage that can
+        tell from its ids alone does so: that is much faster than this."""
+        page = self.find(Filter(text=part), cursor=cursor, limit=limit)
+        return Page([job for job in page.jobs if job.id.startswith(part) or job.id.endswith(part)], page.next)
 
     @abstractmethod
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
@@ -308,6 +317,11 @@ class Storage(ABC):
         """Write what a worker has done so far as an event; every few minutes, and at its end."""
 
     @abstractmethod
+    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+        """An operator wants something of a foreman. It is kept as the event `ordered`, for which the foreman looks.
+        Repeating it is harmless. False: the storage does not know this foreman, or no longer."""
+
+    @abstractmethod
     def workers(self) -> list[WorkerInfo]:
         """Every worker and foreman, in one read."""
 
@@ -362,6 +376,30 @@ class Storage(ABC):
     @abstractmethod
     def totals(self) -> dict[str, int]:
         """The same counts since ever."""
+
+    # --- moving to another storage: what `copying.py` does it with ----------------------------------------------------
+    # A storage that bears a mark refuses what people ask for (`StorageClosed`) and has nothing to do for workers and
+    # chores; `moving.py` says which calls go on at which stage. Reading is always answered.
+
+    @abstractmethod
+    def move(self) -> Move | None:
+        """The mark of a move, if this storage bears one."""
+
+    @abstractmethod
+    def set_move(self, move: Move | None, *, expected: Move | None) -> bool:
+        """Put a mark on this storage, or take it away. False: it does not bear the expected one, and nothing was
+        changed. When this has answered, no call that the mark forbids is still under way."""
+
+    @abstractmethod
+    def dump(self, section: Section, *, cursor: str | None = None, limit: int = BATCH) -> Dumped:
+        """The rows of a section, about so many at a time, as long as nothing changes; events by rising id. Numbers and
+        times are as they are stored."""
+
+    @abstractmethod
+    def load(self, section: Section, rows: Sequence[Any], move: Move, *, expected: Move) -> bool:
+        """Store rows that another storage has dumped, with their numbers and times, without events or counts of their
+        own, and put the mark `move` in the place of the expected one, in one step. False: this storage does not bear
+        the expected mark, because these rows are stored already or somebody else was quicker; nothing was changed."""
 
     # --- wake-up: a hint that saves latency; polling alone is always enough -------------------------------------------
 

@@ -1,4 +1,5 @@
-"""A glance at the whole storage: queues, workers, tasks, totals, failures, charts. Everybody who looks shares it.
+"""A glance at the whole storage: queues, workers, tasks, totals, failures, charts, and the pages that browsers fetch
+again by themselves. Everybody who looks shares it.
 
 What was read less than a second ago is not read again, so twenty viewers cost the storage what one does, and none costs
 nothing.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from packhorse.storage import Storage
@@ -28,6 +29,7 @@ T = TypeVar("T")
 _FRESH = 0.9  # seconds
 _FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _MOST_FAILURES = 500
+_MOST_KNOWN = 100
 
 
 class Glance:
@@ -37,8 +39,8 @@ class Glance:
         self._storage = storage
         self._now = now
         self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
-        self._known: dict[str, tuple[float, Any]] = {}
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._known: dict[Hashable, tuple[float, Any]] = {}
 
     def queues(self) -> list[QueueInfo]:
         return self._shared("queues", self._storage.queues)
@@ -65,14 +67,18 @@ class Glance:
         return self._shared("health", self._storage.health)
 
     def series(self, span: Span) -> list[Point]:
-        return self._shared(f"series {span}", lambda: self._storage.series(span), _FRESH_SERIES[span])
+        return self._shared(span, lambda: self._storage.series(span), _FRESH_SERIES[span])
+
+    def page(self, key: Hashable, draw: Callable[[], T]) -> T:
+        """A page, as it is drawn for all who would see the same."""
+        return self._shared(("page", key), draw)
 
     def forget(self) -> None:
         """Somebody has changed something and wants to see it."""
         with self._lock:
-            self._known = {name: known for name, known in self._known.items() if name.startswith("series")}
+            self._known = {name: known for name, known in self._known.items() if isinstance(name, Span)}
 
-    def _shared(self, name: str, read: Callable[[], T], fresh: float = _FRESH) -> T:
+    def _shared(self, name: Hashable, read: Callable[[], T], fresh: float = _FRESH) -> T:
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:  # those who ask meanwhile wait for the one who reads
@@ -82,5 +88,14 @@ class Glance:
                 return value  # type: ignore[no-any-return]
             read_at, value = self._now(), read()
             with self._lock:
+                self._make_room()
                 self._known[name] = (read_at, value)
             return value
+
+    def _make_room(self) -> None:
+        """Forget the pages that were drawn the longest time ago, once there are many."""
+        if len(self._known) > _MOST_KNOWN:
+            pages = [name for name in self._known if isinstance(name, tuple)]
+            for name in sorted(pages, key=lambda name: self._known[name][0])[: len(pages) // 2]:
+                del self._known[name]
+                self._locks.pop(name, None)

@@ -10,14 +10,12 @@ from msgspec.structs import replace
 from packhorse.app import Packhorse
 from packhorse.codec import nearest
 from packhorse.errors import JobNotFound, QueueNotFound
-from packhorse.event import Event, Kind, Subject
 from packhorse.id_part import SHORTEST, jobs_with_part
 from packhorse.job import HELD, Job
 from packhorse.job_handle import JobHandle
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import (
     Count,
-    EventFilter,
     FailureGroup,
     Filter,
     LogLine,
@@ -30,24 +28,13 @@ from packhorse.storage.records import (
     WorkerInfo,
 )
 from packhorse.web.glance import Glance
+from packhorse.web.history import History
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 
 _MOST_HELD = 5_000
-_PATIENCE = 1.0
-# What only operators do, or what says who did it: these events make the audit.
-_JOB_DEEDS = (
-    *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
-    *(Kind.PRIORITY_CHANGED, Kind.RETRIED, Kind.DELETED),
-)
-_OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE)
-_WINDOW = 50_000  # events that one look at the audit goes back
-
-
-class Audited(list[Event]):
-    """Deeds, the newest first; `before` continues further back, None at the beginning of history."""
-
-    before: int | None = None
+_PATIENCE = 0.08  # seconds of looking through ids
+_SURE = 8  # letters of an id that hardly two of the same day share
 
 
 class Reader:
@@ -59,6 +46,7 @@ class Reader:
         self._glance = glance
         self._redaction = redaction
         self._operator = operator
+        self.history = History(self._storage, redaction, operator)
 
     @property
     def lease(self) -> int:
@@ -106,14 +94,14 @@ class Reader:
         return Count(sum(count.number for count in counts), exact=all(count.exact for count in counts))
 
     def with_part(self, part: str) -> list[Job]:
-        """The jobs whose id is this, or begins or ends so, as far as can be found in a second."""
+        """The jobs whose id is this, or begins or ends so, as far as can be found at once."""
         wanted = part.strip().lower()
         exact = self._storage.get(part.strip())
         if exact is not None:
             return [self._redaction.job(exact)] if self._operator.sees(exact.queue) else []
         if len(wanted) < SHORTEST:
             return []
-        found, _ = jobs_with_part(self._storage, wanted, _PATIENCE)
+        found, _ = jobs_with_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= _SURE else 2)
         return [self._redaction.job(job) for job in found if self._operator.sees(job.queue)]
 
     def why(self, job_id: str) -> str:
@@ -201,52 +189,3 @@ class Reader:
 
     def totals(self) -> dict[str, int]:
         return self._glance.totals()
-
-    # --- history --------------------------------------------------------------------------------------------------
-
-    def events(self, where: EventFilter, limit: int, *, newest_first: bool = False) -> list[Event]:
-        """Events that fit; of jobs and queues that do not concern them, none."""
-        if where.job_id is not None:
-            self._require_history(where.job_id)
-        found = self._storage.events(where, limit=limit, newest_first=newest_first)
-        return [self._event(event) for event in found if event.queue is None or self._operator.sees(event.queue)]
-
-    def _require_history(self, job_id: str) -> None:
-        first = self._storage.events(EventFilter(job_id=job_id), limit=1)
-        if not first or not self._operator.sees(first[0].queue):
-            raise JobNotFound(job_id)
-
-    def _event(self, event: Event) -> Event:
-        if not event.data:
-            return event
-        data = {
-            name: self._redaction.text(value) if isinstance(value, str) else value for name, value in event.data.items()
-        }
-        if "args" in data:
-            data["args"] = self._redaction.json(str(data["args"]))
-        return replace(event, data=data)
-
-    def audit(self, before: int | None, limit: int) -> Audited:
-        """What people did, the newest first. One look goes back over a bounded number of events."""
-        newest = self._storage.events(EventFilter(before=before), limit=1, newest_first=True)
-        deeds = Audited()
-        if not newest:
-            return deeds
-        top = newest[0].id + 1
-        after = max(0, top - _WINDOW)
-        found = [
-            event
-            for where in [
-                *(EventFilter(kind=kind, before=top, after=after) for kind in _JOB_DEEDS),
-                *(EventFilter(subject=subject, before=top, after=after) for subject in _OTHER_DEEDS),
-            ]
-            for event in self._storage.events(where, limit=limit + 1, newest_first=True)
-            if (event.data or {}).get("by") and (event.queue is None or self._operator.sees(event.queue))
-        ]
-        found.sort(key=lambda event: -event.id)
-        deeds += [self._event(event) for event in found[:limit]]
-        if len(found) > limit:
-            deeds.before = found[limit - 1].id
-        elif after > 0:
-            deeds.before = after + 1
-        return deeds

@@ -19,7 +19,7 @@ from packhorse.errors import BadValue, PackhorseError, TooBusy
 from packhorse.fields import iso
 from packhorse.job import Job
 from packhorse.web.api.problem import problem_of
-from packhorse.web.api.totals import totals_of
+from packhorse.web.api.totals import totals_for
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.site import Call
 
@@ -127,7 +127,7 @@ class Sampler:
     def _sample(self, key: Key) -> tuple[str, Any]:
         call = self._call(Operator("viewer", Role.VIEW, key.queues))
         if key.topic == "overview":
-            return "overview", totals_of(call.reader)
+            return "overview", totals_for(call.reader)
         job_id = key.topic.removeprefix("job:")
         try:
             job = call.reader.get(job_id)

@@ -4,6 +4,7 @@ would be taken for lost when its lease is over."""
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import secrets
@@ -49,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     except PackhorseError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    # What the app has loaded stays: nobody need look through it for garbage again, nor copy it in children.
+    gc.collect()
+    gc.freeze()
     # Before the first thread: see nursery.py.
     nursery = _nursery(app, options)
     channel = Channel.from_fd(options.channel)

@@ -19,6 +19,7 @@ from packhorse.job import HELD, Job, Reason
 from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
+from packhorse.worker import lock
 from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
@@ -155,6 +156,7 @@ class Desk:
         if self._slots.begun != self._seen_begun:
             self._seen_begun, self._seen_at = self._slots.begun, now
         elif now - self._seen_at >= STALL:
+            lock.relax()
             self._slots.widen()
 
     def _wait_for_storage(self, error: StorageUnavailable) -> None:
@@ -243,12 +245,19 @@ class Desk:
     def _seat(self, jobs: Sequence[Job]) -> None:
         seats = [seat for job in jobs if (seat := self._known(job)) is not None]
         self.seats.update({seat.job.id: seat for seat in seats})
-        self._mark_first([seat for seat in seats if self._is_marked_first(seat)])
-        are_short = all(self._is_short(seat) for seat in seats)
-        self._slots.line_up((seat for seat in seats if not seat.is_settled), narrow=are_short)
+        if first := self._marked_first(seats):
+            self._mark_first(first)
+            seats = [seat for seat in seats if not seat.is_settled]
+        kinds = {(seat.task.name, seat.is_async) for seat in seats}
+        are_short = all(self._is_short(task, is_async) for task, is_async in kinds)
+        if are_short:
+            lock.hurry()
+        else:
+            lock.relax()
+        self._slots.line_up(seats, narrow=are_short)
 
-    def _is_short(self, seat: Seat) -> bool:
-        return not seat.is_async and self._means.get(seat.task.name, SHORT_TASK) < SHORT_TASK
+    def _is_short(self, task: str, is_async: bool) -> bool:
+        return not is_async and self._means.get(task, SHORT_TASK) < SHORT_TASK
 
     def _known(self, job: Job) -> Seat | None:
         """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""
@@ -280,9 +289,10 @@ class Desk:
         seat = self.seats.get(job.id)
         return seat is not None and seat.job.fence == job.fence
 
-    def _is_marked_first(self, seat: Seat) -> bool:
+    def _marked_first(self, seats: Sequence[Seat]) -> list[Seat]:
         """A job that was lost before may be the one that kills its workers: its next death must be counted."""
-        return seat.job.losses > 0 or self._durations.get(seat.task.name, 0.0) > LONG_TASK
+        long = {task for task in {seat.task.name for seat in seats} if self._durations.get(task, 0.0) > LONG_TASK}
+        return [seat for seat in seats if seat.job.losses > 0 or seat.task.name in long]
 
     def _mark_first(self, seats: Sequence[Seat]) -> None:
         """Say in the storage that these run, before they do; where that fails they do not."""
@@ -324,6 +334,7 @@ class Desk:
 
     def write_down_the_rest(self) -> None:
         """The last outcomes, before the worker goes."""
+        lock.relax()
         while batch := self.finisher.take_now(BATCH):
             self._settle(batch, self._call(batch, wanted=0)[0])
 
@@ -353,6 +364,7 @@ class Desk:
         return wait if due is None else min(wait, due / SECOND)
 
     def _sleep_in_storage(self, seconds: float) -> None:
+        lock.relax()
         self._asleep = "storage"
         try:
             # Looked at only now that a ring would be heard: what came in before must not wait for the next one.

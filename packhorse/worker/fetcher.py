@@ -10,7 +10,7 @@ from packhorse.clock import SECOND
 
 LOOK_AHEAD = 0.05
 """Seconds of work that may wait in the buffer."""
-MOST_BUFFERED = 500
+MOST_BUFFERED = 1_000
 _SMOOTHING = 0.3
 _IDLE_WAITS = (0.0, 0.01, 0.1, 1.0)
 

@@ -19,29 +19,20 @@ _OPENING = threading.Lock()
 
 
 class Seat:
-    """One job, its task, and where it stands. Written by one thread at a time, read by all."""
+    """One job, its task, and where it stands. Written by one thread at a time, read by all. What most seats never set
+    has its default here: a seat is made for every job."""
 
-    __slots__ = (
-        "_claims",
-        "_ends",
-        "_words",
-        "_worker_stops",
-        "began_at",
-        "chain",
-        "checked_in_at",
-        "given",
-        "is_async",
-        "is_marked",
-        "job",
-        "place",
-        "saw_stop",
-        "seated_at",
-        "slot",
-        "stop_reason",
-        "stop_why",
-        "stopped_at",
-        "task",
-    )
+    began_at: float | None = None
+    is_marked = False  # as running, in the storage
+    slot = -1
+    given: int | None = None  # the slot that it may begin in, until it does; kept by `Slots`
+    place: int | None = None  # on the board
+    saw_stop = False  # a check-in has told the job to stop
+    stop_reason: Reason | None = None
+    stop_why = ""
+    stopped_at: float | None = None
+    checked_in_at: float | None = None
+    _words: Words | None = None  # most jobs say nothing
 
     def __init__(
         self, job: Job, task: RegisteredTask, chain: Chain, is_async: bool, worker_stops: list[bool], now: float
@@ -51,17 +42,6 @@ class Seat:
         self.chain = chain
         self.is_async = is_async
         self.seated_at = now
-        self.began_at: float | None = None
-        self.is_marked = False  # as running, in the storage
-        self.slot = -1
-        self.given: list[int] = []  # the slot that it may begin in, until it does
-        self.place: int | None = None  # on the board
-        self.saw_stop = False  # a check-in has told the job to stop
-        self.stop_reason: Reason | None = None
-        self.stop_why = ""
-        self.stopped_at: float | None = None
-        self.checked_in_at: float | None = None
-        self._words: Words | None = None  # most jobs say nothing
         self._worker_stops = worker_stops  # shared by all seats; non-empty once the worker wants its jobs to end
         self._claims = [True]
         self._ends = [True]

@@ -84,18 +84,17 @@ class Slots:
             while self._line:
                 seat, executor = self._line.popleft()
                 if not seat.is_claimed:
-                    seat.given.append(slot)
+                    seat.given = slot
                     return seat, executor
             self._free.append(slot)
             return None
 
     def give_up(self, seat: Seat) -> None:
         """This one was handed back and will not begin: the slot that it was given is free, if not yet."""
-        try:
-            slot = seat.given.pop()  # one pop is one atomic step
-        except IndexError:
-            return
-        self.give(slot)
+        with self._lock:
+            slot, seat.given = seat.given, None
+        if slot is not None:
+            self.give(slot)
 
     # --- on the board -----------------------------------------------------------------------------------------------
 

@@ -123,17 +123,17 @@ def the_progress_of_an_older_attempt_stays(monkeypatch: pytest.MonkeyPatch) -> N
 
 @mutant(ADD, RESERVE, does("finish", endings=[Ending(token=-1)]))
 def another_worker_may_complete_what_this_process_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_sql(monkeypatch, "complete_dealt", "owner = ?1 AND fence", "owner IS NOT NULL AND fence")
+    in_sql(monkeypatch, "complete_together", "owner = ?1 AND fence", "owner IS NOT NULL AND fence")
 
 
 @mutant(ADD, RESERVE, does("release", picks=[0]), RESERVE, does("finish", endings=[Ending(token=-2)]))
 def a_result_is_accepted_once_more_in_the_same_hands(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_sql(monkeypatch, "complete_dealt", "AND fence = 1 AND", "AND")
+    in_sql(monkeypatch, "complete_together", "AND fence = 1 AND", "AND")
 
 
 @mutant(does("enqueue", wishes=[Wish(total_timeout=SECOND)]), RESERVE, COMPLETE)
 def a_completed_job_can_still_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_sql(monkeypatch, "complete_dealt", "expire_at = NULL, ", "")
+    in_sql(monkeypatch, "complete_together", "expire_at = NULL, ", "")
 
 
 @mutant()

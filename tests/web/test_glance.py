@@ -38,3 +38,27 @@ def test_charts_are_read_again_less_often(yard: Yard):
     assert glance.series(Span.TWO_DAYS) == []
     clock[0] += 10
     assert glance.series(Span.TWO_DAYS) != []
+
+
+def test_a_page_that_many_browsers_fetch_again_is_drawn_once(yard: Yard):
+    clock, drawn = [0.0], []
+    glance = Glance(yard.storage, lambda: clock[0])
+
+    pages = [glance.page(("anna", "/jobs"), lambda: drawn.append(1) or len(drawn)) for _ in range(20)]
+    assert (pages, drawn) == ([1] * 20, [1])
+
+    clock[0] += 1
+    assert glance.page(("anna", "/jobs"), lambda: 2) == 2
+    assert glance.page(("boris", "/jobs"), lambda: 3) == 3
+    glance.forget()
+    assert glance.page(("boris", "/jobs"), lambda: 4) == 4
+
+
+def test_pages_are_not_kept_without_end(yard: Yard):
+    glance = Glance(yard.storage, lambda: 0.0)
+
+    for number in range(5_000):
+        glance.page(("anna", f"/jobs?q={number}"), lambda: "x" * 100)
+
+    assert len(glance._known) <= 102
+    assert len(glance._locks) <= 102

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from packhorse import Packhorse
 from packhorse.job import State
 from packhorse.storage.records import ClientInfo
+from packhorse.web import history
 from packhorse.web.api import ENDPOINTS
 from tests.cli.yard import WORKER, Yard
 
@@ -179,6 +180,19 @@ def test_the_audit_tells_who_did_what(web: TestClient, yard: Yard):
     assert deeds["next"] is None
 
 
+def test_the_audit_of_one_operator_leaves_out_the_others(web: TestClient, yard: Yard):
+    jobs = [yard.job("queued") for _ in range(6)]
+    for place, job in enumerate(jobs):
+        yard.storage.set_priority([job.id], 7, by="anna" if place % 3 else "boris")
+
+    mine = web.get(f"{API}/audit", params={"by": "boris"}).json()
+    page = web.get("/audit?by=boris").text
+
+    assert [deed["job_id"] for deed in mine["items"]] == [jobs[3].id, jobs[0].id]
+    assert "boris" in page
+    assert "anna" not in page
+
+
 def test_the_audit_goes_back_page_by_page(web: TestClient, yard: Yard):
     for job in [yard.job("dead") for _ in range(5)]:
         web.post(f"{API}/jobs/{job.id}/retry")
@@ -192,6 +206,29 @@ def test_the_audit_goes_back_page_by_page(web: TestClient, yard: Yard):
 
     assert len(seen) == len(set(seen)) == 5
     assert seen == sorted(seen, reverse=True)
+
+
+@pytest.mark.parametrize("window", [2, 3, 50_000])
+def test_events_of_a_kind_are_found_look_by_look_in_both_directions(
+    web: TestClient, yard: Yard, window: int, monkeypatch: pytest.MonkeyPatch
+):
+    dead = [yard.job("dead").id for _ in range(3)]
+    [yard.job("completed") for _ in range(2)]
+    monkeypatch.setattr(history, "WINDOW", window)
+
+    def walk(word: str, start: int | None, onward: str) -> list[str]:
+        found: list[str] = []
+        for _ in range(100):
+            query = {"kind": "broken", "limit": 2} | ({word: start} if start is not None else {})
+            page = web.get(f"{API}/events", params=query).json()
+            found += [event["job_id"] for event in page["items"]]
+            if page[onward] in (None, start):
+                return found
+            start = page[onward]
+        raise AssertionError("it never ends")
+
+    assert walk("after", 0, "last") == dead
+    assert walk("before", None, "next") == dead[::-1]
 
 
 def test_events_are_found_by_kind(web: TestClient, yard: Yard):

@@ -403,3 +403,14 @@ def test_it_may_be_mounted_below_a_prefix(application, yard: Yard):
         answer = web.post(f"/ops/jobs/{job.id}/retry", headers=FORM)
         assert answer.headers["location"] == f"/ops/jobs/{job.id}?said=retried"
         assert web.get("/ops/api/v1/openapi.json").json()["servers"] == [{"url": "/ops/api/v1"}]
+
+
+def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_fresh(web: TestClient, yard: Yard):
+    live = {"x-packhorse": "live"}
+    yard.add(queue="mail")
+    assert "images" not in web.get("/jobs", headers=live).text
+    yard.add(queue="images")
+
+    assert "images" in web.get("/jobs").text
+    assert "images" not in web.get("/jobs", headers=live).text
+    assert "images" in web.get("/jobs?queue=images", headers=live).text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -22,6 +23,7 @@ from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, 
 from packhorse.job_handle import JobHandle
 from packhorse.storage.records import LogKind, WorkerInfo
 from packhorse.worker import desk as desk_module
+from packhorse.worker import lock
 from tests.worker.conftest import Works
 
 DEADLINE = 20
@@ -1100,6 +1102,30 @@ def test_short_jobs_run_on_one_thread(works: Works):
     works.finish(*[short.enqueue() for _ in range(20)])
 
     assert len(threads) == 1
+
+
+def test_the_interpreters_lock_changes_hands_sooner_only_while_jobs_are_short(works: Works):
+    short_intervals: list[float] = []
+    other_intervals: list[float] = []
+    lock.relax()  # as other tests may have left it
+    usual = sys.getswitchinterval()
+
+    @works.app.task
+    def short() -> None:
+        short_intervals.append(sys.getswitchinterval())
+
+    @works.app.task
+    async def other() -> None:
+        other_intervals.append(sys.getswitchinterval())
+
+    works.open(4)
+    deadline = time.monotonic() + DEADLINE
+    while short_intervals[-1:] != [pytest.approx(lock.HASTY)] and time.monotonic() < deadline:
+        works.finish(short.enqueue())  # on a slow moment it is not known at once that these are short
+    works.finish(other.enqueue())
+
+    assert short_intervals[0] == other_intervals[0] == pytest.approx(usual)
+    assert short_intervals[-1] == pytest.approx(lock.HASTY)
 
 
 def test_a_short_job_that_takes_long_for_once_holds_up_nobody(works: Works, gate: threading.Event):

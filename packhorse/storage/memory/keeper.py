@@ -17,6 +17,7 @@ from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
 from packhorse.series import MINUTES, Measures, has_failed, measure
 from packhorse.storage.contract import Storage
+from packhorse.storage.moving import Move, may_go_on, quiet_answer
 from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
@@ -35,12 +36,15 @@ K = TypeVar("K", bound="Keeper")
 
 
 def atomic(call: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[K, P], R]:
-    """Nobody sees anything of this call before it has ended."""
+    """Nobody sees anything of this call before it has ended. While the storage is moved, only some may go on."""
 
     @functools.wraps(call)
     def locked(self: K, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self._lock:
-            return call(self, *args, **kwargs)
+            if may_go_on(self._move, call.__name__):
+                return call(self, *args, **kwargs)
+            answer: R = quiet_answer(call.__name__)
+            return answer
 
     return locked
 
@@ -52,6 +56,7 @@ class Keeper(Storage):
         self._now = now
         self._lock = threading.RLock()
         self._woken = threading.Condition(self._lock)
+        self._move: Move | None = None
         self._wakes = 0
         self._looked = 0  # how many of the wakes the latest `reserve` has seen
         self._jobs: dict[str, Job] = {}

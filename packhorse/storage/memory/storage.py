@@ -5,6 +5,7 @@ from __future__ import annotations
 from packhorse.storage.memory.in_and_out import InAndOut
 from packhorse.storage.memory.keeper import atomic
 from packhorse.storage.memory.lists import Lists
+from packhorse.storage.memory.moving import Moving
 from packhorse.storage.memory.records import Records
 from packhorse.storage.memory.schedules import Schedules
 from packhorse.storage.memory.steering import Steering
@@ -14,7 +15,7 @@ from packhorse.storage.memory.working import Working
 from packhorse.storage.records import Health
 
 
-class Memory(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Records):
+class Memory(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Records, Moving):
     """Jobs that live in this process alone. See `contract.py` for what each call guarantees."""
 
     def close(self) -> None:

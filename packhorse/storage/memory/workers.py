@@ -11,6 +11,7 @@ from packhorse import changes
 from packhorse.errors import ClientNotFound
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job
+from packhorse.order import Order
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
 
@@ -45,9 +46,17 @@ class Workers(Keeper):
 
     @atomic
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
+        self._tell_of(owner, Kind.STAT, report)
+
+    @atomic
+    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+        return self._tell_of(owner, Kind.ORDERED, order.facts(by))
+
+    def _tell_of(self, owner: str, kind: Kind, facts: Mapping[str, Any]) -> bool:
+        """Write an event about one that has joined. False: nobody knows it."""
         if owner in self._workers:
-            event = Event(Kind.STAT, self.now(), self._workers[owner].subject, owner=owner, data=dict(report))
-            self._record(event)
+            self._record(Event(kind, self.now(), self._workers[owner].subject, owner=owner, data=dict(facts)))
+        return owner in self._workers
 
     @atomic
     def workers(self) -> list[WorkerInfo]:

@@ -80,12 +80,11 @@ class Database:
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
-    def write(self, name: str, work: Callable[[Transaction], R], *, asks_time: bool = True) -> R:
-        """Do `work` in a transaction, committed when this returns; all of it or nothing. Work that finds out the time
-        for itself says so."""
+    def write(self, name: str, work: Callable[[Transaction], R]) -> R:
+        """Do `work` in a transaction, committed when this returns; all of it or nothing."""
 
         def once(link: Link) -> tuple[R, Transaction]:
-            tx = self._begin(link, asks_time)
+            tx = self._begin(link)
             result = work(tx)
             tx.commit()
             return result, tx
@@ -94,13 +93,11 @@ class Database:
         self._after_commit(tx)
         return result
 
-    def _begin(self, link: Link, asks_time: bool) -> Transaction:
-        if self._now is not None:
-            return Transaction(link, self._now(), ["START TRANSACTION"])
-        if not asks_time:
-            return Transaction(link, 0, ["START TRANSACTION"])
-        _, answer = link.script(["START TRANSACTION", self._sql["now"]])
-        return Transaction(link, int(answer.rows[0][0]))
+    def _begin(self, link: Link) -> Transaction:
+        """With the time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
+        _, answer = link.script(["START TRANSACTION", self._sql["share_writing"]])
+        ((mark, now),) = answer.rows
+        return Transaction(link, int(now) if self._now is None else self._now(), mark)
 
     def read(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows of one query, as of one moment."""

@@ -15,6 +15,7 @@ from packhorse import changes
 from packhorse.clock import MINUTE, SECOND
 from packhorse.job import NewJob, rank_of
 from packhorse.series import MINUTES
+from packhorse.storage.moving import may_go_on
 from packhorse.storage.mysql.guest import guest
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import Link
@@ -51,17 +52,16 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         if all(map(_is_plain, jobs)) and not self._unknown(jobs):
             try:
                 return self._enqueue_plain(jobs)
-            except _KnownIdError:
-                pass  # somebody repeats a call whose answer was lost
+            except _NotPlainError:
+                pass
         return super().enqueue(jobs)
 
     # --- the quick way --------------------------------------------------------------------------------------------
 
     def _enqueue_plain(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """All in one trip, the time included."""
-        now = _NOW if self._clock is None else self._clock()
-        minute = _MINUTE if isinstance(now, Raw) else MINUTES.start_of(now)
-        script = ["START TRANSACTION", *([self._sql["set_now"]] if isinstance(now, Raw) else [])]
+        now = _NOW
+        script = ["START TRANSACTION", spelled(self._sql["set_now"], (self._moment(),))]
         for some in _portions(jobs):
             rows = [
                 (new.id, new.task, new.queue, new.args, "queued", new.priority, rank_of(new.priority), now, now, now,
@@ -74,15 +74,14 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         deltas: list[Row] = []
         for (queue, task), number in Counter([(new.queue, new.task) for new in jobs]).items():
             deltas.append(("tally", 0, queue, task, "queued", number))
-            deltas.append((MINUTES.name, minute, queue, task, "added", number))
+            deltas.append((MINUTES.name, _MINUTE, queue, task, "added", number))
         script += [spelled(self._sql["put_deltas"], (deltas,)), "COMMIT"]
 
         def work(link: Link) -> None:
             try:
                 link.script(script)
             except pymysql.IntegrityError as error:
-                _must_be_known_id(error)
-                raise _KnownIdError from error
+                raise _NotPlainError from error
 
         self._db.read_with("enqueue", work)
         self._counting(len(deltas))
@@ -104,8 +103,10 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
             return []
         try:
             with guest(connection, self._sql, self._dialect) as link:
-                now = self._clock() if self._clock else int(link.execute(self._sql["now"]).fetchone()[0])
-                tx = Transaction(link, now)
+                mark, now = link.execute(self._sql["share_writing"]).fetchone()
+                now = int(now) if self._clock is None else self._clock()
+                tx = Transaction(link, now, mark)
+                may_go_on(self._mark_of(tx), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
         except pymysql.Error as error:
@@ -167,8 +168,9 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         tx.executemany(self._sql["know_queue"], sorted({(queue,) for _, queue in pairs if queue not in queues}))
 
 
-class _KnownIdError(Exception):
-    """One of the ids is stored already."""
+class _NotPlainError(Exception):
+    """One of the ids is stored already, because somebody repeats a call whose answer was lost; or the storage is
+    moved."""
 
 
 def _must_be_known_id(error: pymysql.IntegrityError) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from packhorse import clock
+from packhorse.storage.moving import Move, decode
 from packhorse.storage.mysql.bell import Bell
 from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.marks import Raw
@@ -25,6 +26,9 @@ class MySQLKeeper(Keeper):
     def _moment(self) -> int | Raw:
         """What statements take as the time."""
         return Raw(NOW) if self._clock is None else self._clock()
+
+    def _mark_of(self, tx: Any) -> Move | None:
+        return decode(tx.mark_text)
 
     def _is_stored(self, tx: Any, job_id: str) -> bool:
         # Without a lock: in somebody else's transaction a lock on what is not there shuts out all that come after it.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packhorse.job import HELD
+from packhorse.job import HELD, RETRYING
 from packhorse.storage.listing import BY_DUE_TIME, Order, Place
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.records import Filter
 from packhorse.storage.sql import lists
+from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.transaction import Connection
 
 
@@ -20,11 +21,18 @@ class Lists(MySQLKeeper, lists.Lists):
 class _Index(lists.Index):
     """Each walk names its index: the server would now and then sort all jobs instead."""
 
+    def __init__(self, connection: Connection, dialect: Dialect, lines_of_rank: str) -> None:
+        super().__init__(connection, dialect, lines_of_rank)
+        self._ids = f"{self._jobs} FORCE INDEX (packhorse_job_id)"
+
     def walk(self, order: Order, where: Filter, after: Place | None) -> Iterator[Place]:
         if order is BY_DUE_TIME:
+            # Few jobs retry, and those have an index to themselves; many may be scheduled.
+            is_retrying = where.states == {RETRYING}
+            index, column = ("packhorse_job_retrying", "retry_at") if is_retrying else ("packhorse_job_due", "due_at")
             return self._rows(
-                f"SELECT due_at, seq FROM {self._jobs} FORCE INDEX (packhorse_job_due) WHERE (due_at, seq) > (?, ?)"
-                " ORDER BY due_at, seq",
+                f"SELECT {column}, seq FROM {self._jobs} FORCE INDEX ({index}) WHERE ({column}, seq) > (?, ?)"
+                f" ORDER BY {column}, seq",
                 after or (-1, -1),
             )
         return super().walk(order, where, after)
@@ -51,6 +59,8 @@ class _Index(lists.Index):
             index, condition, values = "packhorse_job_held", "owner = ? AND ", (where.owner,)
         elif where.states and where.states <= HELD:
             index, condition = "packhorse_job_held", "owner IS NOT NULL AND "
+        elif where.cause is not None:
+            index, condition, values = "packhorse_job_cause", "cause = ? AND ", (where.cause,)
         elif where.queue is not None:
             index, condition, values = "packhorse_job_queue", "queue = ? AND ", (where.queue,)
         return self._rows(

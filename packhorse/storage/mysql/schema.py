@@ -30,7 +30,7 @@ OLDEST_PROGRAM = 1
 _NO_SUCH_TABLE = 1146
 _TURN = 20
 """Seconds to wait for somebody else's migration before looking again."""
-_PUT = "INSERT INTO {own}.packhorse_meta (name, value) VALUES {rows} ON DUPLICATE KEY UPDATE value = VALUES(value)"
+_PUT = "INSERT INTO {own}.packhorse_meta (`key`, value) VALUES {rows} ON DUPLICATE KEY UPDATE value = VALUES(value)"
 
 
 def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
@@ -128,7 +128,7 @@ def _steps_done(link: Link, schema: str, number: int) -> int:
 
 def _meta(link: Link, schema: str) -> dict[str, str]:
     try:
-        return dict(link.rows(f"SELECT name, value FROM {quoted(schema)}.packhorse_meta"))
+        return dict(link.rows(f"SELECT `key`, value FROM {quoted(schema)}.packhorse_meta"))
     except pymysql.ProgrammingError as error:
         if code_of(error) != _NO_SUCH_TABLE:
             raise

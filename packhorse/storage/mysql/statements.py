@@ -42,6 +42,7 @@ def statements_for(schema: str) -> dict[str, str]:
         # The last value tells whether the job is plain: never held before, and with nothing but what the others show.
         picked=f"{', '.join(map(quoted, PLAIN))}, fence = 0 AND persistent = 0 AND coalesce({_NOT_PLAIN}) IS NULL",
         now=NOW,
+        open=f"(SELECT value FROM {quoted(schema)}.packhorse_meta WHERE `key` = 'move') = ''",
     )
     statements["keep_job"] = (
         f"UPDATE {quoted(schema)}.packhorse_job"
@@ -61,7 +62,9 @@ def dialect_for(schema: str) -> Dialect:
         numbers="(?*)",
         # In the Hebrew character set nothing but A to Z has a lower case, and every byte is a letter.
         like="{bytes_of} LIKE {bytes_asked}".format(bytes_of=_folded("{column}"), bytes_asked=_folded("?")),
+        escape="",  # a backslash is what MySQL takes by itself
         say=said,
+        name=quoted,
     )
 
 
@@ -69,12 +72,20 @@ def _folded(text: str) -> str:
     return f"LOWER(CONVERT(CAST({text} AS binary) USING hebrew)) COLLATE hebrew_bin"
 
 
-_PAIR = re.compile(r"\((\w+), (\w+)\) ([<>]) \((\$\d+), (\$\d+)\)")
+_SEVERAL = re.compile(r"\(([`\w]+(?:, [`\w]+)+)\) ([<>]) \((\$\d+(?:, \$\d+)+)\)")
 
 
 @lru_cache(maxsize=512)
 def said(sql: str) -> str:
-    """With `$1`, `$2` … in place of each `?`, and pairs compared in the way that an index can follow."""
+    """With `$1`, `$2` … in place of each `?`, and several values compared in the way that an index can follow."""
     numbers = itertools.count(1)
     sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
-    return _PAIR.sub(r"\1 \3= \4 AND (\1 \3 \4 OR \2 \3 \5)", sql)
+    return _SEVERAL.sub(_one_by_one, sql)
+
+
+def _one_by_one(found: re.Match[str]) -> str:
+    columns, sign, marks = found[1].split(", "), found[2], found[3].split(", ")
+    condition = f"{columns[-1]} {sign} {marks[-1]}"
+    for column, mark in list(zip(columns, marks, strict=True))[-2::-1]:
+        condition = f"{column} {sign}= {mark} AND ({column} {sign} {mark} OR {condition})"
+    return condition

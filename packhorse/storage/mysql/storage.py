@@ -15,6 +15,7 @@ from packhorse.storage.mysql.bell import Bell
 from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.in_and_out import InAndOut
 from packhorse.storage.mysql.lists import Lists
+from packhorse.storage.mysql.moving import Moving
 from packhorse.storage.mysql.records import Records
 from packhorse.storage.mysql.statements import dialect_for, statements_for
 from packhorse.storage.mysql.transaction import Transaction
@@ -30,7 +31,7 @@ from packhorse.turns import Turns
 _LONG_HISTORY = 1_000_000
 
 
-class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records):
+class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records, Moving):
     """Jobs in a MySQL or MariaDB database. Open it with `open_storage("mysql://user@host/database")`.
 
     The clock is the server's.

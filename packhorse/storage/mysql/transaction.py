@@ -26,15 +26,16 @@ class NotAsExpectedError(Exception):
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_depth", "_expected", "_failures", "_later", "_link", "deltas", "event_rows")
+    __slots__ = ("_depth", "_expected", "_failures", "_later", "_link", "deltas", "event_rows", "mark_text")
 
-    def __init__(self, link: Link, now: int, later: Sequence[str] = (), depth: int = 0) -> None:
+    def __init__(self, link: Link, now: int, mark_text: str | None = None, *, depth: int = 0) -> None:
         super().__init__(now)
+        self.mark_text = mark_text  # of a move, as it was when this began
         self.event_rows: list[EventRow] = []
         self.deltas = 0
         self._link = link
         self._depth = depth  # the server would forget an outer savepoint of the same name
-        self._later: list[str] = list(later)
+        self._later: list[str] = []
         self._expected: dict[int, int] = {}  # how many rows the statement at this place in `_later` must meet
         self._failures: list[Row] = []
 

@@ -19,5 +19,5 @@ class Workers(MySQLKeeper, workers.Workers):
             answers = tx.executemany(self._sql["beat_worker"], rows)
             return tx.now, [row[2] for row, answer in zip(rows, answers, strict=True) if answer.rowcount == 0]
 
-        now, unknown = self._db.write("beat", work)
+        now, unknown = self._write("beat", work)
         return Beat(now, unknown, self.stops(list(reports)))

@@ -49,30 +49,51 @@ class Working(MySQLKeeper, working.Working):
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.serve(queues)
 
-        def work(tx: Transaction) -> list[Job]:
-            is_late = self._pass_gate(tx, owner)
-            return self._reserve(tx, owner, queues, limit, is_late)
-
-        jobs = self._db.write("reserve", work, asks_time=False)
+        jobs = self._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
         self._deal(jobs)
         return jobs
 
-    def _pass_gate(self, tx: Transaction, owner: str) -> bool:
-        """Nobody reserves who is not known. Sets the time of the call. True: jobs are due, or have expired."""
-        ((now, is_known, late),) = tx.execute(self._sql["gate"], (owner, self._moment())).fetchall()
-        tx.now = int(now)
+    def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
+        if tx.mark is not None:  # the storage is moved: finishing goes on, and this with it
+            limit = 0
+        every = sorted(queues)
+        first = [self._spell("gate", owner, tx.now), self._spell("paused_queues", to_json(every))]
+        # Of a lone queue jobs are picked at once, if it is as this process remembers it.
+        lone = [self._pick(every[0], limit)] if len(every) == 1 and limit > 0 else []
+        gate, answer, *picked = tx.ask([*first, *lone])
+        paused = {row[0] for row in answer.rows}
+        was_paused, self._paused = self._paused & set(every), (self._paused - set(every)) | paused
+        is_known, late = gate.rows[0]
         if not is_known:
             raise WorkerNotFound(owner)
-        return bool(late)
-
-    def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int, is_late: bool) -> list[Job]:
-        if is_late:
+        if limit <= 0:
+            return []
+        if late:
             self._promote(tx, 100)
             self._expire(tx, 100)
+        if not lone:
+            return self._take_turns(tx, owner, queues, limit, paused)
+        if late or was_paused != paused:
+            picked = tx.ask([self._pick(every[0], limit)])
+        return self._from_one(tx, owner, queues, picked[0].fetchall())
+
+    def _pick(self, queue: str, limit: int) -> str:
+        if queue in self._paused:
+            return self._spell("pick_of_rank", queue, RANK_FORCED, limit)
+        return self._spell("pick", queue, limit)
+
+    def _from_one(self, tx: Transaction, owner: str, queues: Mapping[str, int], rows: Sequence[Row]) -> list[Job]:
+        """A lone queue needs no turns; those that it has had count all the same."""
+        jobs = self._taken(tx, owner, rows)
+        for _, group in itertools.groupby(jobs, key=lambda job: job.rank):
+            number = len(list(group))
+            self._turns.share(dict.fromkeys(queues, number), queues, number)
+        return jobs
+
+    def _take_turns(
+        self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int, paused: set[str]
+    ) -> list[Job]:
         every = sorted(queues)
-        if len(every) == 1:
-            return self._reserve_from_one(tx, owner, every[0], queues, limit)
-        paused = {row[0] for row in tx.execute(self._sql["paused_queues"], (to_json(every),)).fetchall()}
         taken: list[Job] = []
         ranks = self._next_ranks(tx, [(queue, RANK_FORCED if queue in paused else RANKS[0]) for queue in every])
         while ranks and len(taken) < limit:
@@ -83,32 +104,12 @@ class Working(MySQLKeeper, working.Working):
             batch = self._take(tx, owner, [(queue, rank, share) for queue, share in shares.items()])
             batch.sort(key=lambda job: job.seq)
             taken += batch
-            if len(taken) >= limit:
-                break
             # The part that had its turn has nothing of this rank any more, or others were quicker.
             for queue in lines or waiting:
                 del ranks[queue]
-            if rank < RANKS[-1]:
+            if rank < RANKS[-1] and len(taken) < limit:
                 ranks |= self._next_ranks(tx, [(queue, rank + 1) for queue in lines if queue not in paused])
         return taken
-
-    def _reserve_from_one(
-        self, tx: Transaction, owner: str, queue: str, weights: Mapping[str, int], limit: int
-    ) -> list[Job]:
-        """A lone queue needs no turns; those that it has had count all the same."""
-        if queue in self._paused:
-            pick = self._spell("pick_of_rank", queue, RANK_FORCED, limit)
-        else:
-            pick = self._spell("pick", queue, limit)
-        paused, picked = tx.ask([self._spell("paused_queues", to_json([queue])), pick])
-        if bool(paused.rows) != (queue in self._paused):  # it was not as this process remembered
-            (self._paused.add if paused.rows else self._paused.discard)(queue)
-            return self._reserve_from_one(tx, owner, queue, weights, limit)
-        jobs = self._taken(tx, owner, picked.fetchall())
-        for _, group in itertools.groupby(jobs, key=lambda job: job.rank):
-            number = len(list(group))
-            self._turns.share({queue: number}, weights, number)
-        return jobs
 
     def _next_ranks(self, tx: Transaction, asked: Sequence[tuple[str, int]]) -> dict[str, int]:
         """The lowest rank of each queue, from a given one on, in which it has jobs."""
@@ -176,7 +177,7 @@ class Working(MySQLKeeper, working.Working):
     def start(self, tokens: Sequence[Token]) -> list[Verdict]:
         if not tokens:
             return []
-        verdicts = self._db.write("start", lambda tx: self._start(tx, tokens))
+        verdicts = self._write("start", lambda tx: self._start(tx, tokens))
         for token in tokens:
             self._dealt.pop(token.job_id, None)  # it is no longer as it was dealt
         return verdicts
@@ -208,7 +209,7 @@ class Working(MySQLKeeper, working.Working):
             return []
 
         def call(dealt: _Dealt) -> list[Verdict]:
-            return self._db.write("finish", lambda tx: self._finish(tx, outcomes, dealt))
+            return self._write("finish", lambda tx: self._finish(tx, outcomes, dealt))
 
         return self._from_memory(outcomes, call)
 
@@ -219,12 +220,9 @@ class Working(MySQLKeeper, working.Working):
 
         def call(dealt: _Dealt) -> tuple[list[Verdict], list[Job]]:
             def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
-                is_late = self._pass_gate(tx, owner)
-                verdicts = self._finish(tx, outcomes, dealt)
-                is_late = is_late or len(dealt) < len(outcomes)  # what was put off may be due at once
-                return verdicts, self._reserve(tx, owner, queues, limit, is_late)
+                return self._finish(tx, outcomes, dealt), self._reserve(tx, owner, queues, limit)
 
-            return self._db.write("finish_and_reserve", work, asks_time=False)
+            return self._write("finish_and_reserve", work)
 
         verdicts, jobs = self._from_memory(outcomes, call)
         self._deal(jobs)

@@ -106,7 +106,7 @@ class Database:
         """Do `work` in a transaction, committed when this returns; all of it or nothing."""
 
         def once(link: Link) -> tuple[R, Transaction]:
-            tx = Transaction(link, self._begin(link))
+            tx = Transaction(link, *self._begin(link))
             result = work(tx)
             tx.flush()
             link.begin("COMMIT")
@@ -117,12 +117,10 @@ class Database:
             self._after_commit()
         return result
 
-    def _begin(self, link: Link) -> int:
-        if self._now is not None:
-            link.begin(self._begin_words)
-            return self._now()
-        ((now,),) = link.begin(f"{self._begin_words}; {self._sql['now']}")
-        return int(now)
+    def _begin(self, link: Link) -> tuple[int, str | None]:
+        """The time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
+        ((now, mark),) = link.begin(f"{self._begin_words}; {self._sql['share_writing']}; {self._sql['now_and_move']}")
+        return int(now) if self._now is None else self._now(), mark
 
     def run(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """One statement that is a whole call."""

@@ -10,6 +10,7 @@ from operator import attrgetter, itemgetter
 import psycopg
 
 from packhorse.job import NewJob
+from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres.guest import guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
@@ -37,6 +38,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
+        if len(rows) < len(jobs):
+            may_go_on(self.move(), "enqueue")  # else their ids are there already
         return _placements(jobs, rows)
 
     def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -50,6 +53,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
                 if now is None:
                     now = int(link.execute(self._sql["now"]).fetchone()[0])
                 tx = Transaction(link, now, is_guest=True)
+                may_go_on(self._mark_in(tx), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
                 link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), now))
@@ -70,7 +74,10 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return [self._enqueue_one(tx, new) for new in jobs]
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return _placements(jobs, tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_guest)).fetchall())
+        rows = tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_guest)).fetchall()
+        if len(rows) < len(jobs):
+            may_go_on(self._mark_in(tx), "enqueue")
+        return _placements(jobs, rows)
 
 
 def _placements(jobs: Sequence[NewJob], rows: Sequence[tuple[str]]) -> list[Enqueued]:

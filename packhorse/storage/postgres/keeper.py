@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from packhorse import clock
+from packhorse.storage.moving import Move, decode
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database
 from packhorse.storage.sql.keeper import Keeper
@@ -27,6 +28,9 @@ class PostgresKeeper(Keeper):
     def _moment(self) -> int | None:
         """What statements take as the time: None for the server's own."""
         return None if self._clock is None else self._clock()
+
+    def _mark_of(self, tx: Any) -> Move | None:
+        return decode(tx.mark_text)
 
     def _settled(self) -> tuple[list[str], list[Any]]:
         """Events of transactions older than any that is still open; and all that are too old to wait for one that

@@ -28,6 +28,7 @@ def statements_for(schema: str) -> dict[str, str]:
         "postgres",
         schema=quoted(schema),
         job=_JOB,
+        open=f"NOT EXISTS (SELECT 1 FROM {quoted(schema)}.packhorse_meta WHERE key = 'move')",
         job_columns=", ".join(f"job.{field}" for field in FIELDS),
         ran_names=f"ARRAY[{_RAN_NAMES}]",
         ran_limits=f"ARRAY[{_RAN_LIMITS}]::bigint[]",

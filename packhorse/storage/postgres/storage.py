@@ -13,6 +13,7 @@ from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
+from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
@@ -29,7 +30,7 @@ _LONG_TRANSACTION = 600
 _MANY_DEAD_ROWS = 500_000
 
 
-class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records):
+class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records, Moving):
     """Jobs in a PostgreSQL database. Open it with `open_storage("postgresql://user@host/database")`.
 
     The clock is the server's.

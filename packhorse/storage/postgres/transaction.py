@@ -22,10 +22,11 @@ R = TypeVar("R")
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_changed", "_event_rows", "_failures", "_link", "is_guest")
+    __slots__ = ("_changed", "_event_rows", "_failures", "_link", "is_guest", "mark_text")
 
-    def __init__(self, link: Link, now: int, *, is_guest: bool = False) -> None:
+    def __init__(self, link: Link, now: int, mark_text: str | None = None, *, is_guest: bool = False) -> None:
         super().__init__(now)
+        self.mark_text = mark_text  # of a move, as it was when this began
         self.is_guest = is_guest  # it is somebody else's transaction, and nobody knows when it ends
         self._link = link
         self._changed: list[list[Any]] = []

@@ -55,7 +55,7 @@ class Working(PostgresKeeper, working.Working):
         self._bell.serve(queues)
         taken, is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit))
         if is_late:
-            self._db.write("promote", self._see_to_time)
+            self._write("promote", self._see_to_time)
             taken, _ = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, anyway=True))
         self._counting(2 * len(queues))
         return taken
@@ -162,7 +162,7 @@ class Working(PostgresKeeper, working.Working):
         if not outcomes:
             return []
         if not _are_plain(outcomes):
-            return self._db.write("finish", lambda tx: self._finish(tx, outcomes))
+            return self._write("finish", lambda tx: self._finish(tx, outcomes))
         rows = self._db.run("finish", self._sql["complete"], (_told(outcomes), self._moment(), None))
         self._counting(6)
         return self._verdicts(outcomes, rows)
@@ -173,7 +173,7 @@ class Working(PostgresKeeper, working.Working):
         if not outcomes:
             return [], self.reserve(owner, queues, limit)
         if not _are_plain(outcomes):
-            verdicts = self._db.write("finish", lambda tx: self._finish(tx, outcomes, owner))
+            verdicts = self._write("finish", lambda tx: self._finish(tx, outcomes, owner))
             return verdicts, self.reserve(owner, queues, limit)
         self._bell.serve(queues)
         accepted, (taken, is_late) = self._db.read_with(

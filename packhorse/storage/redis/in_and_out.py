@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable, Sequence
 
 from packhorse import changes
-from packhorse.errors import ClientNotFound, NotUnique
+from packhorse.errors import ClientNotFound, NotUnique, StorageUnavailable
 from packhorse.job import HELD, WAITING, Job, NewJob, rank_of
 from packhorse.storage.contract import BATCH
+from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.keeper import Keeper
@@ -46,6 +47,8 @@ class InAndOut(Keeper):
             "enqueue_one", new.id, body_of_new(new), queue, place(queue, task), rank_of(new.priority), new.priority,
             PERSISTENT if new.persistent else 0, added_entry(new), *(() if is_known else (task, _task_text(queue))),
         )  # fmt: skip
+        if is_new is None:
+            self._refuse()
         if not is_known:
             self._remember([(task, queue)])
         return Enqueued(new.id) if is_new else Enqueued(new.id, Placement.KEPT)
@@ -57,11 +60,18 @@ class InAndOut(Keeper):
         for task, queue in names:
             words += (task, _task_text(queue), queue)
         there = self._server.run("enqueue", *words, *_runs(jobs))
+        if there is None:
+            self._refuse()
         self._remember(names)
         if not there:
             return [Enqueued(new.id) for new in jobs]
         kept = {one.decode() for one in there}
         return [Enqueued(new.id, Placement.KEPT if new.id in kept else Placement.ADDED) for new in jobs]
+
+    def _refuse(self) -> None:
+        """Nothing was stored, because the storage is moved."""
+        may_go_on(self._look_for_mark(), "enqueue")
+        raise StorageUnavailable("the storage was being moved just now", hint="try again")
 
     def _unknown_names(self, jobs: Sequence[NewJob]) -> list[tuple[str, str]]:
         """Names of tasks and queues that this process has not written for a while."""

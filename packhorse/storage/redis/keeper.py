@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 from packhorse import changes, clock
 from packhorse.errors import StorageUnavailable
 from packhorse.storage.contract import Storage
+from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.keys import Keys, id_of
 from packhorse.storage.redis.server import Server
@@ -37,6 +38,7 @@ class Keeper(Storage):
     _now: clock.Now | None
     _keys: Keys
     _next_due: NextDue | None
+    _mark: bytes | None  # of a move, as it was last seen
 
     def _change(self, name: str, work: Callable[[Transaction], R]) -> R:
         """Let `work` read and decide, and write what it wants in one step. It is done again, with a fresh transaction,
@@ -45,13 +47,25 @@ class Keeper(Storage):
         return self._until_done(name, lambda: self._attempt(name, work))
 
     def _attempt(self, name: str, work: Callable[[Transaction], R]) -> tuple[bool, R]:
-        """As `_change`, but once: whether it was written, and the result."""
+        """As `_change`, but once: whether it was written, and the result. While the storage is moved, only some calls
+        may; the mark that they know of is compared with what is written, so nobody has to ask for it."""
+        if self._mark is not None and not may_go_on(self._look_for_mark(), name):
+            answer: R = quiet_answer(name)
+            return True, answer
         tx = self._transaction(name)
+        tx.must_read(self._keys.move, self._mark)
         result = work(tx)
         if tx.is_empty:
             return True, result
         self._next_due = None
-        return bool(self._server.run("apply_new" if tx.adds else "apply", *tx.words())), result
+        is_written = bool(self._server.run("apply_new" if tx.adds else "apply", *tx.words()))
+        if not is_written:
+            self._look_for_mark()
+        return is_written, result
+
+    def _look_for_mark(self) -> Move | None:
+        (self._mark,) = self._server.ask("move", ("GET", self._keys.move))
+        return decode(self._mark)
 
     def _transaction(self, name: str) -> Transaction:
         return Transaction(self._server, self._keys, name, self._now)

@@ -86,6 +86,7 @@ class Keys:
         self.ticks = f"{prefix}ticks"
         self.bell = f"{prefix}bell"
         self.meta = f"{prefix}meta"
+        self.move = f"{prefix}move"
 
     def head(self, job_id: str) -> str:
         return f"{self.prefix}j:{job_id}"

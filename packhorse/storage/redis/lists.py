@@ -20,6 +20,8 @@ _AT_ONCE: Final = 1_000
 _AT_MOST: Final = 5_000
 """How many jobs one call looks at before it answers with what it has."""
 _JOBS_AT_ONCE: Final = 500
+_IDS_AT_ONCE: Final = 5_000
+"""How many jobs one script looks at if their ids are enough."""
 _LARGEST: Final = 1 << 53
 """No time and no seq is larger; a cursor may say anything."""
 _FOLD: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -54,6 +56,14 @@ class Lists(Keeper):
             if looked_at >= max(_AT_MOST, limit):
                 return Page(found, listing.encode_cursor(order, place[:1] if order is NEWEST else place))
 
+    def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
+        """Only the ids are looked at, so one call looks at many."""
+        place = listing.decode_cursor(cursor, NEWEST)
+        asked = {**self._question(Filter(), NEWEST), "part": part}
+        look = self._look(asked, place, limit, _IDS_AT_ONCE)
+        following = None if look.is_end else listing.encode_cursor(NEWEST, look.place[:1])
+        return Page(look.jobs, following)
+
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
         if listing.is_tallied(where):
             return Count(
@@ -85,9 +95,9 @@ class Lists(Keeper):
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def _look(self, asked: dict[str, Any], after: Place | None, most: int) -> _Look:
+    def _look(self, asked: dict[str, Any], after: Place | None, most: int, looks: int = _AT_ONCE) -> _Look:
         """One part of the walk, from behind `after` on."""
-        asked = {**asked, "most": most, "looks": _AT_ONCE}
+        asked = {**asked, "most": most, "looks": looks}
         if after is not None:
             asked["after"] = [max(-_LARGEST, min(number, _LARGEST)) for number in after]
         is_end, looked_at, number, first, second, *told = self._server.run("find", msgspec.msgpack.encode(asked))

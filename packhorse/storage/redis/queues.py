@@ -13,7 +13,7 @@ from packhorse.storage.redis.keys import STATES, names_of
 from packhorse.storage.redis.rows import from_json, to_json
 from packhorse.storage.redis.transaction import Transaction
 
-_PAUSED: Final = 1 << 13
+PAUSED: Final = 1 << 13
 """The bit of a queue's entry in `open` that says so."""
 
 
@@ -52,7 +52,7 @@ class Queues(Keeper):
             if tx.field(self._keys.queues, queue):
                 return False
             tx.do("HSET", self._keys.queues, queue, to_json([tx.now, by, why]))
-            tx.do("HINCRBY", self._keys.open, queue, _PAUSED)
+            tx.do("HINCRBY", self._keys.open, queue, PAUSED)
             tx.record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why)
             return True
 
@@ -63,7 +63,7 @@ class Queues(Keeper):
             if not tx.field(self._keys.queues, queue):
                 return False
             tx.do("HSET", self._keys.queues, queue, "")
-            tx.do("HINCRBY", self._keys.open, queue, -_PAUSED)
+            tx.do("HINCRBY", self._keys.open, queue, -PAUSED)
             tx.record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by)
             tx.wake()
             return True

@@ -74,7 +74,7 @@ class Records(Keeper):
         while len(found) < limit:
             most = min(limit - len(found), _FAILURES_AT_ONCE)
             told = self._server.run("failures", len(found), most)
-            found += [_failure_in(one) for one in told]
+            found += [failure_in(one) for one in told]
             if len(told) < most:
                 break
         return found
@@ -140,7 +140,8 @@ def _highest(where: EventFilter) -> int:
     return _NEWEST if where.before is None else max(0, min(where.before - 1, _NEWEST))
 
 
-def _failure_in(told: Sequence[bytes]) -> FailureGroup:
+def failure_in(told: Sequence[bytes]) -> FailureGroup:
+    """A failure as `lua/failures.lua` tells it."""
     cause, task, pattern, place, number, first_at, last_at, job_id = (word.decode() for word in told)
     return FailureGroup(cause, task, pattern, place or None, int(number), int(first_at), int(last_at), job_id)
 

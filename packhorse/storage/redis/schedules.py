@@ -69,7 +69,7 @@ class Schedules(InAndOut):
         if limit < 1:
             return []
         (told,) = self._server.ask("ticks", ("ZREVRANGE", self._keys.ticks_of(name), 0, limit - 1))
-        return [_tick(packed.partition(b":")[2]) for packed in told]
+        return [tick_in(packed) for packed in told]
 
     def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
@@ -106,3 +106,8 @@ class Schedules(InAndOut):
         for number, one in enumerate(ticks, start=first):
             tx.do("ZADD", self._keys.ticks, number, f"{number}:{one.at}:{one.schedule}")
             tx.do("ZADD", self._keys.ticks_of(one.schedule), number, f"{number}:{to_json(one)}")
+
+
+def tick_in(packed: bytes) -> Tick:
+    """A tick as it lies among those of its schedule."""
+    return _tick(packed.partition(b":")[2])

@@ -11,6 +11,7 @@ from packhorse.storage.redis.health import health_of
 from packhorse.storage.redis.in_and_out import InAndOut
 from packhorse.storage.redis.keys import Keys
 from packhorse.storage.redis.lists import Lists
+from packhorse.storage.redis.moving import Moving
 from packhorse.storage.redis.queues import Queues
 from packhorse.storage.redis.records import Records
 from packhorse.storage.redis.schedules import Schedules
@@ -22,7 +23,7 @@ from packhorse.storage.redis.working import Working
 from packhorse.turns import Turns
 
 
-class Redis(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queues, Workers, Clients, Records):
+class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queues, Workers, Clients, Records):
     """Jobs in a Redis or Valkey. Open it with `open_storage("redis://localhost")`.
 
     Any number of processes and machines may share it. The clock is the server's.
@@ -35,6 +36,7 @@ class Redis(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queues, Worke
         self._server = Server(address, now, on_connect=self._known.clear)
         self._keys = Keys(self._server.prefix)
         self._next_due = None
+        self._mark = None
         self._bell = Bell(self._server)
 
     @classmethod

@@ -149,6 +149,10 @@ class Transaction:
         """Nothing is written unless this worker holds exactly so many jobs."""
         self._guards.numbers["ZCARD", self._keys.held(owner)] = number
 
+    def must_read(self, key: str, value: bytes | None) -> None:
+        """Nothing is written unless this plain key has this value; None: unless it is not there."""
+        self._guards.texts[key] = value
+
     def must_score(self, key: str, member: str, score: bytes | None) -> None:
         """Nothing is written unless this member of a sorted set has this score, as a range told it."""
         self._guards.scores[key, member] = score
@@ -192,6 +196,25 @@ class Transaction:
             plan.failed.append(job)
         plan.wakes = plan.wakes or _wakes(before, job, self.now)
         return job
+
+    def load(self, job: Job) -> None:
+        """Write a job as another storage had it: it is in no event, and counted nowhere but in the tallies."""
+        self._guards.texts[self._keys.head(job.id)] = None
+        self._known[job.id] = Known()
+        self._plan.adds = True
+        self._plan.jobs[job.id] = job
+
+    def load_entries(self, job_id: str, entries: Sequence[int]) -> None:
+        """These entries of the event stream tell of a job that was read here, or that is gone."""
+        job, marks = self._known[job_id]
+        if job is None:
+            key = self._keys.old_events(job_id)
+            self.do("RPUSH", key, *entries)
+            self.do("ZADD", self._keys.gone, entries[-1], job_id)
+            return
+        more = b"".join(entry.to_bytes(8, "big") for entry in entries)
+        self._known[job_id] = Known(job, marks._replace(entries=marks.entries + more))
+        self._touch(job_id)
 
     def remove(self, job: Job, by: str | None) -> None:
         """A job goes, with all that hangs on it; its events stay."""
@@ -259,6 +282,10 @@ class Transaction:
         """See that this job's head is written anew."""
         self._plan.jobs.setdefault(job_id, self._known[job_id].job if job_id in self._known else None)
         return self._plan.jobs[job_id]
+
+    def must_have_room(self) -> None:
+        """A full server must refuse this transaction."""
+        self._plan.adds = True
 
     def do(self, *command: Word) -> None:
         """Send this command with the writes, after what is written of jobs."""

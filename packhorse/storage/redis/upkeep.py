@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from packhorse import changes, clock
+from packhorse.errors import StorageClosed
 from packhorse.event import Event, Kind
 from packhorse.job import FINAL, Job, State
 from packhorse.storage.records import Pruned, Rescued, Retention
@@ -106,6 +107,12 @@ class Upkeep(Workers, Clients, Records):
     # --- prune ----------------------------------------------------------------------------------------------------
 
     def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+        try:
+            return self._prune(keep, limit)
+        except StorageClosed:  # it is moved: nothing is to be done
+            return Pruned()
+
+    def _prune(self, keep: Retention, limit: int) -> Pruned:
         now, newest = self._server.now(), self._newest_event()
         clients, more_clients = self._prune_clients(now - keep.clients, limit)
         jobs, more_jobs = self._prune_jobs(keep, limit)
@@ -120,7 +127,7 @@ class Upkeep(Workers, Clients, Records):
     def _prune_clients(self, before: int, limit: int) -> tuple[int, bool]:
         asked = ("ZRANGEBYSCORE", self._keys.client_beats, "-inf", before, "LIMIT", 0, limit + 1)
         (silent,) = self._server.ask("prune", asked)
-        gone = sum(self._part_with("prune", one.decode(), Kind.TIMED_OUT, before) for one in silent[:limit])
+        gone = sum(self._part_with("prune_part", one.decode(), Kind.TIMED_OUT, before) for one in silent[:limit])
         return gone, len(silent) > limit
 
     def _prune_jobs(self, keep: Retention, limit: int) -> tuple[int, bool]:
@@ -131,7 +138,7 @@ class Upkeep(Workers, Clients, Records):
                 tx.remove(job, "retention")
             return len(old[:limit]), len(old) > limit
 
-        return self._change("prune", work)
+        return self._change("prune_part", work)
 
     def _prunable(self, tx: Transaction, state: State, before: int, limit: int) -> list[Job]:
         """Up to one more than `limit`. Persistent jobs and those with subscribers lie elsewhere."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from packhorse import changes
 from packhorse.event import Event, Kind, Subject
+from packhorse.order import Order
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import Beat, Stop, WorkerInfo
 from packhorse.storage.redis.keeper import Keeper
@@ -66,12 +67,17 @@ class Workers(Keeper):
         tx.do("ZREM", self._keys.beats, owner)
 
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
-        def work(tx: Transaction) -> None:
-            packed = tx.field(self._keys.workers, owner)
-            if packed is not None:
-                tx.record([Event(Kind.STAT, tx.now, subject_in(packed), owner=owner, data=dict(report))])
+        self._change("record_stat", lambda tx: self._tell_of(tx, owner, Kind.STAT, report))
 
-        self._change("record_stat", work)
+    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+        return self._change("order", lambda tx: self._tell_of(tx, owner, Kind.ORDERED, order.facts(by)))
+
+    def _tell_of(self, tx: Transaction, owner: str, kind: Kind, facts: Mapping[str, Any]) -> bool:
+        """Write an event about one that has joined. False: nobody knows it."""
+        packed = tx.field(self._keys.workers, owner)
+        if packed is not None:
+            tx.record([Event(kind, tx.now, subject_in(packed), owner=owner, data=dict(facts))])
+        return packed is not None
 
     def workers(self) -> list[WorkerInfo]:
         told, reports, beats = self._server.run("workers")

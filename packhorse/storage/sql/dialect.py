@@ -15,6 +15,8 @@ class Dialect(NamedTuple):
     texts: str  # the texts of a JSON list, as a subquery
     numbers: str  # the numbers of a JSON list, as a subquery
     like: str  # `{column}` LIKE a value, folding the letters A to Z and no others
+    escape: str = " ESCAPE '\\'"  # behind a LIKE whose value has backslashes before what it means literally
     true: str = "1"
     unordered_seq: str = "seq"  # said so that no index on it is used
     say: Callable[[str], str] = str
+    name: Callable[[str], str] = str  # a column's name, which some database may take for a word of its own

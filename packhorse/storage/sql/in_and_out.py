@@ -26,7 +26,7 @@ class InAndOut(Keeper):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
-        enqueued = self._db.write("enqueue", lambda tx: self._enqueue(tx, jobs))
+        enqueued = self._write("enqueue", lambda tx: self._enqueue(tx, jobs))
         self._remember(jobs)
         return enqueued
 
@@ -131,4 +131,4 @@ class InAndOut(Keeper):
                 tx.execute(self._sql["announce_task"], (task.name, task.queue, to_json(task.options), tx.now))
                 tx.execute(self._sql["know_queue"], (task.queue,))
 
-        self._db.write("announce", work)
+        self._write("announce", work)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from packhorse import changes
 from packhorse.changes import Changed
@@ -12,10 +12,13 @@ from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
 from packhorse.series import has_failed
 from packhorse.storage.contract import Storage
+from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import job_of, to_json
-from packhorse.storage.sql.transaction import Database, Place, Transaction
+from packhorse.storage.sql.transaction import Connection, Database, Place, Transaction
 from packhorse.turns import Turns
+
+R = TypeVar("R")
 
 
 def place_of(job: Job) -> Place:
@@ -30,6 +33,29 @@ class Keeper(Storage):
     _sql: Mapping[str, str]  # its statements by name
     _dialect: Dialect
     _turns: Turns
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def _write(self, name: str, work: Callable[[Any], R]) -> R:
+        """Do `work` in a transaction, committed when this returns. While the storage is moved, only some calls may."""
+
+        def gated(tx: Transaction) -> R:
+            tx.mark = self._mark_of(tx)
+            if may_go_on(tx.mark, name):
+                return work(tx)
+            answer: R = quiet_answer(name)
+            return answer
+
+        return self._db.write(name, gated)
+
+    def _mark_of(self, tx: Any) -> Move | None:
+        """The mark as it is for the whole of this transaction."""
+        return self._mark_in(tx)
+
+    def _mark_in(self, connection: Connection) -> Move | None:
+        """The mark of a move, as this connection sees it."""
+        row = connection.execute(self._sql["get_move"]).fetchone()
+        return None if row is None else decode(row[0])
 
     # --- finding --------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from packhorse.job import HELD, RANKS, Job
+from packhorse.job import HELD, RANKS, RETRYING, Job
 from packhorse.storage import listing
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, Order, Place
 from packhorse.storage.records import Count, Filter, Page
@@ -18,9 +18,12 @@ from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.transaction import Connection
 
 AT_ONCE = 500
-AT_MOST = 20_000
+AT_MOST = 10_000
 """How many jobs one call looks at before it answers with what it has."""
+IDS_AT_ONCE = 100_000
+"""How many ids one call looks at: they lie close together."""
 HIGHEST = 1 << 62
+_BEHIND_ALL = chr(0x10FFFF)
 
 
 class Lists(Keeper):
@@ -44,6 +47,16 @@ class Lists(Keeper):
 
         return self._db.read_with("find", work)
 
+    def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
+        def work(connection: Connection) -> tuple[list[str], str | None]:
+            index = self._index(connection)
+            beginning = index.ids_that_begin(part, limit) if cursor is None else []
+            ending, following = index.ids_that_end(part, cursor or _BEHIND_ALL, limit)
+            return list(dict.fromkeys(beginning + ending)), following
+
+        ids, following = self._db.read_with("find", work)
+        return Page(self.get_many(ids) if ids else [], following)
+
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
         if listing.is_tallied(where):
             return Count(
@@ -59,13 +72,14 @@ class Lists(Keeper):
         def work(connection: Connection) -> Count:
             number = looked_at = 0
             index = self._index(connection)
-            walk = index.walk(listing.order_of(where.states), where, None)
+            order = listing.order_of(where.states) if where.cause is None else listing.NEWEST
+            walk = index.walk(order, where, None)
             while places := list(islice(walk, 2_000)):
                 number += index.number_fitting(where, places)
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
-                if looked_at >= max(5 * AT_MOST, cap):
+                if looked_at >= max(10 * AT_MOST, cap):
                     return Count(number, exact=next(walk, None) is None)
             return Count(number)
 
@@ -82,7 +96,7 @@ class Index:
     def __init__(self, connection: Connection, dialect: Dialect, lines_of_rank: str) -> None:
         self._execute = connection.execute
         self._dialect = dialect
-        self._jobs = f"{dialect.prefix}job"
+        self._jobs = self._ids = f"{dialect.prefix}job"
         self._lines_of_rank = lines_of_rank
 
     # --- walking --------------------------------------------------------------------------------------------------
@@ -92,9 +106,10 @@ class Index:
         if order is IN_LINE:
             return self._walk_line(where, after)
         if order is BY_DUE_TIME:
+            # Few jobs retry, and those have an index to themselves; many may be scheduled.
+            which = "state = 'retrying'" if where.states == {RETRYING} else "due_at IS NOT NULL"
             return self._rows(
-                f"SELECT due_at, seq FROM {self._jobs} WHERE due_at IS NOT NULL AND (due_at, seq) > (?, ?)"
-                " ORDER BY due_at, seq",
+                f"SELECT due_at, seq FROM {self._jobs} WHERE {which} AND (due_at, seq) > (?, ?) ORDER BY due_at, seq",
                 after or (-1, -1),
             )
         if order is LATEST_FINISHED:
@@ -128,12 +143,14 @@ class Index:
         )
 
     def _walk_newest(self, where: Filter, after: Place | None) -> Iterator[Place]:
-        """The best index: the holder's, all held jobs, the queue's, or simply all jobs."""
+        """The best index: the holder's, all held jobs, the cause's, the queue's, or simply all jobs."""
         condition, order, values = "", "seq", ()  # type: tuple[str, str, tuple[str, ...]]
         if where.owner is not None:
             condition, values = "owner = ? AND ", (where.owner,)
         elif where.states and where.states <= HELD:
             condition, order = "owner IS NOT NULL AND ", self._dialect.unordered_seq
+        elif where.cause is not None:
+            condition, values = "cause = ? AND ", (where.cause,)
         elif where.queue is not None:
             condition, values = "queue = ? AND ", (where.queue,)
         return self._rows(
@@ -151,6 +168,24 @@ class Index:
             if len(rows) < AT_ONCE:
                 return
             behind = tuple(abs(number) for number in rows[-1][-len(behind) :])
+
+    def ids_that_begin(self, part: str, limit: int) -> list[str]:
+        """They lie side by side."""
+        sql = f"SELECT id FROM {self._ids} WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT ?"
+        return [row[0] for row in self._execute(self._dialect.say(sql), (part, part + _BEHIND_ALL, limit)).fetchall()]
+
+    def ids_that_end(self, part: str, before: str, limit: int) -> tuple[list[str], str | None]:
+        """They may lie anywhere: a long stretch of the index is read backwards, so the newest of our own ids come
+        first. Answers where the next stretch begins, too."""
+        sql = f"SELECT id FROM {self._ids} WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET {IDS_AT_ONCE - 1}"
+        edge = self._execute(self._dialect.say(sql), (before,)).fetchone()
+        first = edge[0] if edge else ""
+        like = f"id LIKE ?{self._dialect.escape}"
+        sql = f"SELECT id FROM {self._ids} WHERE id < ? AND id >= ? AND {like} ORDER BY id DESC LIMIT ?"
+        values = (before, first, f"%{_escaped(part)}", limit)
+        rows = self._execute(self._dialect.say(sql), values).fetchall()
+        following = rows[-1][0] if len(rows) == limit else first or None
+        return [row[0] for row in rows if row[0].endswith(part)], following
 
     # --- filtering ------------------------------------------------------------------------------------------------
 
@@ -183,10 +218,13 @@ class Index:
         if where.created_to is not None:
             pieces.append(("created_at < ?", [where.created_to]))
         if where.text is not None:
-            escaped = where.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             searched = ("id", "task", self._dialect.args, "error")
             likes = [self._dialect.like.replace("{column}", column) for column in searched]
-            pieces.append((f"({' OR '.join(likes)})", [f"%{escaped}%"] * len(likes)))
+            pieces.append((f"({' OR '.join(likes)})", [f"%{_escaped(where.text)}%"] * len(likes)))
         if not pieces:
             return self._dialect.true, []
         return " AND ".join(sql for sql, _ in pieces), [value for _, values in pieces for value in values]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
@@ -42,6 +43,16 @@ def job_of(row: Row) -> Job:
     if fields[_ABORT_REASON] is not None:
         fields[_ABORT_REASON] = _REASONS[fields[_ABORT_REASON]]
     return Job(*fields)
+
+
+def job_row(job: Job) -> Row:
+    """The values of all of a job's fields, in their order."""
+    values: list[Any] = list(astuple(job))
+    values[_STATE] = job.state.value
+    values[_PERSISTENT] = int(job.persistent)
+    values[_REASON] = job.reason.value if job.reason else None
+    values[_ABORT_REASON] = job.abort_reason.value if job.abort_reason else None
+    return tuple(values)
 
 
 def update_of(prefix: str) -> str:

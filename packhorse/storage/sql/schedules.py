@@ -27,7 +27,7 @@ class Schedules(InAndOut):
                 if old is None or not new.is_same_plan(old):
                     self._record_about(tx, Subject.SCHEDULE, Kind.PUT, queue=new.name, cron=new.cron, tz=new.tz)
 
-        self._db.write("put_schedules", work)
+        self._write("put_schedules", work)
 
     def schedules(self) -> list[ScheduleInfo]:
         return [_schedule_of(row) for row in self._db.read("schedules", self._sql["all_schedules"])]
@@ -48,7 +48,7 @@ class Schedules(InAndOut):
                 self._record_about(tx, Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
             return enqueued
 
-        return self._db.write("tick", work)
+        return self._write("tick", work)
 
     def _enqueue_for_tick(
         self, tx: Transaction, jobs: Sequence[NewJob], ticks: Sequence[Tick]
@@ -74,7 +74,7 @@ class Schedules(InAndOut):
             self._record_about(tx, Subject.SCHEDULE, Kind.PAUSED if paused else Kind.RESUMED, queue=name, by=by)
             return True
 
-        return self._db.write("pause_schedule", work)
+        return self._write("pause_schedule", work)
 
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
@@ -83,7 +83,7 @@ class Schedules(InAndOut):
             self._record_about(tx, Subject.SCHEDULE, Kind.DELETED, queue=name, by=by)
             return True
 
-        return self._db.write("remove_schedule", work)
+        return self._write("remove_schedule", work)
 
     def _schedule(self, tx: Transaction, name: str) -> ScheduleInfo | None:
         row = tx.execute(self._sql["get_schedule"], (name,)).fetchone()

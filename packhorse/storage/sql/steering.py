@@ -32,7 +32,7 @@ class Steering(Keeper):
         return self._steer(Operation.RETRY, job_ids, lambda job, now: changes.retried(job, now, by))
 
     def _steer(self, operation: Operation, job_ids: Sequence[str], step: Step) -> list[Steered]:
-        return self._db.write(operation.value, lambda tx: self._steer_all(tx, operation, job_ids, step))
+        return self._write(operation.value, lambda tx: self._steer_all(tx, operation, job_ids, step))
 
     def _steer_all(self, tx: Transaction, operation: Operation, job_ids: Sequence[str], step: Step) -> list[Steered]:
         if operation is Operation.RETRY:
@@ -73,7 +73,7 @@ class Steering(Keeper):
             self._remove(tx, going, by)
             return answers
 
-        return self._db.write("delete", work)
+        return self._write("delete", work)
 
     def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
@@ -83,7 +83,7 @@ class Steering(Keeper):
             self._record_about(tx, Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why)
             return True
 
-        return self._db.write("pause", work)
+        return self._write("pause", work)
 
     def resume(self, queue: str, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
@@ -94,7 +94,7 @@ class Steering(Keeper):
             tx.wakes = True
             return True
 
-        return self._db.write("resume", work)
+        return self._write("resume", work)
 
     def _is_paused(self, tx: Transaction, queue: str) -> bool:
         row = tx.execute(self._sql["get_pause"], (queue,)).fetchone()

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.series import Measures, measure
+from packhorse.storage.moving import Move
 from packhorse.storage.sql.rows import Row
 
 R = TypeVar("R")
@@ -39,13 +40,14 @@ class Connection(Protocol):
 class Transaction(ABC):
     """What one call does. `now` is the same for everything in it."""
 
-    __slots__ = ("measures", "now", "tallies", "wakes")
+    __slots__ = ("mark", "measures", "now", "tallies", "wakes")
 
     execute: Callable[..., Cursor]
     executemany: Callable[[str, Any], object]
 
     def __init__(self, now: int) -> None:
         self.now = now
+        self.mark: Move | None = None  # of a move of this storage
         self.tallies: dict[Place, int] = {}
         self.measures: Measures = {}
         self.wakes = False

@@ -18,14 +18,14 @@ from packhorse.storage.sql.transaction import Transaction
 
 class Upkeep(Keeper):
     def promote(self, *, limit: int = 500) -> int:
-        return self._db.write("promote", lambda tx: self._promote(tx, limit))
+        return self._write("promote", lambda tx: self._promote(tx, limit))
 
     def next_due(self) -> int | None:
         ((due_at,),) = self._db.read("next_due", self._sql["next_due"])
         return None if due_at is None else max(0, due_at - self.now())
 
     def expire(self, *, limit: int = 500) -> int:
-        return self._db.write("expire", lambda tx: self._expire(tx, limit))
+        return self._write("expire", lambda tx: self._expire(tx, limit))
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ class Upkeep(Keeper):
             self._strike_off(tx, tx.execute(self._sql["silent_workers"], alive).fetchall(), why)
             return taken
 
-        return self._db.write("rescue", work)
+        return self._write("rescue", work)
 
     def rescue_owner(
         self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
@@ -55,7 +55,7 @@ class Upkeep(Keeper):
             self._strike_off(tx, tx.execute(self._sql["idle_worker"], (owner,)).fetchall(), why)
             return taken
 
-        return self._db.write("rescue_owner", work)
+        return self._write("rescue_owner", work)
 
     def _take_back(
         self, tx: Transaction, jobs: Sequence[Job], why: str, ran: Collection[str], recovered: bool
@@ -81,7 +81,7 @@ class Upkeep(Keeper):
             events, more_events = self._prune_events(tx, tx.now - keep.events, limit)
             return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
 
-        return self._db.write("prune", work)
+        return self._write("prune", work)
 
     def _prune_clients(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         silent = tx.execute(self._sql["silent_clients"], (before, limit + 1)).fetchall()
@@ -121,7 +121,7 @@ class Upkeep(Keeper):
         return len(past[:limit]), len(past) > limit
 
     def roll_up(self) -> None:
-        self._db.write("roll_up", self._roll_up)
+        self._write("roll_up", self._roll_up)
 
     def _roll_up(self, tx: Transaction) -> None:
         for level, coarser in itertools.pairwise(LEVELS):

@@ -9,6 +9,7 @@ from packhorse import changes
 from packhorse.errors import ClientNotFound
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, Reason, Token
+from packhorse.order import Order
 from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import from_json, job_of, to_json
@@ -25,7 +26,7 @@ class Workers(Keeper):
             tx.execute(self._sql["put_worker"], _worker_row(worker, tx.now))
             self._record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, host=worker.host, pid=worker.pid)
 
-        self._db.write("join", work)
+        self._write("join", work)
 
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
         def work(tx: Transaction) -> Beat:
@@ -36,7 +37,7 @@ class Workers(Keeper):
             rows = tx.execute(self._sql["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
             return Beat(tx.now, unknown, [_stop_of(row) for row in rows])
 
-        return self._db.write("beat", work)
+        return self._write("beat", work)
 
     def stops(self, owners: Sequence[str]) -> list[Stop]:
         return [_stop_of(row) for row in self._db.read("stops", self._sql["jobs_to_stop"], (to_json(list(owners)),))]
@@ -51,15 +52,20 @@ class Workers(Keeper):
                 tx.execute(self._sql["delete_worker"], (owner,))
                 self._record_about(tx, subject, Kind.KILLED, owner=owner, why=why)
 
-        self._db.write("leave", work)
+        self._write("leave", work)
 
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
-        def work(tx: Transaction) -> None:
-            subject = self._subject(tx, owner)
-            if subject is not None:
-                tx.record([Event(Kind.STAT, tx.now, subject, owner=owner, data=dict(report))])
+        self._write("record_stat", lambda tx: self._tell_of(tx, owner, Kind.STAT, report))
 
-        self._db.write("record_stat", work)
+    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+        return self._write("order", lambda tx: self._tell_of(tx, owner, Kind.ORDERED, order.facts(by)))
+
+    def _tell_of(self, tx: Transaction, owner: str, kind: Kind, facts: Mapping[str, Any]) -> bool:
+        """Write an event about one that has joined. False: nobody knows it."""
+        subject = self._subject(tx, owner)
+        if subject is not None:
+            tx.record([Event(kind, tx.now, subject, owner=owner, data=dict(facts))])
+        return subject is not None
 
     def workers(self) -> list[WorkerInfo]:
         return [_worker_of(row) for row in self._db.read("workers", self._sql["all_workers"])]
@@ -78,7 +84,7 @@ class Workers(Keeper):
             if row is None:
                 self._record_about(tx, Subject.CLIENT, Kind.JOINED, owner=client.id, name=client.name)
 
-        self._db.write("join_client", work)
+        self._write("join_client", work)
 
     def leave_client(self, client_id: str) -> bool:
         def work(tx: Transaction) -> bool:
@@ -88,7 +94,7 @@ class Workers(Keeper):
             self._record_about(tx, Subject.CLIENT, Kind.LEFT, owner=client_id)
             return True
 
-        return self._db.write("leave_client", work)
+        return self._write("leave_client", work)
 
     def clients(self) -> list[ClientInfo]:
         rows = self._db.read("clients", self._sql["all_clients"])
@@ -106,7 +112,7 @@ class Workers(Keeper):
             tx.execute(self._sql["touch_client"], (tx.now, client_id))
             return len(known)
 
-        return self._db.write("subscribe", work)
+        return self._write("subscribe", work)
 
     def subscribers(self, job_id: str) -> list[str]:
         return [row[0] for row in self._db.read("subscribers", self._sql["subscribers_of"], (job_id,))]
@@ -120,7 +126,7 @@ class Workers(Keeper):
             jobs = self._jobs(tx, job_ids)
             return sum(self._acknowledge(tx, client_id, jobs[job_id]) for job_id in job_ids if job_id in jobs)
 
-        return self._db.write("acknowledge", work)
+        return self._write("acknowledge", work)
 
     def _acknowledge(self, tx: Transaction, client_id: str, job: Job) -> bool:
         if job.state not in FINAL:

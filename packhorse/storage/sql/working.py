@@ -55,7 +55,7 @@ class Working(Keeper):
             change = functools.partial(changes.released, now=tx.now, why=why)
             return [self._settle(tx, token, change) for token in tokens]
 
-        return self._db.write("release", work)
+        return self._write("release", work)
 
     def _settle(self, tx: Transaction, token: Token, change: Callable[[Job], Changed]) -> Verdict:
         job = self._jobs(tx, [token.job_id]).get(token.job_id)
@@ -68,7 +68,7 @@ class Working(Keeper):
     # --- signs of life ----------------------------------------------------------------------------------------------
 
     def check_in(self, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
-        return self._db.write("check_in", lambda tx: [self._check_in(tx, checkin) for checkin in checkins])
+        return self._write("check_in", lambda tx: [self._check_in(tx, checkin) for checkin in checkins])
 
     def _check_in(self, tx: Transaction, checkin: CheckIn) -> CheckInAnswer:
         token = checkin.token
@@ -88,7 +88,7 @@ class Working(Keeper):
             self._write_lines(tx, self._jobs(tx, [token.job_id])[token.job_id], lines, keep)
             return Verdict.ACCEPTED
 
-        return self._db.write("append_log", work)
+        return self._write("append_log", work)
 
     def _write_lines(self, tx: Transaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
         rows = [(job.id, tx.now, job.attempts, line.kind.value, line.message[:LONGEST_LINE]) for line in lines]

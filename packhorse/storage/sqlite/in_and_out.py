@@ -10,6 +10,7 @@ from packhorse import changes
 from packhorse.clock import SECOND
 from packhorse.event import Kind
 from packhorse.job import Job, NewJob, State
+from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row
@@ -30,6 +31,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
             return []
         with guest(connection, self._db.path) as cursor:
             tx = Transaction(cursor, self.now())
+            may_go_on(self._mark_in(tx), "enqueue")
             enqueued = self._enqueue(tx, jobs)
             tx.flush()
         return enqueued

@@ -19,6 +19,7 @@ from packhorse.storage.sqlite import ground
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
+from packhorse.storage.sqlite.moving import Moving
 from packhorse.storage.sqlite.records import Records
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, prepare, present_version
 from packhorse.storage.sqlite.statements import SQL
@@ -30,7 +31,7 @@ _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024
 
 
-class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Workers):
+class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Workers, Moving):
     """Jobs in a SQLite file. Open it with `open_storage("sqlite:///jobs.db")` or `SQLite("jobs.db")`.
 
     Several processes and threads of one machine may share the file. The clock is the machine's.

@@ -14,11 +14,10 @@ from packhorse.job import RANK_FORCED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
 from packhorse.storage.sql import working
-from packhorse.storage.sql.rows import FIELDS, Row, from_json, job_of, to_json
+from packhorse.storage.sql.rows import FIELDS, from_json, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
-from packhorse.storage.sqlite.recorder import Packed
 from packhorse.storage.sqlite.rows import LARGE_ARGS, reserved_plain_job
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
@@ -30,6 +29,10 @@ _LINES_AT_ONCE = 32
 """How many queues of one rank share the turns at once: a job alone costs more than one among others of its queue."""
 _MOST_DEALT = 10_000
 """How many reserved jobs are remembered; those of workers that have died are never asked for again."""
+
+
+_Ended = tuple[Job, Completed, int]
+"""A job, its outcome, and when it started."""
 
 
 class _NotHeldError(Exception):
@@ -44,7 +47,7 @@ class Working(SQLiteKeeper, working.Working):
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.look()
-        jobs = self._db.write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
+        jobs = self._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
         self._hand_bell_on(len(jobs), limit)
         return jobs
 
@@ -58,6 +61,8 @@ class Working(SQLiteKeeper, working.Working):
     def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if tx.execute(SQL["worker_exists"], (owner,)).fetchone() is None:
             raise WorkerNotFound(owner)
+        if tx.mark is not None:  # the storage is moved: finishing goes on, and this with it
+            return []
         self._promote(tx, 100)
         self._expire(tx, 100)
         paused = {row[0] for row in tx.execute(SQL["paused_queues"]).fetchall()}
@@ -141,7 +146,7 @@ class Working(SQLiteKeeper, working.Working):
     def start(self, tokens: Sequence[Token]) -> list[Verdict]:
         if not tokens:
             return []
-        return self._db.write("start", lambda tx: self._start(tx, tokens))
+        return self._write("start", lambda tx: self._start(tx, tokens))
 
     def _start(self, tx: Transaction, tokens: Sequence[Token]) -> list[Verdict]:
         hands = self._hands(tx, tokens)
@@ -169,7 +174,7 @@ class Working(SQLiteKeeper, working.Working):
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         if not outcomes:
             return []
-        return self._db.write("finish", lambda tx: self._finish(tx, outcomes))
+        return self._write("finish", lambda tx: self._finish(tx, outcomes))
 
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
@@ -179,7 +184,7 @@ class Working(SQLiteKeeper, working.Working):
         def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
             return self._finish(tx, outcomes), self._reserve(tx, owner, queues, limit)
 
-        verdicts, jobs = self._db.write("finish_and_reserve", work)
+        verdicts, jobs = self._write("finish_and_reserve", work)
         self._hand_bell_on(len(jobs), limit)
         return verdicts, jobs
 
@@ -211,19 +216,18 @@ class Working(SQLiteKeeper, working.Working):
         def work(own: Transaction) -> None:
             now = own.now
             runs: dict[Place, list[tuple[int, int]]] = {}
-            alike: dict[tuple[str, str], tuple[list[Packed], list[Packed], list[Row]]] = {}  # by owner and queue
+            alike: dict[tuple[str, str], list[_Ended]] = {}  # by owner and queue
             for job, outcome in completed:
                 queued_at = job.queued_at or 0
                 started_at = max(now - outcome.ago - outcome.ran, queued_at)
-                begun, ended, rows = alike.setdefault((outcome.token.owner, job.queue), ([], [], []))
-                begun.append((job.id, 1, started_at - now))
-                ended.append((job.id, 1, 0, {"ran": outcome.ran}))
-                rows.append((job.seq, started_at, outcome.result))
+                alike.setdefault((outcome.token.owner, job.queue), []).append((job, outcome, started_at))
                 runs.setdefault((job.queue, job.task, "reserved"), []).append((outcome.ran, started_at - queued_at))
-            for (owner, queue), (begun, ended, rows) in alike.items():
+            for (owner, queue), ended in alike.items():
+                begun = [(job.id, 1, started_at - now) for job, _, started_at in ended]
+                done = [(job.id, 1, 0, {"ran": outcome.ran}) for job, outcome, _ in ended]
                 packs = own.events.pack(Kind.STARTED, now, queue, "running", owner, begun)
-                packs += own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, ended)
-                if own.execute(SQL["complete_dealt"], (owner, now, packs, to_json(rows))).rowcount < len(rows):
+                packs += own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, done)
+                if _complete_rows(own, owner, packs, ended) < len(ended):
                     raise _NotHeldError
             self._count_completed(own, runs)
 
@@ -284,3 +288,13 @@ class Working(SQLiteKeeper, working.Working):
             tx.move(place, (queue, task, "completed"), len(times))
             tx.measures[queue, task, "completed"] = tx.measures.get((queue, task, "completed"), 0) + len(times)
             measure_runs(tx.measures, queue, task, times)
+
+
+def _complete_rows(tx: Transaction, owner: str, packs: str, ended: Sequence[_Ended]) -> int:
+    """Complete these rows; answers how many of them were still held."""
+    rows = sorted([(job.seq, started_at, outcome.result) for job, outcome, started_at in ended])
+    first, last = rows[0][0], rows[-1][0]
+    if last - first >= len(rows):  # others are between them
+        return tx.execute(SQL["complete_scattered"], (owner, tx.now, packs, to_json(rows))).rowcount
+    starts, results = to_json([row[1] for row in rows]), to_json([row[2] for row in rows])
+    return tx.execute(SQL["complete_together"], (owner, tx.now, packs, first, last, starts, results)).rowcount

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from packhorse.event import Kind, Subject
 from packhorse.fields import EventFields, event_fields
@@ -17,7 +18,7 @@ EventId = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which events: after the one with this id, the oldest first, or without `after` the newest first."""
+    """Which events: after the one with this id, the oldest first; or the newest first, of those before this id."""
 
     job: str | None = None
     kind: Kind | None = None
@@ -25,13 +26,15 @@ class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     queue: str | None = None
     worker: str | None = None
     after: EventId | None = None
+    before: EventId | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
 
 
 class AuditQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Further back than the event with this id."""
+    """Further back than the event with this id; of one operator only."""
 
     before: EventId | None = None
+    by: str | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 
@@ -45,21 +48,21 @@ class AuditPage(msgspec.Struct):
 @get("/events")
 def list_events(call: Call, query: EventsQuery) -> EventPage:
     """What happened to jobs, workers, queues and schedules."""
-    where = EventFilter(
-        job_id=query.job,
-        kind=query.kind,
-        subject=query.subject,
-        queue=query.queue,
-        owner=query.worker,
-        after=query.after,
-    )
-    found = call.reader.events(where, query.limit, newest_first=query.after is None)
-    ids = [event.id for event in found]
-    return EventPage([event_fields(event) for event in found], max(ids, default=query.after or 0))
+    if query.job is not None:
+        told = call.reader.history.of_job(query.job, query.limit, query.after or 0)
+    else:
+        where = EventFilter(
+            kind=query.kind, subject=query.subject, queue=query.queue, owner=query.worker, before=query.before
+        )
+        if query.after is not None:
+            told = call.reader.history.since(replace(where, after=query.after), query.limit)
+        else:
+            told = call.reader.history.latest(where, query.limit)
+    return EventPage([event_fields(event) for event in told], told.last, told.before)
 
 
 @get("/audit")
 def list_audit(call: Call, query: AuditQuery) -> AuditPage:
     """What people did: who aborted, forced, moved, retried or deleted which job, who paused what, and when."""
-    deeds = call.reader.audit(query.before, query.limit)
+    deeds = call.reader.history.audit(query.before, query.limit, query.by)
     return AuditPage([event_fields(event) for event in deeds], deeds.before)

@@ -26,7 +26,7 @@ from packhorse.fields import (
 from packhorse.filter_words import parse_moment, parse_words
 from packhorse.job import Job, Operation
 from packhorse.job_text import call_text, cut
-from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.records import Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
 
@@ -173,10 +173,12 @@ class LogPage(msgspec.Struct):
 
 
 class EventPage(msgspec.Struct):
-    """Events; `last` is the `after` of the next page."""
+    """Events; `last` is the `after` of the next page, `next` the `before` of the one further back. There may be more
+    although a page is empty: one look goes over a bounded number of events."""
 
     items: list[EventFields]
     last: int
+    next: int | None = None
 
 
 class BulkAnswer(msgspec.Struct, kw_only=True):
@@ -283,8 +285,8 @@ def get_log(call: Call, id: str, query: LogQuery) -> LogPage:
 @get("/jobs/{id}/events")
 def get_job_events(call: Call, id: str, query: LogQuery) -> EventPage:
     """What happened to a job, the oldest first; also when it is deleted already."""
-    events = call.reader.events(EventFilter(job_id=id, after=query.after), query.limit)
-    return EventPage([event_fields(event) for event in events], events[-1].id if events else query.after)
+    events = call.reader.history.of_job(id, query.limit, query.after)
+    return EventPage([event_fields(event) for event in events], events.last)
 
 
 # --- creating ---------------------------------------------------------------------------------------------------------

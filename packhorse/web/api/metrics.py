@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from packhorse.clock import SECOND
 from packhorse.job import State
 from packhorse.storage.records import Health
-from packhorse.web.api.totals import Totals, totals_of
+from packhorse.totals import Totals
+from packhorse.web.api.totals import totals_for
 from packhorse.web.site import Call
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -23,7 +24,7 @@ def metrics_text(call: Call) -> str:
 
 
 def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    now, queues, totals = call.reader.now(), call.reader.queues(), totals_of(call.reader)
+    now, queues, totals = call.reader.now(), call.reader.queues(), totals_for(call.reader)
     yield (
         *("packhorse_jobs", "gauge", "Jobs by queue and state."),
         [({"queue": queue.name, "state": state}, queue.counts.get(state, 0)) for queue in queues for state in State],

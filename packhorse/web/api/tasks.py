@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from packhorse.fields import TaskFields, task_fields
+from packhorse.measures import Measured, by_task
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.api.series import SpanQuery
-from packhorse.web.measures import Measured, by_task
 
 
 class ShownTask(TaskFields, kw_only=True):

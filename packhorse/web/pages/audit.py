@@ -46,9 +46,10 @@ def audit(call: Call, asked: Asked) -> Shown:
     """The newest first."""
     text = asked.query.get("before", "")
     before = int(text) if text.isdigit() and len(text) < 18 else None
-    deeds = call.reader.audit(before, _LIMIT)
-    earlier = address("/audit", before=deeds.before) if deeds.before is not None else None
-    return Shown("audit.html", "Audit", {"told": _told(deeds), "earlier": earlier})
+    by = asked.query.get("by")
+    deeds = call.reader.history.audit(before, _LIMIT, by)
+    earlier = address("/audit", by=by, before=deeds.before) if deeds.before is not None else None
+    return Shown("audit.html", "Audit", {"told": _told(deeds), "earlier": earlier, "by": by})
 
 
 def _told(deeds: list[Event]) -> list[Told]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from packhorse.clock import MINUTE
 from packhorse.event import Subject
 from packhorse.job import WAITING, State
+from packhorse.measures import by_queue
 from packhorse.storage.records import Health, QueueInfo, Span
-from packhorse.web.measures import by_queue
 from packhorse.web.pages.page import address
 from packhorse.web.pages.words import number, span
 from packhorse.web.reader import Reader
@@ -18,6 +18,7 @@ MOST = 3
 _BEHIND = MINUTE
 _LATE = 2 * MINUTE
 _LOOKED_BACK = 10 * MINUTE
+_LONGEST = 120  # letters of what somebody wrote
 
 
 class Banner(NamedTuple):
@@ -30,10 +31,13 @@ class Banner(NamedTuple):
     command: str | None = None
 
 
-def banners(reader: Reader, health: Health) -> list[Banner]:
-    """The gravest first."""
+def banners(reader: Reader, health: Health, place: str) -> list[Banner]:
+    """The gravest first. What the storage has to say is for the overview: its own page says it anyway, and elsewhere
+    it would stand in the way for as long as nobody mends it."""
     now = reader.now()
-    found = [*_nobody(reader, now), *_storage(health), *_behind(reader, now), *_late(reader, now), *_paused(reader)]
+    found = [*_nobody(reader, now), *_behind(reader, now), *_late(reader, now), *_paused(reader)]
+    if place == "overview":
+        found += _storage(health)
     return sorted(found, key=lambda banner: not banner.is_grave)[:MOST]
 
 
@@ -58,8 +62,8 @@ def _storage(health: Health) -> Iterator[Banner]:
 
 def _behind(reader: Reader, now: int) -> Iterator[Banner]:
     late = [queue for queue in reader.queues() if _age(queue, now) > _BEHIND and not queue.is_paused]
-    if not late:
-        return
+    if not late or not any(reader.is_alive(worker, now) for worker in reader.workers()):
+        return  # without workers it goes without saying
     flows = by_queue(point for point in reader.series(Span.TWO_HOURS) if point.at > now - _LOOKED_BACK)
     for queue in sorted(late, key=lambda queue: -_age(queue, now))[:MOST]:
         flow = flows.get(queue.name)
@@ -85,8 +89,8 @@ def _paused(reader: Reader) -> Iterator[Banner]:
     paused = [queue for queue in reader.queues() if queue.is_paused and queue.counts.get(State.QUEUED, 0)]
     if len(paused) == 1:
         (queue,) = paused
-        by = f" by {queue.paused_by}" if queue.paused_by else ""
-        why = f": {queue.paused_why}" if queue.paused_why else ""
+        by = f" by {queue.paused_by[:_LONGEST]}" if queue.paused_by else ""
+        why = f": {queue.paused_why[:_LONGEST]}" if queue.paused_why else ""
         waits = f"{number(queue.counts[State.QUEUED])} wait in it"
         text = f"{waits}; paused{by}{why}."
         yield Banner(False, f"The queue {queue.name} is paused.", text, (f"/queues/{queue.name}", "See the queue"))

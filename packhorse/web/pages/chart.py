@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.job_text import cut
+from packhorse.measures import Measured, measured
 from packhorse.series import Level
 from packhorse.storage.records import Point, Span
-from packhorse.web.measures import Measured, measured
 
 WIDTH, HEIGHT = 600, 120
 _LONG_NAME = 40

@@ -5,8 +5,8 @@ from __future__ import annotations
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.failure import Failure
 from packhorse.job import DEAD, RETRYING
+from packhorse.measures import measured
 from packhorse.storage.records import FailureGroup, Filter, Page, Span
-from packhorse.web.measures import measured
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.page import Asked, Shown, page
 from packhorse.web.pages.traceback import pieces_of

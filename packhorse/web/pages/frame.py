@@ -11,8 +11,9 @@ from starlette.responses import HTMLResponse, Response
 
 from packhorse import __version__
 from packhorse.job import HELD, State
+from packhorse.totals import Totals
 from packhorse.web.api.problem import Problem
-from packhorse.web.api.totals import Totals, totals_of
+from packhorse.web.api.totals import totals_for
 from packhorse.web.pages import chart, words
 from packhorse.web.pages.assets import digest
 from packhorse.web.pages.banners import banners
@@ -77,9 +78,16 @@ def templates() -> jinja2.Environment:
     return environment
 
 
-def render(call: Call, asked: Asked, shown: Shown, place: str) -> Response:
+class Drawn(NamedTuple):
+    """A page as it is sent."""
+
+    text: str
+    status: int
+
+
+def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
     """The page in its frame."""
-    totals, now = totals_of(call.reader), call.reader.now()
+    totals, now = totals_for(call.reader), call.reader.now()
     health = call.site.glance.health()
     frame: dict[str, Any] = {
         **_surroundings(call.site, asked),
@@ -89,7 +97,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Response:
         "places": places(totals),
         "totals": totals,
         "now": now,
-        "banners": banners(call.reader, health),
+        "banners": banners(call.reader, health, place),
         "operator": call.operator,
         "storage_name": health.url.rpartition("/")[2] or health.url,
         "storage_kind": health.kind,
@@ -99,7 +107,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Response:
         "ago": lambda at: words.ago(at, now),
         "range": chosen_range(asked),
     }
-    return _html(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
+    return Drawn(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
 
 
 def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: int = 200) -> Response:

@@ -11,7 +11,6 @@ from packhorse.event import Event, Kind
 from packhorse.failure import Failure
 from packhorse.job import COMPLETED, DEAD, FINAL, HELD, RETRYING, WAITING, Job, Operation
 from packhorse.job_text import state_text, try_text
-from packhorse.storage.records import EventFilter
 from packhorse.web.api.jobs import short_call
 from packhorse.web.pages.jobs import operations_for
 from packhorse.web.pages.life import life_of
@@ -34,7 +33,7 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
     except JobNotFound:
         return _gone(call, id)
     now = call.reader.now()
-    events = call.reader.events(EventFilter(job_id=id), _EVENTS)
+    events = call.reader.history.of_job(id, _EVENTS)
     lines = call.reader.log_lines(id, 0, _LINES)
     failure = Failure.from_json(record.error) if record.error else None
     shown_args, args_cut = pretty(record.args)
@@ -84,7 +83,7 @@ def _why(call: Call, record: Job, failure: Failure | None) -> str:
 
 def _gone(call: Call, id: str) -> Shown:
     """What is still known of a job that was deleted or pruned; JobNotFound if that is nothing."""
-    events = call.reader.events(EventFilter(job_id=id), _EVENTS)
+    events = call.reader.history.of_job(id, _EVENTS)
     context = {"id": id, "events": events[::-1], "life": life_of(None, events, call.reader.now()), "last": events[-1]}
     return Shown("job_gone.html", "This job is gone", context, status=404)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from packhorse.clock import HOUR
+from packhorse.coming import words_and_slots
 from packhorse.job import RETRYING, RUNNING, UNFINISHED, Job, State
+from packhorse.measures import Measured, by_task, measured
 from packhorse.storage.records import Filter, Point
-from packhorse.web.api.schedules import words_and_slots
-from packhorse.web.measures import Measured, by_task, measured
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals, Range
 from packhorse.web.pages.frame import chosen_range

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from packhorse.clock import MINUTE
 from packhorse.job import HELD, UNFINISHED, State
+from packhorse.measures import Measured, by_queue, by_task
 from packhorse.storage.records import Filter, Point, QueueInfo, Span
-from packhorse.web.measures import Measured, by_queue, by_task
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import RANGES, Intervals
 from packhorse.web.pages.frame import chosen_range

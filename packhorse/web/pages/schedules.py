@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from packhorse.clock import DAY
+from packhorse.coming import words_and_slots
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
-from packhorse.web.api.schedules import words_and_slots
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
 from packhorse.web.pages.words import safe
 from packhorse.web.security.operator import Role

@@ -7,14 +7,14 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from packhorse.web.api.endpoint import in_time, read_body
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import DEEDS, PAGES
 from packhorse.web.pages.assets import asset_response
-from packhorse.web.pages.frame import asked_of, render, render_login, render_problem
+from packhorse.web.pages.frame import Drawn, asked_of, render, render_login, render_problem
 from packhorse.web.pages.page import Asked, Deed, Elsewhere, Page, Shown, address, parse_form
 from packhorse.web.security.gate import safe_path
 from packhorse.web.security.sessions import COOKIE, LENGTH
@@ -58,8 +58,9 @@ async def static(request: Request) -> Response:
 
 def _page(site: Site, page: Page) -> Answer:
     async def answer(request: Request) -> Response:
-        call = site.call(request.state.operator)
-        return await _answered(call, page.make, asked_of(request), request.path_params, page.place)
+        call, asked = site.call(request.state.operator), asked_of(request)
+        is_shared = request.headers.get("x-packhorse") == "live"
+        return await _answered(call, page.make, asked, request.path_params, page.place, is_shared=is_shared)
 
     return answer
 
@@ -77,12 +78,27 @@ def _either(site: Site, page: Page | None, deed: Deed) -> Answer:
     return answer
 
 
-async def _answered(call: Call, make: Callable[..., Any], asked: Asked, params: dict[str, Any], place: str) -> Response:
-    def answer() -> Response:
+async def _answered(
+    call: Call,
+    make: Callable[..., Any],
+    asked: Asked,
+    params: dict[str, Any],
+    place: str,
+    *,
+    is_shared: bool = False,
+) -> Response:
+    """`is_shared`: the browser asks by itself, as many others may just now, so one page will do for all."""
+
+    def draw() -> Drawn | Elsewhere:
         made: Shown | Elsewhere = make(call, asked, **params)
-        if isinstance(made, Elsewhere):
-            return RedirectResponse(asked.root + made.path, 303)
-        return render(call, asked, made, place)
+        return made if isinstance(made, Elsewhere) else render(call, asked, made, place)
+
+    def answer() -> Response:
+        key = (call.operator, asked.root, asked.path, frozenset(asked.query.items()))
+        drawn = call.site.glance.page(key, draw) if is_shared else draw()
+        if isinstance(drawn, Elsewhere):
+            return RedirectResponse(asked.root + drawn.path, 303)
+        return HTMLResponse(drawn.text, drawn.status)
 
     found: Response = await in_time(answer)
     return found

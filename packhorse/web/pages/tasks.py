@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from packhorse.errors import TaskNotFound
 from packhorse.job import FINAL
+from packhorse.measures import Measured, by_task
 from packhorse.series import RAN_STEPS
 from packhorse.storage.records import Filter
-from packhorse.web.measures import Measured, by_task
 from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of

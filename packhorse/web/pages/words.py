@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from packhorse.amounts import size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import Job, State
@@ -17,7 +18,6 @@ from packhorse.why import span_text
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _LONG_JSON = 64_000
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -58,12 +58,7 @@ def compact(value: int) -> str:
 
 def size(value: int | None) -> str:
     """Bytes."""
-    if value is None:
-        return "–"
-    for unit_size, unit in _SIZES:
-        if value >= unit_size:
-            return f"{value / unit_size:.3g} {unit}"
-    return f"{value:,} B"
+    return "–" if value is None else size_text(value)
 
 
 def span(duration: float | None) -> str:

@@ -346,3 +346,53 @@ def test_the_cause_of_the_last_failure_is_the_one_that_counts(storage: Storage) 
 
     assert find_all(storage, Filter(cause=FAILURE.cause("send"))) == []
     assert find_all(storage, Filter(cause=other.cause("send"))) == [stored(storage, job.id)]
+
+
+# --- a part of an id -------------------------------------------------------------------------------------------------
+
+
+def all_by_id(storage: Storage, part: str, limit: int = 50) -> list[str]:
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = storage.find_by_id(part, cursor=cursor, limit=limit)
+        found += ids(page.jobs)
+        cursor = page.next
+        if cursor is None:
+            return sorted(set(found))
+
+
+def test_jobs_are_found_by_how_their_id_begins_or_ends(storage: Storage) -> None:
+    names = [
+        "abcd-1",
+        "abcd-2",
+        "ABCD-3",
+        "1-abcd",
+        "2-abcd",
+        "x-abcd-x",
+        "abcd",
+        "a%cd-5",
+        "a_cd-6",
+        "\U0010fffd-abcd",
+    ]
+    storage.enqueue([new_job(name, queue=name[0]) for name in names])
+
+    for limit in (50, 4):
+        wanted = ["1-abcd", "2-abcd", "abcd", "abcd-1", "abcd-2", "\U0010fffd-abcd"]
+        assert all_by_id(storage, "abcd", limit) == sorted(wanted)
+        assert all_by_id(storage, "a%cd", limit) == ["a%cd-5"]
+        assert all_by_id(storage, "cd-6", limit) == ["a_cd-6"]
+    assert all_by_id(storage, "nowhere") == []
+
+
+def test_jobs_of_one_cause_are_counted_whatever_their_state(storage: Storage) -> None:
+    for retry_in in (None, HOUR, None, HOUR, HOUR):
+        job = run(storage, add(storage))
+        finish(storage, Failed(job.token, PAPER_JAM, retry_in=retry_in))
+    (group,) = storage.failures()
+
+    assert storage.count(Filter(cause=group.cause)) == Count(5)
+    assert storage.count(Filter(states=frozenset({State.DEAD}), cause=group.cause)) == Count(2)
+    assert len(find_all(storage, Filter(cause=group.cause))) == 5
+    assert storage.count(Filter(cause=group.cause), cap=3) == Count(3, exact=False)
+    assert storage.count(Filter(cause="nothing")) == Count(0)

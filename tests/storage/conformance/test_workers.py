@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
+from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Stop, WorkerInfo
@@ -217,3 +218,30 @@ def test_a_storage_says_how_it_is(storage: Storage, clock: TurnedClock) -> None:
     assert [problem for problem in health.problems if "WAL-reset" not in problem] == []  # some libraries have it
     assert health.latency >= 0
     assert storage.now() == clock()
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_order_is_kept_for_its_foreman_with_who_gave_it(storage: Storage, clock: TurnedClock) -> None:
+    storage.join(WorkerInfo("f1", subject=Subject.FOREMAN))
+    storage.join(WorkerInfo("f2", subject=Subject.FOREMAN))
+    clock.turn(1)
+
+    orders = [Order(Do.SCALE, least=2, most=8), Order(Do.STOP, worker="w1", now=True)]
+    taken = [storage.order("f1", order, by="olga") for order in orders] + [storage.order("f2", Order(Do.QUIET))]
+
+    found = storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner="f1"))
+    assert taken == [True, True, True]
+    assert [Order.of(event) for event in found] == orders
+    assert [(event.at, event.data and event.data["by"]) for event in found] == [(clock(), "olga")] * 2
+    assert storage.events(EventFilter(kind=Kind.ORDERED, owner="f2"))[0].data == {"do": "quiet"}
+
+
+def test_an_order_for_somebody_unknown_is_refused_and_leaves_no_trace(storage: Storage) -> None:
+    storage.join(WorkerInfo("f1", subject=Subject.FOREMAN))
+    storage.leave("f1")
+    before = storage.events(EventFilter())
+
+    assert not storage.order("f1", Order(Do.STOP), by="olga")
+    assert storage.events(EventFilter()) == before

@@ -12,7 +12,7 @@ from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.errors import WorkerNotFound
 from packhorse.event import Kind
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, State, Token
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
+from packhorse.outcome import Completed, Failed, Outcome, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import DROPPED_LINES, CheckIn, CheckInAnswer, LogKind, LogLine
 from tests.storage.builders import (
@@ -311,6 +311,36 @@ def test_the_first_of_two_outcomes_in_one_batch_counts(storage: Storage) -> None
     assert verdicts == [Verdict.ACCEPTED] * 2 + [Verdict.REPEATED] * 2
     assert [stored(storage, token.job_id).state for token in (first, second)] == [COMPLETED, DEAD]
     assert tallies(storage) == recount(storage)
+
+
+@pytest.mark.parametrize("picked", [slice(None), slice(None, None, -1), slice(0, None, 3), slice(7, 2, -2)])
+def test_each_job_of_a_batch_gets_its_own_result(storage: Storage, picked: slice) -> None:
+    join(storage)
+    storage.enqueue(new_jobs(12))
+    jobs = storage.reserve(WORKER, {"mail": 1}, 12)
+    ended = jobs[picked]
+
+    verdicts = storage.finish([Completed(job.token, result=str(job.seq), ran=job.seq) for job in ended])
+
+    assert verdicts == [Verdict.ACCEPTED] * len(ended)
+    for job in jobs:
+        now = stored(storage, job.id)
+        assert (now.state, now.result) == ((COMPLETED, str(job.seq)) if job in ended else (RESERVED, None))
+        assert (now.finished_at is not None) is (job in ended)
+    assert tallies(storage) == recount(storage)
+
+
+def test_a_job_that_was_taken_away_costs_its_neighbours_nothing(storage: Storage) -> None:
+    join(storage)
+    storage.enqueue(new_jobs(9))
+    jobs = storage.reserve(WORKER, {"mail": 1}, 9)
+    storage.finish([Released(jobs[4].token, "given back")])
+
+    verdicts = storage.finish([Completed(job.token, result="1") for job in jobs])
+
+    assert verdicts == [Verdict.ACCEPTED] * 4 + [Verdict.STALE] + [Verdict.ACCEPTED] * 4
+    assert stored(storage, jobs[4].id).state is QUEUED
+    assert {stored(storage, job.id).state for job in jobs if job is not jobs[4]} == {COMPLETED}
 
 
 def test_finish_and_reserve_does_both(storage: Storage) -> None:

@@ -58,6 +58,7 @@ def test_only_our_own_text_is_raw() -> None:
 def test_pairs_are_compared_as_an_index_can_follow() -> None:
     assert said("(a, b) > (?, ?) LIMIT ?") == "a >= $1 AND (a > $1 OR b > $2) LIMIT $3"
     assert said("x = ? AND (a, b) < (?, ?)") == "x = $1 AND a <= $2 AND (a < $2 OR b < $3)"
+    assert said("(a, `b`, c) > (?, ?, ?)") == "a >= $1 AND (a > $1 OR `b` >= $2 AND (`b` > $2 OR c > $3))"
 
 
 def test_a_name_may_have_anything_in_it() -> None:

@@ -57,7 +57,7 @@ def test_a_program_of_the_version_before_goes_on_working(storage: MySQL, databas
 
 def test_tables_that_this_program_cannot_use_are_refused(storage: MySQL, url: str, bystander: Bystander) -> None:
     add(storage)
-    bystander.execute(f"UPDATE packhorse_meta SET value = '{SCHEMA + 1}' WHERE name <> 'step'")
+    bystander.execute(f"UPDATE packhorse_meta SET value = '{SCHEMA + 1}' WHERE `key` IN ('schema', 'oldest_program')")
 
     late = MySQL.from_url(url)
     with pytest.raises(SchemaTooNew, match="pip install"):

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, HELD, QUEUED, RETRYING, SCHEDULED, State
+from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
 from packhorse.storage.contract import Storage
+from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (
     CheckIn,
     ClientInfo,
@@ -47,7 +51,7 @@ class Guide:
 def take_tour(storage: Storage, look: Callable[[], object] = lambda: None) -> None:
     """Whoever wants to may look around between its parts."""
     guide: Any = Guide(storage)
-    for part in (_jobs, _lists, _work, _steering, _schedules, _processes, _records, _upkeep):
+    for part in (_jobs, _lists, _work, _steering, _schedules, _processes, _records, _upkeep, _moving):
         part(guide)
         look()
     guide.health()
@@ -127,6 +131,7 @@ def _processes(storage: Any) -> None:
     storage.beat({"ann": {"running": 1}, "bob": {}, "ghost": {}})
     storage.stops(["ann", "bob"])
     storage.record_stat("ann", {"completed": 1})
+    storage.order("ann", Order(Do.QUIET), by="op")
     storage.workers()
     storage.leave("bob")
     ended = [in_state(storage, state).id for state in sorted(FINAL)]
@@ -166,3 +171,29 @@ def _upkeep(storage: Any) -> None:
     storage.roll_up()
     storage.roll_up()
     storage.enqueue([new_job(delay=MINUTE)])
+
+
+def _moving(storage: Any) -> None:
+    mark = Move("copy", Stage.FILLING, "memory://", 1)
+    storage.set_move(mark, expected=None)
+    rows = {section: storage.dump(section, limit=2).rows for section in Section}
+    rows.update({section: _strangers(storage, section, some) for section, some in rows.items()})
+    for section in (Section.QUEUES, *Section):
+        after = replace(mark, at=mark.at + 1)
+        storage.load(section, rows[section], after, expected=mark)
+        mark = after
+        for _ in rows:
+            storage.dump(section, cursor=storage.dump(section, limit=1).next, limit=1)
+    assert storage.move() == mark
+    storage.set_move(None, expected=mark)
+
+
+def _strangers(storage: Any, section: Section, rows: list[Any]) -> list[Any]:
+    """Rows as another storage would have them, that are not here yet."""
+    newest = storage.events(EventFilter(), limit=1, newest_first=True)[0].id
+    if section is Section.JOBS:
+        return [replace(job, id=f"stranger-{job.id}", seq=job.seq + 10_000, unique_key=None) for job in rows]
+    if section is Section.EVENTS:
+        event = rows[0]
+        return [replace(event, id=newest + 7, job_id="nobody"), replace(event, id=newest + 8, job_id="nobody")]
+    return [] if section in (Section.LOCKS, Section.LOG, Section.QUEUES, Section.MEASURES) else rows

@@ -16,7 +16,7 @@ import pytest
 from packhorse.app import Packhorse
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.event import Subject
-from packhorse.job import COMPLETED, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
+from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
 from packhorse.outcome import Completed, Failed, Outcome, Stopped
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span
 from packhorse.storage.sqlite import SQLite
@@ -200,6 +200,12 @@ CASES = [
     Case("find queued, one queue", lambda s: s.find(states(QUEUED, queue="queue-1")), {"line"}),
     Case("why a job waits", lambda s: Packhorse(s).get("job-19998").why(), {"id", "line"}),
     Case("find scheduled", lambda s: s.find(states(SCHEDULED)), {"due"}),
+    Case("find retrying", lambda s: s.find(states(RETRYING)), {"retrying"}),
+    Case("find one cause's", lambda s: s.find(Filter(cause=s.failures()[0].cause)), {"cause"}),
+    Case(
+        "count one cause's dead", lambda s: s.count(Filter(frozenset({DEAD}), cause=s.failures()[0].cause)), {"cause"}
+    ),
+    Case("find by the beginning of an id", lambda s: s.find_by_id("job-1999"), {"id"}),
     Case("find scheduled and retrying", lambda s: s.find(states(RETRYING, SCHEDULED)), {"due"}),
     Case("find completed", lambda s: s.find(states(COMPLETED)), {"finished"}),
     Case("find finished", lambda s: s.find(states(*FINAL)), {"finished"}),

@@ -1,6 +1,8 @@
 -- parts: head, log
 -- Adds lines to a job's log. ARGV: id, owner, fence, keep, what stands for lost lines, and for each line kind, message.
--- Answers 1; 0 when the token is stale. Sent again, it adds nothing if the last line is there already.
+-- Answers 1; 0 when the token is stale, and when the storage is being copied. Sent again, it adds nothing if the last line is there already.
+local move = call('GET', P .. 'move')
+if move and not string.find(move, '"stage":"closing"', 1, true) then return 0 end
 local id, owner, fence, keep, dropped = unpack(ARGV, 3, 7)
 local head = call('GET', P .. 'j:' .. id)
 if not head then return 0 end

@@ -4,6 +4,7 @@
 -- each, counted from 0; '' where it is the only run), queue, place, rank, priority, flags, delay, due_at or '', expires or
 -- '', total_timeout or '', and then for each job id, body.
 -- Answers the ids that were there before; these are left alone. Sent again, it takes them for its own.
+-- While the storage is moved it answers nothing, and stores none.
 local SOON = 2000000
 
 -- The ids that are there already, read before anything is written.
@@ -29,6 +30,7 @@ local function expiry(expires, total)
   return (expires or total) and now + (expires or total)
 end
 
+if call('EXISTS', P .. 'move') == 1 then return false end
 local names, i = tonumber(ARGV[3]), 4
 i = i + 3 * names
 local runs, keys, number = {}, {}, 0

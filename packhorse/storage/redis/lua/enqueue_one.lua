@@ -1,7 +1,9 @@
 -- parts: bell
 -- Stores one plain job that is due at once: what most calls of enqueue are, so there is nothing here that it does not need.
 -- ARGV: id, body, queue, place, rank, priority, flags, its event packed, and if their names are to become known the task
--- and its JSON. Answers 0 if the id is there already, and not by this very call.
+-- and its JSON. Answers 0 if the id is there already, and not by this very call;
+-- nothing while the storage is moved.
+if call('EXISTS', P .. 'move') == 1 then return false end
 local id, body, queue, place, rank, priority, flags, packed, task, told = unpack(ARGV, 3)
 if task then
   call('HSETNX', P .. 'tasks', task, told)

@@ -4,6 +4,7 @@
 --   sets     the sorted sets to merge; without them 'line' takes the open lines and 'newest' all queues, or, with
 --            `held`, all that is held. Where they are only to be counted, one follows the other: then walk is 'each'
 --   most     how many that fit are wanted; looks: how many may be looked at; counts: only their number is wanted
+--   part     the id begins or ends with this
 --   the rest the conditions; a job must fit all of them
 -- Answers: whether the list has ended, how many were looked at, how many fit, the place of the last one looked at (two
 -- numbers as text), then id, head and body of each that fits.
@@ -223,6 +224,17 @@ local function get_all(prefix, ids)
   return call('MGET', unpack(with(prefix, ids)))
 end
 
+-- The ids that begin or end with the part asked for, and their places among all.
+local function named_so(ids)
+  local part = asked.part
+  if not part then return ids end
+  local named, where = {}, {}
+  for i, id in ipairs(ids) do
+    if sub(id, 1, #part) == part or sub(id, -#part) == part then named[#named + 1], where[#where + 1] = id, i end
+  end
+  return named, where
+end
+
 local looked, fitting, last_p, last_s, weight, has_ended = 0, 0, 0, 0, 0, 0
 local answer = {0, 0, 0, '0', '0'}
 
@@ -230,14 +242,18 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
   local number = math.min(AT_ONCE, asked.looks - looked)
   if asks_body then
     number = math.min(number, 25)
-  elseif not asks_head and not asked.states then
+  elseif not asks_head and not asked.states and not asked.part then
     number = math.min(number, asked.most - fitting)
   end
   local ids, ps, ss = walk_on(number)
-  local heads = get_all('j:', ids)
+  local named, where_named = named_so(ids)
+  local heads_named, heads = get_all('j:', named), {}
   local chosen, where = {}, {}
-  for i, id in ipairs(ids) do
-    if fits_head(heads[i]) then chosen[#chosen + 1], where[#where + 1] = id, i end
+  for n, id in ipairs(named) do
+    if fits_head(heads_named[n]) then
+      local i = where_named and where_named[n] or n
+      chosen[#chosen + 1], where[#where + 1], heads[i] = id, i, heads_named[n]
+    end
   end
   local bodies = (asks_body or not asked.counts) and get_all('b:', chosen) or {}
   local seen = #ids

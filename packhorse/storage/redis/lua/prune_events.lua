@@ -1,6 +1,7 @@
 -- flags: allow-oom
 -- Events go. ARGV: how many deleted jobs may be forgotten besides, and the ids of the events, rising. An entry goes when all
 -- of its events have gone; until then `holes` tells which.
+if call('EXISTS', P .. 'move') == 1 then return 0 end
 local floor = tonumber(call('GET', P .. 'floor') or 0)
 for first = 4, #ARGV, 500 do
   local holes = {}

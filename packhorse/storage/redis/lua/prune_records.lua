@@ -2,6 +2,7 @@
 -- Drops ticks of ARGV[3] or earlier, among the oldest ARGV[4] of all, and failures whose score is ARGV[5] or more: these
 -- were last seen as long ago. At most ARGV[6] failures; answers how many. Forgets as many calls that have replaced another
 -- job's as ticks: those of ARGV[3] or earlier, and the oldest when there are more than ARGV[7].
+if call('EXISTS', P .. 'move') == 1 then return 0 end
 local before, limit = tonumber(ARGV[3]), tonumber(ARGV[4])
 if limit > 0 then
   for _, tick in ipairs(call('ZRANGE', P .. 'ticks', 0, limit - 1)) do

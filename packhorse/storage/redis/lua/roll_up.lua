@@ -1,5 +1,6 @@
 -- Folds old buckets of the charts into coarser ones. ARGV[3] at most so many; then for each level its name, the end of
 -- what is old, the name of the coarser level and the width of its buckets. Answers how many were folded.
+if call('EXISTS', P .. 'move') == 1 then return 0 end
 local most, folded = tonumber(ARGV[3]), 0
 for i = 4, #ARGV, 4 do
   local fine, coarse, width = P .. 'm:' .. ARGV[i], P .. 'm:' .. ARGV[i + 2], tonumber(ARGV[i + 3])

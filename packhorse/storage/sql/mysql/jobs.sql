@@ -19,8 +19,11 @@ INSERT INTO {schema}.packhorse_job (
 ) VALUES $1()
 
 -- name: set_now
--- The time of a call, so that it need not be asked for before.
-SET @packhorse_now = {now}
+-- The time of a call, so that it need not be asked for before. There is none while the storage is moved, and what is to
+-- be written then is refused.
+SET @packhorse_now = IF(
+    (SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'move' LOCK IN SHARE MODE) = '', $1, NULL
+)
 
 -- name: insert_plain_jobs
 -- Jobs that are in line at once and have nothing unusual about them.
@@ -31,11 +34,11 @@ INSERT INTO {schema}.packhorse_job (
 
 -- name: lock_key
 -- Whoever comes first makes the row, and everybody else waits for it.
-INSERT INTO {schema}.packhorse_unique_lock (name) VALUES ($1) ON DUPLICATE KEY UPDATE name = VALUES(name)
+INSERT INTO {schema}.packhorse_unique_lock (`key`) VALUES ($1) ON DUPLICATE KEY UPDATE taken_at = taken_at
 
 -- name: get_lock
 SELECT job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock
-WHERE name = $1 AND job_id <> '' FOR UPDATE
+WHERE `key` = $1 AND job_id <> '' FOR UPDATE
 
 -- name: replaced_by
 -- The job whose call this very one has replaced already: its answer was lost.
@@ -46,14 +49,14 @@ INSERT INTO {schema}.packhorse_replaced (twin, job_id, at) VALUES ($1, $2, $3)
 ON DUPLICATE KEY UPDATE twin = VALUES(twin)
 
 -- name: put_lock
-INSERT INTO {schema}.packhorse_unique_lock (name, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO {schema}.packhorse_unique_lock (`key`, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
 ON DUPLICATE KEY UPDATE
     job_id = VALUES(job_id), period = VALUES(period), until = VALUES(until), taken_at = VALUES(taken_at)
 
 -- name: retake_lock
 -- A job that is retried holds its key again. A lock that is its own already stays as it is. The order matters: each of
 -- these sees what those before it have written.
-INSERT INTO {schema}.packhorse_unique_lock (name, job_id, taken_at) VALUES ($1, $2, $3)
+INSERT INTO {schema}.packhorse_unique_lock (`key`, job_id, taken_at) VALUES ($1, $2, $3)
 ON DUPLICATE KEY UPDATE
     period = IF(job_id = VALUES(job_id), period, NULL),
     taken_at = IF(job_id = VALUES(job_id), taken_at, VALUES(taken_at)),
@@ -76,7 +79,7 @@ DELETE gone FROM {schema}.packhorse_subscriber AS gone FORCE INDEX (PRIMARY) WHE
 
 -- name: delete_locks
 DELETE gone FROM {schema}.packhorse_unique_lock AS gone FORCE INDEX (PRIMARY)
-WHERE name IN ($1*) AND job_id IN ($2*)
+WHERE `key` IN ($1*) AND job_id IN ($2*)
 
 -- name: known_tasks
 SELECT name FROM {schema}.packhorse_task WHERE name IN ($1*)
@@ -85,7 +88,7 @@ SELECT name FROM {schema}.packhorse_task WHERE name IN ($1*)
 SELECT name FROM {schema}.packhorse_queue WHERE name IN ($1*)
 
 -- name: know_task
-INSERT INTO {schema}.packhorse_task (name, queue) VALUES ($1, $2) ON DUPLICATE KEY UPDATE name = VALUES(name)
+INSERT INTO {schema}.packhorse_task (name, queue, options) VALUES ($1, $2, '{}') ON DUPLICATE KEY UPDATE name = VALUES(name)
 
 -- name: know_queue
 INSERT INTO {schema}.packhorse_queue (name) VALUES ($1) ON DUPLICATE KEY UPDATE name = VALUES(name)
@@ -95,7 +98,7 @@ INSERT INTO {schema}.packhorse_task (name, queue, options, announced_at) VALUES 
 ON DUPLICATE KEY UPDATE queue = VALUES(queue), options = VALUES(options), announced_at = VALUES(announced_at)
 
 -- name: all_tasks
-SELECT name, queue, coalesce(options, '{}'), announced_at FROM {schema}.packhorse_task ORDER BY name
+SELECT name, queue, options, announced_at FROM {schema}.packhorse_task ORDER BY name
 
 -- name: all_queues
 SELECT name, paused_at, paused_by, paused_why FROM {schema}.packhorse_queue ORDER BY name

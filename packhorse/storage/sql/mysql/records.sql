@@ -43,11 +43,11 @@ WHERE known.name IN ($1*) AND (
     WHERE job.line = known.name AND job.`rank` BETWEEN IF(known.paused_at IS NULL, 0, 1)
                                                    AND IF(known.paused_at IS NULL, 12, 1)
     LIMIT 1
-) = 1
+) = 1 AND {open}
 LIMIT 1
 
 -- name: has_any_work
-SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line IS NOT NULL LIMIT 1
+SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line IS NOT NULL AND {open} LIMIT 1
 
 -- name: server_facts
 SELECT version(), @@version_comment, @@innodb_flush_log_at_trx_commit, @@max_connections, @@max_allowed_packet,

@@ -43,7 +43,7 @@ WHERE ended = $1 AND finished_at <= $2 AND persistent = 0
   AND NOT EXISTS (SELECT 1 FROM {schema}.packhorse_subscriber AS subscriber WHERE subscriber.job_id = job.id)
   AND NOT EXISTS (
       SELECT 1 FROM {schema}.packhorse_unique_lock AS held
-      WHERE held.name = job.unique_key AND held.job_id = job.id AND held.taken_at + held.period > $3
+      WHERE held.`key` = job.unique_key AND held.job_id = job.id AND held.taken_at + held.period > $3
   )
 ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
 
@@ -77,7 +77,7 @@ DELETE FROM {schema}.packhorse_failure WHERE last_at <= $1
 
 -- name: lock_measures
 -- One process at a time folds; the others need not wait for it.
-SELECT 1 FROM {schema}.packhorse_meta WHERE name = 'schema' FOR UPDATE SKIP LOCKED
+SELECT 1 FROM {schema}.packhorse_meta WHERE `key` = 'fold' FOR UPDATE SKIP LOCKED
 
 -- name: unfolded
 -- Only what is committed. Nobody else takes these away meanwhile, and nobody changes them.

@@ -1,6 +1,6 @@
 -- name: gate
--- What a reservation must know first: the time, whether the worker is known, and whether jobs are due or have expired.
-SELECT $2, (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1),
+-- What a reservation must know first: whether the worker is known, and whether jobs are due or have expired.
+SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1),
        (SELECT count(*) FROM (
            SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due) WHERE due_at <= $2 LIMIT 1
        ) AS due)

@@ -10,9 +10,9 @@ SELECT unique_key FROM {schema}.packhorse_job
 WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) AND unique_key IS NOT NULL
 
 -- name: enqueue
--- New jobs from a JSON list, each without what is as by default; with their events and what is counted. Ids
--- that are stored already are left out of the answer. With $3,
--- wakes one sleeper that serves one of their queues.
+-- New jobs from a JSON list, each without what is as by default; with their events and what is counted. Ids that are
+-- stored already are left out of the answer; so are all, while the storage is moved. With $3, wakes one sleeper that
+-- serves one of their queues.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 wanted AS MATERIALIZED (
     SELECT wish.*, coalesce(wish.priority, 1) AS rated, clock.now,
@@ -40,7 +40,7 @@ stored AS (
            coalesce(max_attempts, 4), coalesce(max_halts, 3), timeout, idle_timeout, expires, total_timeout,
            CASE WHEN NOT waits THEN now + least(expires, total_timeout) END, "unique" ->> 'key',
            coalesce(persistent, false)::integer, created_by, schedule, backoff, meta
-    FROM wanted ORDER BY place
+    FROM wanted WHERE {open} ORDER BY place
     ON CONFLICT (id) DO NOTHING
     RETURNING id, seq, queue, task, state, due_at, created_at
 ),
@@ -93,6 +93,7 @@ WITH stored AS (
         SELECT now, coalesce($7::bigint, now + $6::bigint) AS due
         FROM (SELECT coalesce($19::bigint, {schema}.packhorse_now()) AS now) AS clock
     ) AS times
+    WHERE {open}
     ON CONFLICT (id) DO NOTHING
     RETURNING id, queue, task, state, due_at, created_at AS now
 ),

@@ -49,7 +49,7 @@ WITH sleeper AS (
     VALUES ($1, ARRAY(SELECT json_array_elements_text($2::json)), coalesce($4::bigint, {schema}.packhorse_now()) + $3)
     ON CONFLICT (channel) DO UPDATE SET queues = excluded.queues, until = excluded.until
 )
-SELECT EXISTS (
+SELECT {open} AND EXISTS (
     SELECT 1 FROM json_array_elements_text($2::json) AS name (queue)
     WHERE (
         SELECT true FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
@@ -66,7 +66,7 @@ DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
 
 -- name: has_work
 -- Whether a job is in line for these queues; for any, if none is named.
-SELECT EXISTS (
+SELECT {open} AND (EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS name (queue)
     WHERE (
         SELECT true FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
@@ -78,7 +78,7 @@ SELECT EXISTS (
     )
 ) OR json_array_length($1::json) = 0 AND EXISTS (
     SELECT 1 FROM {schema}.packhorse_job WHERE state = 'queued'
-)
+))
 
 -- name: wake
 DELETE FROM {schema}.packhorse_sleeper WHERE channel = (

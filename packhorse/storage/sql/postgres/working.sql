@@ -27,7 +27,7 @@ line (queue, rank) AS (
 ),
 open AS MATERIALIZED (
     SELECT line.rank, line.queue FROM line
-    WHERE line.rank IS NOT NULL AND (line.rank = 1 OR NOT EXISTS (
+    WHERE line.rank IS NOT NULL AND {open} AND (line.rank = 1 OR NOT EXISTS (
         SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
     ))
     ORDER BY line.rank, line.queue <= $6, line.queue LIMIT $7
@@ -63,7 +63,7 @@ picked AS MATERIALIZED (
     FROM json_to_recordset($3::json) AS line (queue text, low integer, high integer, share bigint)
     CROSS JOIN LATERAL (
         SELECT seq FROM {schema}.packhorse_job
-        WHERE (SELECT is_known AND NOT is_late FROM gate)
+        WHERE (SELECT is_known AND NOT is_late AND {open} FROM gate)
           AND state = 'queued' AND queue = line.queue AND rank BETWEEN line.low AND line.high
           AND (rank = 1 OR NOT EXISTS (
               SELECT 1 FROM {schema}.packhorse_queue AS queue

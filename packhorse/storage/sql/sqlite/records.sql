@@ -25,3 +25,6 @@ SELECT counted, sum(amount) FROM packhorse_measure GROUP BY counted
 SELECT
     (SELECT page_count FROM pragma_page_count()), (SELECT page_size FROM pragma_page_size()),
     (SELECT freelist_count FROM pragma_freelist_count()), sqlite_version()
+
+-- name: get_move
+SELECT value FROM packhorse_meta WHERE key = 'move'

@@ -83,8 +83,16 @@ SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, finished_
     attempts = attempts + ?, result = ?, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
 WHERE seq = ?
 
--- name: complete_dealt
--- One statement for all, for the same reason. The plus keeps SQLite from finding each among all that the owner holds.
+-- name: complete_together
+-- Jobs that came one after the other: ?6 and ?7 say when each started, and its result. One statement for all, for the
+-- same reason. The plus keeps SQLite from going by owner.
+UPDATE packhorse_job
+SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?6 ->> (seq - ?4), finished_at = ?2,
+    updated_at = ?2, attempts = 1, result = ?7 ->> (seq - ?4), expire_at = NULL, packs = packs || ?3
+WHERE seq BETWEEN ?4 AND ?5 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
+
+-- name: complete_scattered
+-- The same, for jobs that lie far from each other; ?4 has one row for each.
 UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?1, started_at = dealt.value ->> 1, finished_at = ?2,
     updated_at = ?2, attempts = 1, result = dealt.value ->> 2, expire_at = NULL, packs = packs || ?3

@@ -204,6 +204,7 @@ local function hand_over(line, owner, jobs)
 end
 
 local function take(first)
+  if call('EXISTS', P .. 'move') == 1 then return { 0, false, {}, {} } end -- nothing is handed out meanwhile
   local owner, limit, is_seen, present, number = unpack(ARGV, first, first + 4)
   local next_due = first_score('due')
   next_due = next_due and tonumber(next_due)

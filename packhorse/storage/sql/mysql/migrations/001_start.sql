@@ -1,12 +1,17 @@
 -- Text is compared by its bytes, trailing spaces and all: names are the same on every server, or they are different.
 -- Each server reads the one of the two comments that is meant for it, and gives its own collation of that kind.
--- MySQL has no partial indexes: `line` and `ended` are there so that the few jobs in line, and the finished ones, are
--- each found by an index in which all others are nothing but NULL.
+-- MySQL has no partial indexes: `line`, `retry_at` and `ended` are there so that the jobs in line, those that retry and
+-- the finished ones are each found by an index in which all others are nothing but NULL.
 
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_meta (
-    name  varchar(64) PRIMARY KEY,
-    value varchar(255) NOT NULL
+    `key` varchar(64) PRIMARY KEY,
+    value longtext NOT NULL
 ) {table};
+
+-- Every transaction that writes shares a lock on the first of these, so that a move can wait for all of them. The other
+-- one is for who folds what was counted.
+INSERT INTO {schema}.packhorse_meta (`key`, value) VALUES ('move', ''), ('fold', '')
+ON DUPLICATE KEY UPDATE value = value;
 
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_job (
     seq             bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -57,12 +62,15 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_job (
     meta            longtext,
     line            varchar(255) AS (CASE WHEN state = 'queued' THEN queue END) STORED,
     ended           varchar(16) AS (CASE WHEN finished_at IS NOT NULL THEN state END) STORED,
+    retry_at        bigint AS (CASE WHEN state = 'retrying' THEN due_at END) STORED,
     UNIQUE INDEX packhorse_job_id (id),
     INDEX packhorse_job_queue (queue, seq),
     INDEX packhorse_job_line (line, `rank`, seq),
     INDEX packhorse_job_due (due_at, seq),
+    INDEX packhorse_job_retrying (retry_at, seq),
     INDEX packhorse_job_held (owner, seq),
     INDEX packhorse_job_finished (ended, finished_at, seq),
+    INDEX packhorse_job_cause (cause, seq),
     INDEX packhorse_job_expiring (expire_at, seq)
 ) {table};
 
@@ -93,7 +101,7 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_log_line (
 -- A lock is only a pointer: whether its job still holds the key is read from the job, so no crash can leave it shut. A
 -- row without a job is there to be locked by whoever is about to take the key.
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_unique_lock (
-    name     varchar(512) PRIMARY KEY,
+    `key`    varchar(512) PRIMARY KEY,
     job_id   varchar(255) NOT NULL DEFAULT '',
     period   bigint,
     until    varchar(16) NOT NULL DEFAULT 'finish',
@@ -130,6 +138,11 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_measure (
     PRIMARY KEY (level, at, queue, task, counted)
 ) {table};
 
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW {schema}.packhorse_counted AS
+SELECT level, at, queue, task, counted, amount FROM {schema}.packhorse_measure
+UNION ALL
+SELECT level, at, queue, task, counted, amount FROM {schema}.packhorse_delta;
+
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_failure (
     cause       varchar(512) PRIMARY KEY,
     task        varchar(255) NOT NULL,
@@ -151,7 +164,7 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_queue (
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_task (
     name         varchar(255) PRIMARY KEY,
     queue        varchar(255) NOT NULL,
-    options      longtext,
+    options      longtext NOT NULL,
     announced_at bigint
 ) {table};
 

@@ -68,9 +68,11 @@ CREATE UNIQUE INDEX packhorse_job_id       ON {schema}.packhorse_job (id);
 CREATE INDEX packhorse_job_queue           ON {schema}.packhorse_job (queue, seq);
 CREATE INDEX packhorse_job_line            ON {schema}.packhorse_job (queue, rank, seq)   WHERE state = 'queued';
 CREATE INDEX packhorse_job_due             ON {schema}.packhorse_job (due_at, seq)        WHERE due_at IS NOT NULL;
+CREATE INDEX packhorse_job_retrying        ON {schema}.packhorse_job (due_at, seq)        WHERE state = 'retrying';
 CREATE INDEX packhorse_job_held            ON {schema}.packhorse_job (owner, seq)         WHERE owner IS NOT NULL;
 CREATE INDEX packhorse_job_finished        ON {schema}.packhorse_job (state, finished_at, seq)
     WHERE finished_at IS NOT NULL;
+CREATE INDEX packhorse_job_cause           ON {schema}.packhorse_job (cause, seq)         WHERE cause IS NOT NULL;
 CREATE INDEX packhorse_job_expiring        ON {schema}.packhorse_job (expire_at, seq)     WHERE expire_at IS NOT NULL;
 
 CREATE TABLE {schema}.packhorse_event (

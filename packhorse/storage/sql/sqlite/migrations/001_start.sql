@@ -62,8 +62,10 @@ CREATE UNIQUE INDEX packhorse_job_id       ON packhorse_job (id);
 CREATE INDEX packhorse_job_queue           ON packhorse_job (queue, seq);
 CREATE INDEX packhorse_job_line            ON packhorse_job (rank, queue, seq) WHERE state = 'queued';
 CREATE INDEX packhorse_job_due             ON packhorse_job (due_at)           WHERE due_at IS NOT NULL;
+CREATE INDEX packhorse_job_retrying        ON packhorse_job (due_at)           WHERE state = 'retrying';
 CREATE INDEX packhorse_job_held            ON packhorse_job (owner)            WHERE owner IS NOT NULL;
 CREATE INDEX packhorse_job_finished        ON packhorse_job (state, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX packhorse_job_cause           ON packhorse_job (cause)            WHERE cause IS NOT NULL;
 CREATE INDEX packhorse_job_expiring        ON packhorse_job (expire_at)        WHERE expire_at IS NOT NULL;
 
 -- Long arguments stay out of the hot row: every change of state would copy them.

@@ -1,0 +1,114 @@
+"""`python -m bench.web`: fill a SQLite file with a million jobs, ask for every page and list, and see what it costs a
+worker that twenty people watch. Fails when a page takes longer than it may, or the worker suffers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.machine import machine
+from bench.web.calls import Visitor, ask
+from bench.web.history import fill
+from bench.web.watching import share_left
+from packhorse.ids import new_id
+from packhorse.job import NewJob
+from packhorse.storage import Storage, open_storage
+
+_SLOWEST = 150.0  # milliseconds that 95 of 100 may take
+_LEAST = 0.95  # of its throughput that a worker keeps
+_SHOWN = 12
+_ROOT = Path(__file__).parents[2]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(words)
+    print(machine())
+    with tempfile.TemporaryDirectory(prefix="packhorse-web-") as folder:
+        path = options.file or Path(folder) / "million.db"
+        is_new = not path.exists()
+        storage = open_storage(f"sqlite:///{path}")
+        if is_new:
+            began_at = time.monotonic()
+            fill(storage, options.jobs)
+            print(f"{options.jobs:,} jobs in {time.monotonic() - began_at:.0f} s")
+        try:
+            with _web(path) as (host, port):
+                is_fast = _pages(host, port, options.rounds)
+                is_free = options.turns == 0 or _watched(storage, path, host, port, options)
+        finally:
+            storage.close()
+    return 0 if is_fast and is_free else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.web", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--file", type=Path, help="keep the storage here, or use the one that is here")
+    parser.add_argument("--rounds", type=int, default=20, help="how often each page is asked for (20)")
+    parser.add_argument("--viewers", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=6, help="length of each stretch of watching (6)")
+    parser.add_argument("--turns", type=int, default=5, help="stretches with and without viewers (5); 0 leaves it out")
+    return parser
+
+
+def _pages(host: str, port: int, rounds: int) -> bool:
+    timed = ask(Visitor(host, port), rounds)
+    print(f"\n{len(timed)} pages and lists, {rounds} times each, in milliseconds. The slowest:")
+    for each in timed[:_SHOWN]:
+        print(f"  p50 {each.p50:6.1f}   p95 {each.p95:6.1f}   {each.path}")
+    slow = [each for each in timed if each.p95 > _SLOWEST]
+    print(f"{len(slow)} of them take longer than {_SLOWEST:.0f} ms (p95).")
+    return not slow
+
+
+def _watched(storage: Storage, path: Path, host: str, port: int, options: argparse.Namespace) -> bool:
+    feed = int(16_000 * 2 * options.turns * (options.seconds + 2))
+    for start in range(0, feed, 1_000):
+        storage.enqueue([NewJob(new_id(), "nothing", "nothing", f'{{"number": {start}}}') for _ in range(1_000)])
+    print(f"\nA worker drains {feed:,} jobs, {options.viewers} viewers come and go:")
+    with _started("work", "bench/web/shop.py", "--url", f"sqlite:///{path}", "--max", "1", "--log-level", "error"):
+        before = storage.totals().get("completed", 0)
+        while storage.totals().get("completed", 0) < before + 5_000:
+            time.sleep(0.2)
+        share = share_left(storage, host, port, options.viewers, options.seconds, options.turns)
+    print(f"Watched, it keeps {share:.1%} of its throughput.")
+    return share >= _LEAST
+
+
+@contextmanager
+def _web(path: Path) -> Iterator[tuple[str, int]]:
+    """The web, as anybody would start it; its host and port."""
+    with _started("web", "--url", f"sqlite:///{path}", "--port", "0") as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "is at " in line:
+                address = urlsplit(line.partition("is at ")[2].split()[0])
+                yield str(address.hostname), int(address.port or 0)
+                return
+        raise ValueError("the web has not started")
+
+
+@contextmanager
+def _started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "packhorse", *words]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=_ROOT, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Amounts in few characters: bytes, rates, shares. The command line and the web pages show them alike."""
+
+from __future__ import annotations
+
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def size_text(number: int) -> str:
+    """Bytes.
+
+    >>> size_text(12_900_000)
+    '12.3 MiB'
+    """
+    for size, unit in _SIZES:
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:,} B"
+
+
+def rate_text(per_second: float) -> str:
+    """How many a second; of what is rarer, how many a minute or an hour.
+
+    >>> rate_text(0.25)
+    '15/min'
+    """
+    if per_second >= 1:
+        return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
+    if per_second * 60 >= 1:
+        return f"{per_second * 60:.0f}/min"
+    return f"{per_second * 3_600:.0f}/h" if per_second > 0 else "0/s"
+
+
+def share_text(part: float, whole: float) -> str:
+    """So much of the whole, in per cent.
+
+    >>> share_text(2, 1_000)
+    '0.2 %'
+    """
+    if not whole:
+        return "-"
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %" if share >= 0.1 else "<0.1 %"

@@ -1,0 +1,194 @@
+"""Choosing jobs to do something to: by ids, by ids on stdin, or by a filter; and asking whether these are meant.
+
+The jobs are chosen before the question: those that come or change while one thinks about it are not touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import click
+from msgspec.structs import replace
+
+from packhorse.cli.completing import complete_job
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_text import one_line
+from packhorse.cli.options import by_option
+from packhorse.cli.output import paint, say, short_ids
+from packhorse.cli.where import find_job, ids_from
+from packhorse.errors import BadValue
+from packhorse.filter_words import find_all, parse_words
+from packhorse.job import HELD, Job, Operation, State
+from packhorse.storage import BATCH, Storage
+from packhorse.storage.records import Filter
+
+_EXAMPLES = 3
+_LIKELY = {Operation.DELETE: "finished", Operation.ABORT: "unfinished", Operation.RETRY: "dead"}
+
+
+class Intent(Protocol):
+    """What is to be done, as far as choosing needs to know: in words, and to jobs in which states."""
+
+    @property
+    def operation(self) -> Operation: ...
+    @property
+    def verb(self) -> str: ...
+    @property
+    def states(self) -> frozenset[State]: ...
+
+
+class Selection(NamedTuple):
+    """How the jobs are named, and how sure the user is."""
+
+    ids: tuple[str, ...]
+    where: str | None
+    yes: bool
+    dry_run: bool
+    by: str | None
+
+
+class Chosen(NamedTuple):
+    """The jobs that are meant; `examples` are the first of them. `missing` ids came on stdin and are not there."""
+
+    ids: list[str]
+    examples: list[Job]
+    missing: int = 0
+
+
+def on_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name jobs; the function is handed them as one `Selection`."""
+
+    @functools.wraps(function)
+    def gather(invocation: Invocation, **given: Any) -> Any:
+        selection = Selection(**{field: given.pop(field) for field in Selection._fields})
+        return function(invocation, selection, **given)
+
+    for decorate in reversed(_OPTIONS):
+        gather = decorate(gather)
+    return gather
+
+
+_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.argument("ids", nargs=-1, metavar="[ID...|-]", shell_complete=complete_job),
+    click.option(
+        "--where",
+        metavar="FILTER",
+        help="All jobs that fit, e.g. 'state:dead task:resize since:2h'; the words are those of `packhorse jobs`.",
+    ),
+    click.option("--yes", is_flag=True, help="Do not ask."),
+    click.option("--dry-run", is_flag=True, help="Only show which jobs it would be."),
+    by_option,
+)
+
+
+def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chosen:
+    """The jobs that are meant. CommandError and BadValue say what is the matter with how they are named."""
+    storage = invocation.storage
+    if selection.where is not None:
+        if selection.ids:
+            raise CommandError("give ids or --where, not both", ExitCode.USAGE)
+        return _chosen_by_filter(storage, intent, selection.where)
+    if not selection.ids:
+        hint = f"packhorse {click.get_current_context().info_name} --help"
+        raise CommandError("name the jobs: ids, - for ids on stdin, or --where", ExitCode.USAGE, hint=hint)
+    ids = ids_from(selection.ids)
+    if "-" in selection.ids:
+        return _chosen_on_stdin(storage, ids)
+    jobs = {job.id: job for job in (find_job(storage, part) for part in ids)}
+    return Chosen(list(jobs), list(jobs.values())[:_EXAMPLES])
+
+
+def _chosen_by_filter(storage: Storage, intent: Intent, words: str) -> Chosen:
+    where = parse_words([words], storage.now()) if words.strip() else Filter()
+    if where == Filter():
+        hint = f"say which, e.g. --where {_LIKELY.get(intent.operation, 'waiting')}"
+        raise CommandError("--where has no words, and would mean every job", ExitCode.USAGE, hint=hint)
+    where = replace(where, states=_possible(intent, where.states))
+    ids: list[str] = []
+    examples: list[Job] = []
+    for job in find_all(storage, where):
+        ids.append(job.id)
+        if len(examples) < _EXAMPLES:
+            examples.append(job)
+    return Chosen(ids, examples)
+
+
+def _possible(intent: Intent, asked: frozenset[State]) -> frozenset[State]:
+    """Of the states that were asked for, those in which it can be done."""
+    possible = asked & intent.states if asked else intent.states
+    if not possible:
+        hint = f"only those that are {', '.join(sorted(intent.states))}"
+        if intent.operation is Operation.DELETE and asked & HELD:
+            hint += "; with --force, those that run are aborted first"
+        raise BadValue(f"cannot {intent.verb} jobs that are {', '.join(sorted(asked))}", hint=hint)
+    return possible
+
+
+def _chosen_on_stdin(storage: Storage, ids: list[str]) -> Chosen:
+    jobs = [job for start in range(0, len(ids), BATCH) for job in storage.get_many(ids[start : start + BATCH])]
+    if not jobs:
+        hint = "whole ids are needed on stdin: packhorse jobs … --ids prints them"
+        raise CommandError(f"none of the {len(ids)} jobs on stdin is there", ExitCode.NOT_FOUND, hint=hint)
+    return Chosen([job.id for job in jobs], jobs[:_EXAMPLES], len(ids) - len(jobs))
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def show_choice(invocation: Invocation, intent: Intent, chosen: Chosen) -> int:
+    """What would be done, for --dry-run."""
+    if invocation.as_json:
+        for job_id in chosen.ids:
+            invocation.print_json({"id": job_id})
+    else:
+        say(f"would {_what(intent, chosen)}")
+    return ExitCode.OK
+
+
+def _what(intent: Intent, chosen: Chosen) -> str:
+    number = len(chosen.ids)
+    shown = short_ids(job.id for job in chosen.examples)
+    lines = [f"{intent.verb} {number_of_jobs(number)}:"]
+    lines += [f"  {one_line(job, shown[job.id])}" for job in chosen.examples]
+    if number > len(chosen.examples):
+        lines.append(f"  … and {number - len(chosen.examples):,} more")
+    return "\n".join(lines)
+
+
+def number_of_jobs(number: int) -> str:
+    """In words."""
+    return "1 job" if number == 1 else f"{number:,} jobs"
+
+
+def is_sure(intent: Intent, chosen: Chosen) -> bool:
+    """Ask; only a yes is a yes. Ids may come on stdin while the user sits at the terminal all the same."""
+    what = _what(intent, chosen)
+    answer = answer_to(f"{what}\n{paint('Go on?', 'bold', err=True)} [y/N] ")
+    if answer is None:
+        raise CommandError(
+            f"will not {intent.verb} {number_of_jobs(len(chosen.ids))} without being sure",
+            ExitCode.REFUSED,
+            why="there is no terminal to ask at",
+            hint="look with --dry-run, then say --yes",
+        )
+    return answer.strip().lower() in ("y", "yes")
+
+
+def answer_to(question: str) -> str | None:
+    """What the user answers at the keyboard; None: there is nobody to ask."""
+    if sys.stdin.isatty():
+        say(question, err=True, end="")
+        return sys.stdin.readline()
+    if not sys.stderr.isatty():
+        return None
+    try:
+        with Path("/dev/tty").open() as keyboard:
+            say(question, err=True, end="")
+            return keyboard.readline()
+    except OSError:
+        return None

@@ -1,0 +1,43 @@
+"""What `top` does at a key, once the user has said yes. Each answers in words what became of it."""
+
+from __future__ import annotations
+
+from packhorse.app import Packhorse
+from packhorse.cli.output import short_id
+from packhorse.filter_words import find_all
+from packhorse.job import State
+from packhorse.storage import BATCH
+from packhorse.storage.records import Filter
+
+
+class Deeds:
+    """On one storage, in the name of one operator."""
+
+    def __init__(self, client: Packhorse, by: str | None) -> None:
+        self._client = client
+        self._by = by
+
+    def abort(self, job_id: str) -> str:
+        self._client.get(job_id).abort(by=self._by)
+        return f"job {short_id(job_id)} was asked to stop"
+
+    def retry(self, job_id: str) -> str:
+        self._client.get(job_id).retry(by=self._by)
+        return f"job {short_id(job_id)} is queued again"
+
+    def retry_cause(self, cause: str) -> str:
+        """All that have failed so, and are dead or wait for their next attempt."""
+        storage = self._client.storage
+        where = Filter(states=frozenset({State.DEAD, State.RETRYING}), cause=cause)
+        ids = [job.id for job in find_all(storage, where)]
+        batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+        changed = sum(answer.changed for batch in batches for answer in storage.retry(batch, by=self._by))
+        return "1 job is queued again" if changed == 1 else f"{changed:,} jobs are queued again"
+
+    def pause(self, queue: str) -> str:
+        self._client.pause(queue, by=self._by)
+        return f"{queue} is paused"
+
+    def resume(self, queue: str) -> str:
+        self._client.resume(queue, by=self._by)
+        return f"{queue} is resumed"

@@ -1,0 +1,394 @@
+"""What `packhorse doctor` looks at: about two dozen checks, each a sentence and, where something is wrong, what to do.
+
+A check is a function that yields what it finds. It never raises because something is broken: that is what it is for.
+"""
+
+from __future__ import annotations
+
+import platform
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from packhorse import __version__, clock
+from packhorse.amounts import share_text, size_text
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.snapshot import Snapshot, number_in
+from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.coming import words_and_slots
+from packhorse.errors import AppNotFound, BadValue, PackhorseError, StorageError
+from packhorse.event import Subject
+from packhorse.findings import overdue
+from packhorse.job import HELD, WAITING, State
+from packhorse.storage import Storage
+from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.why import span_text
+
+_SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
+_LITTLE_ROOM, _NO_ROOM = 1 << 30, 100 << 20
+_CLOCK_APART = 5 * SECOND
+_LONG_WAIT = 5 * MINUTE
+_STUBBORN = MINUTE  # a job that was asked to stop so long ago does not
+_OFTEN = 0.2
+_FEW_RUNS = 10
+
+
+class Verdict(StrEnum):
+    WELL = "ok"
+    REMARK = "note"  # worth knowing; nothing is broken
+    WRONG = "bad"
+
+
+class Symptom(NamedTuple):
+    """What a check has found."""
+
+    name: str
+    verdict: Verdict
+    sentence: str
+    fix: str | None = None
+
+
+class Patient:
+    """What is examined. `storage` is None when there is none to be examined."""
+
+    def __init__(self, invocation: Invocation, storage: Storage | None, snapshot: Snapshot | None) -> None:
+        self.invocation = invocation
+        self._storage = storage
+        self._snapshot = snapshot
+
+    @property
+    def is_reached(self) -> bool:
+        """Was there a storage, and did it answer?"""
+        return self._snapshot is not None
+
+    @property
+    def storage(self) -> Storage:
+        assert self._storage is not None
+        return self._storage
+
+    @property
+    def snapshot(self) -> Snapshot:
+        assert self._snapshot is not None
+        return self._snapshot
+
+
+Check = Callable[[Patient], Iterator[Symptom]]
+
+
+def well(name: str, sentence: str) -> Symptom:
+    return Symptom(name, Verdict.WELL, sentence)
+
+
+def remark(name: str, sentence: str, fix: str | None = None) -> Symptom:
+    return Symptom(name, Verdict.REMARK, sentence, fix)
+
+
+def wrong(name: str, sentence: str, fix: str | None = None) -> Symptom:
+    return Symptom(name, Verdict.WRONG, sentence, fix)
+
+
+# --- this program -----------------------------------------------------------------------------------------------------
+
+
+def versions(patient: Patient) -> Iterator[Symptom]:
+    yield well("version", f"Packhorse {__version__} on Python {platform.python_version()}, {platform.system()}")
+
+
+def settings(patient: Patient) -> Iterator[Symptom]:
+    found = patient.invocation.settings
+    chosen = ", ".join(sorted(found.sources)) or "none"
+    yield well("settings", f"they can be read; set are: {chosen}")
+    if found.heartbeat * 3 > found.lease:
+        told = f"lease ({found.shown('lease')}) is less than three heartbeats ({found.shown('heartbeat')})"
+        yield remark("settings", f"{told}: two late ones look like a death", "raise lease, or lower heartbeat")
+
+
+def web(patient: Patient) -> Iterator[Symptom]:
+    found = patient.invocation.settings
+    is_local = found.web_host in ("127.0.0.1", "localhost", "::1")
+    if not is_local and not (found.web_token or found.web_token_file):
+        fix = "set PACKHORSE_WEB_TOKEN, or listen at 127.0.0.1"
+        yield wrong("web", f"web_host is {found.web_host}, and without a token `packhorse web` refuses that", fix)
+        return
+    file = Path(found.web_token_file) if found.web_token_file else None
+    if file is not None and not file.is_file():
+        yield wrong("web", f"the token file {file} is not there", "make it, or unset web_token_file")
+    elif file is not None and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield wrong("web", f"the token file {file} can be read by others", f"chmod 600 {file}")
+    else:
+        yield well("web", f"it may listen at {found.web_host}:{found.web_port}")
+
+
+def app(patient: Patient) -> Iterator[Symptom]:
+    try:
+        found = patient.invocation.app()
+    except AppNotFound as error:
+        yield wrong("app", error.what, error.hint)
+        return
+    except PackhorseError as error:
+        yield wrong("app", f"{error.what}: {(error.why or '').partition(chr(10))[0]}", error.hint)
+        return
+    if found is None:
+        yield remark("app", "there is no app in app.py, jobs.py or tasks.py here", "fine, unless jobs shall run here")
+        return
+    tasks = list(found.registry)
+    if not tasks:
+        yield remark("app", "the app here has no tasks", "write @app.task above a function")
+    else:
+        yield well("app", f"the app here can be imported; it has {len(tasks)} tasks")
+
+
+# --- the storage ------------------------------------------------------------------------------------------------------
+
+
+def tables(patient: Patient) -> Iterator[Symptom]:
+    if pending := patient.storage.pending_migrations():
+        yield wrong("tables", f"{len(pending)} migrations are missing, from {pending[0].name} on", "packhorse migrate")
+    else:
+        yield well("tables", f"they are up to date (version {patient.snapshot.health.schema})")
+
+
+def writing(patient: Patient) -> Iterator[Symptom]:
+    patient.storage.beat({})  # a write that changes nothing
+    yield well("writing", "the storage takes writes")
+
+
+def latency(patient: Patient) -> Iterator[Symptom]:
+    took = patient.snapshot.health.latency
+    sentence = f"a small read takes {took / 1_000:.1f} ms"
+    if took > _VERY_SLOW_READ:
+        yield wrong("latency", sentence, "look at the load of the storage and the network on the way")
+    elif took > _SLOW_READ:
+        yield remark("latency", sentence, "workers batch their calls; still, nearer would be better")
+    else:
+        yield well("latency", sentence)
+
+
+def storage_problems(patient: Patient) -> Iterator[Symptom]:
+    health = patient.snapshot.health
+    if not health.problems:
+        yield well("storage", f"{health.kind} {health.version} has nothing to complain about")
+    for problem in health.problems:
+        yield remark("storage", problem, "packhorse storage")
+
+
+def room(patient: Patient) -> Iterator[Symptom]:
+    free = patient.snapshot.health.free
+    if free is None:
+        return
+    sentence = f"{size_text(free)} are free"
+    if free < _NO_ROOM:
+        yield wrong("room", sentence, "make room at once: without it no job can be stored")
+    elif free < _LITTLE_ROOM:
+        yield remark("room", sentence, "make room, or keep less: keep_completed, keep_events")
+    else:
+        yield well("room", sentence)
+
+
+def clocks(patient: Patient) -> Iterator[Symptom]:
+    apart = abs(patient.storage.now() - clock.now())
+    if apart > _CLOCK_APART:
+        sentence = f"this machine's clock and the storage's are {span_text(apart)} apart"
+        yield remark("clock", f"{sentence}; the storage's counts", "let both ask the same time server")
+    else:
+        yield well("clock", "this machine's clock agrees with the storage's")
+
+
+def permissions(patient: Patient) -> Iterator[Symptom]:
+    path = getattr(patient.storage, "path", None)
+    if not isinstance(path, Path):
+        return
+    if path.stat().st_mode & stat.S_IWOTH:
+        yield wrong("file", f"everybody on this machine may write to {path}", f"chmod o-w {path}")
+    else:
+        yield well("file", f"{path.name} belongs to those who may write to it")
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+def foremen(patient: Patient) -> Iterator[Symptom]:
+    alive = patient.snapshot.alive(Subject.FOREMAN)
+    if alive:
+        yield well("foreman", f"{len(alive)} alive, with {len(patient.snapshot.alive(Subject.WORKER))} workers")
+    else:
+        yield wrong(
+            "foreman", "none is running: no job is run, and none of a dead worker is taken back", "packhorse work"
+        )
+
+
+def silence(patient: Patient) -> Iterator[Symptom]:
+    snapshot = patient.snapshot
+    silent = [each for each in snapshot.workers if snapshot.now - each.beat_at > snapshot.lease]
+    for each in silent[:3]:
+        since = span_text(snapshot.now - each.beat_at)
+        yield wrong("silence", f"{_name(each)} has given no sign of life for {since}", "look on that machine")
+    if len(silent) > 3:
+        yield wrong("silence", f"{len(silent) - 3} more are silent", "packhorse workers")
+    if not silent and snapshot.workers:
+        yield well("silence", "every process has given a sign of life within its lease")
+
+
+def troubles(patient: Patient) -> Iterator[Symptom]:
+    for foreman in patient.snapshot.alive(Subject.FOREMAN):
+        report = foreman.report
+        if report.get("state") == "unhealthy":
+            yield wrong(
+                "crew", f"{_name(foreman)} cannot start its workers: {report.get('problem')}", "look into its log"
+            )
+        elif report.get("state") == "quiet":
+            yield remark("crew", f"{_name(foreman)} is quiet: it takes no jobs", f"packhorse restart {_short(foreman)}")
+        elif report.get("deaths"):
+            last = f"; the last: {report['problem']}" if report.get("problem") else ""
+            yield remark("crew", f"of {_name(foreman)}, {report['deaths']} workers have died{last}", "packhorse events")
+
+
+def same_version(patient: Patient) -> Iterator[Symptom]:
+    others = Counter(
+        str(each.info["version"])
+        for each in patient.snapshot.alive(Subject.FOREMAN)
+        if each.info.get("version") not in (None, __version__)
+    )
+    for version, number in others.items():
+        yield remark(
+            "versions", f"{number} foremen run Packhorse {version}, this is {__version__}", "update them alike"
+        )
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def served(patient: Patient) -> Iterator[Symptom]:
+    snapshot = patient.snapshot
+    crew = snapshot.alive(Subject.WORKER)
+    queues = {name for worker in crew for name in worker.queues}
+    alone = [queue for queue in snapshot.queues if crew and queue.name not in queues and number_in(queue, WAITING)]
+    for queue in alone[:3]:
+        sentence = f"no worker serves {queue.name}, where {number_in(queue, WAITING):,} jobs wait"
+        yield wrong("served", sentence, f"packhorse work --queues {queue.name}, with the app that has its tasks")
+    if crew and not alone:
+        yield well("served", "every queue in which jobs wait is served")
+
+
+def known(patient: Patient) -> Iterator[Symptom]:
+    unknown = {task.name for task in patient.storage.tasks() if task.announced_at is None}
+    waiting: Counter[str] = Counter()
+    for tally in patient.storage.tallies():
+        if tally.task in unknown and tally.state in WAITING:
+            waiting[tally.task] += tally.number
+    for task, number in waiting.most_common(3):
+        yield wrong(
+            "known",
+            f"no worker knows the task {task}; {number:,} of its jobs wait",
+            "is it misspelt? See: packhorse tasks",
+        )
+    if not waiting:
+        yield well("known", "every task of which jobs wait is known to a worker")
+
+
+def pauses(patient: Patient) -> Iterator[Symptom]:
+    for queue in patient.snapshot.queues:
+        if queue.is_paused:
+            since = span_text(patient.snapshot.now - (queue.paused_at or 0))
+            by = f" by {queue.paused_by}" if queue.paused_by else ""
+            yield remark("paused", f"{queue.name} is paused{by} since {since}", f"packhorse resume {queue.name}")
+
+
+def waits(patient: Patient) -> Iterator[Symptom]:
+    snapshot = patient.snapshot
+    lines = [queue for queue in snapshot.queues if queue.oldest_queued_at is not None and not queue.is_paused]
+    oldest = min(lines, key=lambda queue: queue.oldest_queued_at or 0, default=None)
+    if oldest is None:
+        yield well("waiting", "no job waits in line")
+        return
+    waited = snapshot.now - (oldest.oldest_queued_at or 0)
+    sentence = f"the oldest job in line, of {oldest.name}, has waited {span_text(waited)}"
+    if waited > _LONG_WAIT:
+        yield remark(
+            "waiting", sentence, f"packhorse jobs queue:{oldest.name} queued; more workers: packhorse scale +2 --all"
+        )
+    else:
+        yield well("waiting", sentence)
+
+
+def due(patient: Patient) -> Iterator[Symptom]:
+    finding = overdue(patient.storage, patient.snapshot.now, MINUTE)
+    if finding.is_well:
+        yield well("due", finding.sentence)
+    else:
+        yield wrong("due", finding.sentence, "a foreman does the chores that bring it in line: packhorse work")
+
+
+def stubborn(patient: Patient) -> Iterator[Symptom]:
+    held = patient.storage.find(Filter(states=HELD), limit=200).jobs
+    asked = [job for job in held if job.abort_at is not None and patient.snapshot.now - job.abort_at > _STUBBORN]
+    for job in asked[:3]:
+        since = span_text(patient.snapshot.now - (job.abort_at or 0))
+        yield remark(
+            "aborts", f"job {job.id} was asked to stop {since} ago, and is still held", f"packhorse job {job.id}"
+        )
+
+
+def failing(patient: Patient) -> Iterator[Symptom]:
+    hour = patient.snapshot.last_hour
+    if hour.runs >= _FEW_RUNS and hour.ended_badly > _OFTEN * hour.runs:
+        share = share_text(hour.ended_badly, hour.runs)
+        yield remark("failing", f"{share} of the attempts of the last hour failed", "packhorse failures")
+    else:
+        yield well("failing", f"{hour.ended_badly:,} of {hour.runs:,} attempts of the last hour failed")
+
+
+def dead(patient: Patient) -> Iterator[Symptom]:
+    number = sum(number_in(queue, [State.DEAD]) for queue in patient.snapshot.queues)
+    if number:
+        yield remark("dead", f"{number:,} jobs are dead", "packhorse failures; packhorse retry --where dead")
+    else:
+        yield well("dead", "no job is dead")
+
+
+def plans(patient: Patient) -> Iterator[Symptom]:
+    snapshot, schedules = patient.snapshot, patient.storage.schedules()
+    odd = 0
+    for schedule in schedules:
+        says, slots = words_and_slots(schedule, snapshot.now, 1)
+        late = snapshot.now - schedule.next_at
+        if not slots:
+            odd += 1
+            yield wrong("schedules", f"{schedule.name} cannot be read: {says}", "put its cron text right")
+        elif schedule.paused_at is not None:
+            odd += 1
+            yield remark("schedules", f"{schedule.name} is paused", f"packhorse schedule resume {schedule.name}")
+        elif late > HOUR // 60 and snapshot.alive(Subject.FOREMAN):
+            odd += 1
+            yield remark("schedules", f"{schedule.name} is late by {span_text(late)}", "packhorse events --kind ticked")
+    if schedules and not odd:
+        yield well("schedules", f"{len(schedules)} of them, all in time")
+
+
+def _name(process: WorkerInfo) -> str:
+    return f"the {process.subject} {process.host}:{process.pid}"
+
+
+def _short(process: WorkerInfo) -> str:
+    return f"{process.host}:{process.pid}"
+
+
+HERE: tuple[Check, ...] = (versions, settings, web, app)
+"""Those that need no storage."""
+THERE: tuple[Check, ...] = (
+    *(writing, tables, latency, storage_problems, room, clocks, permissions),
+    *(foremen, silence, troubles, same_version),
+    *(served, known, pauses, waits, due, stubborn, failing, dead, plans),
+)
+
+
+def examine(patient: Patient, checks: tuple[Check, ...]) -> Iterator[Symptom]:
+    """Everything that these checks find. One that cannot be made because the storage fails says so."""
+    for check in checks:
+        try:
+            yield from check(patient)
+        except (StorageError, BadValue, OSError) as error:
+            yield wrong(check.__name__, f"it cannot be checked: {error}")

@@ -1,0 +1,231 @@
+"""Failures by cause: a thousand dead jobs as three sentences, `packhorse failures`; and one cause with an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+import msgspec
+
+from packhorse.amounts import share_text
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_text import place_text
+from packhorse.cli.options import command, number_option
+from packhorse.cli.output import Shown, escape, escape_lines, paint, pair_lines, say, short_id
+from packhorse.cli.table import Column, print_table
+from packhorse.codec import nearest
+from packhorse.failure import Failure
+from packhorse.fields import FailureFields, failure_fields
+from packhorse.filter_words import past_moment
+from packhorse.job import State
+from packhorse.job_text import cut
+from packhorse.storage import Storage
+from packhorse.storage.records import Count, FailureGroup, Filter
+
+_ROWS = 20
+_MOST = 500
+_TRACE_LINES = 12
+_WORDS = ("task", "cause", "since", "text")
+
+
+class Numbered(msgspec.Struct):
+    """A cause, and its number in the list of all."""
+
+    number: int
+    group: FailureGroup
+
+
+class CauseFields(FailureFields, kw_only=True):
+    """A cause with what became of its jobs, and its latest failure as long as that job is there."""
+
+    retrying: int
+    dead: int
+    example: Failure | None
+
+
+@command(
+    "failures",
+    "packhorse failures",
+    "packhorse failures 2",
+    "packhorse failures task:resize since:2h",
+    "packhorse failures --json | jq -r .cause",
+)
+@click.argument("words", nargs=-1, metavar="[NUMBER | CAUSE | WORD:VALUE | TEXT]...")
+@number_option("-n", "number", help="How many causes; 0 is all. Without it a table has 20, --json has all.")
+def failures(invocation: Invocation, words: tuple[str, ...], number: int | None) -> None:
+    """What fails, grouped by cause: the task, the kind of error, the place, and the message without what varies.
+
+    The latest comes first. A NUMBER of the list, or a CAUSE, shows that one with an example. WORD is task, cause, since
+    or text; TEXT is found in the task, the error and the place.
+    """
+    groups = invocation.storage.failures(limit=_MOST)
+    everything = [Numbered(place, group) for place, group in enumerate(groups, 1)]
+    if len(words) == 1 and (chosen := _chosen(words[0], everything)):
+        _show_one(invocation, chosen)
+        return
+    found = _fitting(invocation, words, everything)
+    limit = number if number is not None else 0 if invocation.as_json else _ROWS
+    if invocation.as_json:
+        for each in found[: limit or None]:
+            invocation.print_json(failure_fields(each.group))
+    elif not found:
+        invocation.note("No failures fit." if everything else "Nothing has failed.")
+    else:
+        _print_groups(invocation, found[: limit or None])
+        _tell_next(invocation, found, limit)
+
+
+def _chosen(word: str, groups: Sequence[Numbered]) -> Numbered | None:
+    """The one that is meant by its number or its cause; None: the word is something else."""
+    if word.isdecimal() and len(word) < 6:
+        if not 1 <= int(word) <= len(groups):
+            there = f"there are {len(groups)}: packhorse failures" if groups else "nothing has failed"
+            raise CommandError(f"there is no failure {word}", ExitCode.NOT_FOUND, hint=there)
+        return groups[int(word) - 1]
+    wanted = word.removeprefix("cause:")
+    meant = [each for each in groups if len(wanted) >= 4 and each.group.cause.startswith(wanted)]
+    return meant[0] if len(meant) == 1 else None
+
+
+def _fitting(invocation: Invocation, words: Sequence[str], groups: list[Numbered]) -> list[Numbered]:
+    for word in words:
+        name, colon, value = word.partition(":")
+        if colon and name in _WORDS:
+            groups = [each for each in groups if _fits(invocation, each.group, name, value)]
+        elif colon and name.isidentifier() and name.islower() and not value.startswith((" ", "//")):
+            hint = f"failures are found by {', '.join(_WORDS)}; to search for this very text: 'text:{word}'"
+            raise CommandError(
+                f"failures cannot be found by {name!r}{nearest(name, _WORDS)}", ExitCode.USAGE, hint=hint
+            )
+        else:
+            groups = [each for each in groups if _fits(invocation, each.group, "text", word)]
+    return groups
+
+
+def _fits(invocation: Invocation, group: FailureGroup, name: str, value: str) -> bool:
+    if name == "task":
+        return group.task == value
+    if name == "cause":
+        return group.cause.startswith(value)
+    if name == "since":
+        return group.last_at >= past_moment(value, invocation.storage.now())
+    return any(value.lower() in (text or "").lower() for text in (group.task, group.pattern, group.place))
+
+
+def _print_groups(invocation: Invocation, found: Sequence[Numbered]) -> None:
+    shown = invocation.shown
+    columns = [
+        Column("#", right=True),
+        Column("COUNT", right=True, style="red"),
+        Column("TASK"),
+        Column("ERROR", flexible=True),
+        Column("WHERE", style="dim", spare=True),
+        Column("FIRST", right=shown.is_terminal, spare=True),
+        Column("LAST", right=shown.is_terminal),
+        *([] if shown.is_terminal else [Column("CAUSE")]),
+    ]
+    rows = [
+        [
+            str(each.number),
+            shown.number(each.group.number),
+            each.group.task,
+            each.group.pattern,
+            _place(each.group, whole=not shown.is_terminal),
+            shown.age(each.group.first_at),
+            shown.age(each.group.last_at),
+            *([] if shown.is_terminal else [each.group.cause]),
+        ]
+        for each in found
+    ]
+    print_table(columns, rows)
+
+
+def _place(group: FailureGroup, *, whole: bool) -> str:
+    """Where it failed; on a terminal the file's name is enough, and its page has the rest."""
+    return place_text(group.place) if whole else (group.place or "-").rpartition("/")[2]
+
+
+def _tell_next(invocation: Invocation, found: Sequence[Numbered], limit: int) -> None:
+    first = found[0]
+    more = f"{limit} of {len(found)} are shown; -n 0 shows all\n" if limit and len(found) > limit else ""
+    invocation.note(
+        paint(
+            f"{more}next: packhorse failures {first.number} · packhorse retry --where cause:{first.group.cause}",
+            "dim",
+            err=True,
+        )
+    )
+
+
+# --- one cause --------------------------------------------------------------------------------------------------------
+
+
+def _show_one(invocation: Invocation, chosen: Numbered) -> None:
+    storage, group = invocation.storage, chosen.group
+    if invocation.as_json:
+        retrying, dead = (count.number for count in _counts(storage, group).values())
+        fields = msgspec.structs.asdict(failure_fields(group))
+        invocation.print_json(CauseFields(**fields, retrying=retrying, dead=dead, example=_example(storage, group)))
+        return
+    for line in cause_lines(storage, invocation.shown, group):
+        say(line)
+    _tell_steps(invocation, group)
+
+
+def cause_lines(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator[str]:
+    """All about one cause, line by line."""
+    yield f"{paint(escape(group.task), 'bold')}  {paint(escape(group.pattern), 'red')}"
+    yield from pair_lines(_facts(storage, shown, group))
+    example = _example(storage, group)
+    if example is not None and example.traceback:
+        yield from _trace_lines(example.traceback, group)
+
+
+def _counts(storage: Storage, group: FailureGroup) -> dict[State, Count]:
+    return {
+        state: storage.count(Filter(states=frozenset({state}), cause=group.cause))
+        for state in (State.RETRYING, State.DEAD)
+    }
+
+
+def _example(storage: Storage, group: FailureGroup) -> Failure | None:
+    """The last failure of this cause, as long as its job is there and has not failed otherwise since."""
+    job = storage.get(group.last_job_id)
+    return Failure.from_json(job.error) if job and job.error and job.cause == group.cause else None
+
+
+def _facts(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator[tuple[str, str]]:
+    everything = sum(each.number for each in storage.failures(limit=_MOST))
+    counts = _counts(storage, group).items()
+    jobs = [f"{count.number:,}{'' if count.exact else ' or more'} {state}" for state, count in counts]
+    yield "where", place_text(group.place) or "unknown"
+    yield "seen", f"{group.number:,} times, {share_text(group.number, everything)} of all failures"
+    yield "first", shown.full_time(group.first_at)
+    yield "last", shown.full_time(group.last_at)
+    yield "jobs", f"{', '.join(jobs)} now"
+    yield "example", group.last_job_id
+    yield "cause", group.cause
+
+
+def _trace_lines(traceback: str, group: FailureGroup) -> Iterator[str]:
+    lines = escape_lines(traceback).rstrip().splitlines()
+    whole = f"packhorse job {short_id(group.last_job_id)} --trace"
+    left_out = len(lines) - _TRACE_LINES
+    more = f", the last {_TRACE_LINES} of {len(lines)} lines; {whole} shows all" if left_out > 0 else ""
+    yield ""
+    yield paint(f"traceback{more}", "dim")
+    yield from (f"  {cut(line, 500)}" for line in lines[-_TRACE_LINES:])
+
+
+def _tell_steps(invocation: Invocation, group: FailureGroup) -> None:
+    steps = {
+        "see them": f"packhorse jobs cause:{group.cause}",
+        "try them again": f"packhorse retry --where cause:{group.cause}",
+        "be rid of them": f"packhorse delete --where 'dead cause:{group.cause}'",
+    }
+    job = invocation.storage.get(group.last_job_id)
+    if job is not None:
+        steps["stop it for now"] = f"packhorse pause {job.queue}"
+    lines = "\n".join(f"  {what:<16} {escape(step)}" for what, step in steps.items())
+    invocation.note(paint(f"\nnext:\n{lines}", "dim", err=True))

@@ -1,0 +1,116 @@
+"""Help on a command or a topic, `packhorse help`; and the version, `packhorse version`."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+
+import click
+
+from packhorse import __version__
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command
+from packhorse.cli.output import say
+from packhorse.codec import nearest
+
+TOPICS = {
+    "exit-codes": """\
+  0  it went well
+  1  a job ended dead or aborted, or some of many could not be changed
+  2  the command was not understood
+  3  not found: a job, a task, a queue, a schedule, a worker, an app
+  4  the storage cannot be used, or is not there
+  5  refused: it wants --yes, or a token
+  6  unhealthy (check, doctor)
+  7  timed out (run --wait, wait --timeout, delete --force, stop --wait)
+130  interrupted""",
+    "filters": """\
+packhorse jobs, and --where of the commands that steer, take the same words.
+All of them must hold.
+
+dead, queued …           the state; also waiting, held, unfinished, finished,
+                         failed, halted
+state:dead,aborted       one of several states
+queue:mail task:resize   exactly this one; worker:ID too
+priority:5               this priority or higher
+since:2h until:2030-01-31T07:00
+                         when it was enqueued: a time, or so long ago
+schedule:nightly         made by this schedule
+key:…                    holds this unique key
+cause:…                  failed for this cause: packhorse failures
+text:…, or another word  found in the id, task, arguments or error""",
+    "storage": """\
+The storage is named by --url, else by PACKHORSE_URL, else by url in
+[tool.packhorse] of the nearest pyproject.toml; else it is packhorse.db here.
+
+sqlite:///jobs.db                 a file; four slashes for a whole path
+postgresql://user@host/database   pip install 'packhorse[postgres]'
+redis://host:6379/0               pip install 'packhorse[redis]'
+
+packhorse config url   which one it is, and packhorse config where it came from
+packhorse storage      how it is
+packhorse doctor       what is wrong with it""",
+    "settings": """\
+Every setting can be an argument of Packhorse(…), a variable PACKHORSE_NAME in
+the environment, or a line below [tool.packhorse] in pyproject.toml; the first
+of these wins. Durations are written 90s, 10m, 24h, 30d; sizes 512KiB, 1MiB.
+
+packhorse config         every setting, its value, and where it came from
+packhorse config --set   those that were set""",
+    "signals": """\
+To a foreman (packhorse work, up, dev):
+
+TERM, INT (Ctrl-C)   stop: running jobs may finish; once more stops at once
+USR1, TSTP           quiet: take no more jobs
+HUP                  restart: replace the workers, one after the other
+TTIN                 show what every thread is doing, on stderr
+
+From another machine: packhorse stop, quiet, restart, scale""",
+    "json": """\
+--json prints JSON on stdout: one object, or for lists one on each line, with
+the fields of the HTTP API. Times are ISO 8601 in UTC, durations are seconds.
+Errors come as {"error": {"code", "message", "hint"}} on stderr.""",
+}
+
+
+@command("help", "packhorse help", "packhorse help retry", "packhorse help exit-codes")
+@click.argument("topic", required=False)
+def help_(invocation: Invocation, topic: str | None) -> None:
+    """Help on a command, or on a TOPIC: exit-codes, filters, json, settings, signals, storage."""
+    parent = click.get_current_context().find_root()
+    group = parent.command
+    assert isinstance(group, click.Group)
+    names = group.list_commands(parent)
+    if invocation.as_json:
+        invocation.print_json({"commands": names, "topics": sorted(TOPICS)})
+    elif topic is None:
+        say(parent.get_help())
+        say(f"\nTopics: {', '.join(sorted(TOPICS))}")
+    elif topic in TOPICS:
+        say(TOPICS[topic])
+    elif topic in names:
+        found = group.get_command(parent, topic)
+        assert found is not None
+        with click.Context(found, info_name=topic, parent=parent) as own:
+            say(found.get_help(own))
+    else:
+        hint = f"the topics are {', '.join(sorted(TOPICS))}; every command is one too"
+        what = f"there is no help on {topic!r}{nearest(topic, [*TOPICS, *names])}"
+        raise CommandError(what, ExitCode.NOT_FOUND, hint=hint)
+
+
+@command("version", "packhorse version", "packhorse version --json | jq -r .packhorse")
+def version(invocation: Invocation) -> None:
+    """The version of Packhorse, and of what it runs on."""
+    versions = {
+        "packhorse": __version__,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if invocation.as_json:
+        invocation.print_json(versions)
+    else:
+        rest = ", ".join(f"{name} {number}" for name, number in versions.items() if name not in ("packhorse", "system"))
+        say(f"packhorse {__version__} ({rest}, {versions['system']})")

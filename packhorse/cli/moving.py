@@ -1,0 +1,115 @@
+"""`packhorse copy-store`: moving a live storage to another, of whatever kind. `copying.py` does the work."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from packhorse.cli.asking import is_sure
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command, span_option
+from packhorse.cli.output import escape, say
+from packhorse.cli.progress import ProgressLine
+from packhorse.cli.target import open_existing, open_for_writing
+from packhorse.clock import SECOND
+from packhorse.copying import End, Progress, cancel, copy_storage
+from packhorse.settings import load_settings, mask_url
+
+
+@command(
+    "copy-store",
+    "packhorse copy-store sqlite:///packhorse.db postgresql://app@db/jobs",
+    "packhorse copy-store sqlite:///packhorse.db redis://localhost --yes",
+    "packhorse copy-store sqlite:///packhorse.db --cancel",
+)
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="[TO]", required=False)
+@span_option("--wait", "patience", default="10m", show_default=True, help="How long to wait for jobs that run.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--cancel", "is_cancelled", is_flag=True, help="Give a move up that was broken off: FROM goes on.")
+def copy_store(
+    invocation: Invocation, source: str, target: str | None, patience: int, yes: bool, is_cancelled: bool
+) -> int:
+    """Move all jobs, schedules, events and records from one storage to another, which must be empty. FROM takes no more
+    jobs as soon as this begins, and none of it runs there again; running jobs are waited for. Killed, or without a
+    connection, it goes on where it was when it is called again."""
+    left = _end(invocation, source, is_there=True)
+    if is_cancelled:
+        return _cancel(invocation, left)
+    if target is None:
+        raise CommandError("name the storage to copy to", ExitCode.USAGE, hint="packhorse copy-store FROM TO")
+    filled = _end(invocation, target, is_there=False)
+    if left.storage.move() is None and not yes and not _is_sure(left, filled):
+        invocation.note("nothing was done")
+        return ExitCode.REFUSED
+    began_at = time.monotonic()
+    bar = ProgressLine(f"{escape(left.address)} → {escape(filled.address)}", quiet=invocation.quiet)
+    try:
+        counts = copy_storage(
+            left,
+            filled,
+            patience=patience / SECOND,
+            lease=invocation.settings.lease,
+            tell=lambda one: _draw(bar, one),
+        )
+    finally:
+        bar.clear()
+    _tell(invocation, filled, counts, time.monotonic() - began_at)
+    return ExitCode.OK
+
+
+def _cancel(invocation: Invocation, source: End) -> int:
+    mark = cancel(source)
+    if invocation.as_json:
+        invocation.print_json({"cancelled": source.address, "part_is_in": mark.other})
+    else:
+        say(f"{escape(source.address)} goes on; empty {escape(mark.other)} before you copy to it again")
+    return ExitCode.OK
+
+
+def _end(invocation: Invocation, url: str, *, is_there: bool) -> End:
+    """The storage of an address. One to copy to is made by the first write; one to copy from must be there."""
+    settings = load_settings({"url": url})
+    try:
+        storage = invocation.remembered(open_existing(settings) if is_there else open_for_writing(settings))
+    except CommandError as error:
+        error.source = "FROM" if is_there else "TO"
+        raise
+    path = getattr(storage, "path", None)
+    address = f"sqlite:///{path.resolve()}" if isinstance(path, Path) else mask_url(url)
+    pending = storage.pending_migrations() if is_there else []
+    if pending:
+        names = ", ".join(step.name for step in pending)
+        raise CommandError(
+            f"{address} has tables of an older Packhorse",
+            ExitCode.STORAGE,
+            why=f"these migrations are missing: {names}",
+            hint=f"packhorse migrate --url {address}",
+        )
+    return End(storage, address)
+
+
+def _is_sure(source: End, target: End) -> bool:
+    jobs = sum(tally.number for tally in source.storage.tallies())
+    what = (
+        f"move {jobs:,} jobs from {escape(source.address)} to {escape(target.address)}.\n"
+        f"From now on {escape(source.address)} takes no jobs and runs none, for good."
+    )
+    return is_sure(what, f"will not move {jobs:,} jobs without being sure")
+
+
+def _draw(bar: ProgressLine, progress: Progress) -> None:
+    bar.update(100 * progress.done // max(progress.total, 1), f"{progress.doing}, {progress.done:,} rows")
+
+
+def _tell(invocation: Invocation, target: End, counts: dict[str, int], took: float) -> None:
+    jobs = counts.get("jobs", 0)
+    if invocation.as_json:
+        invocation.print_json({"target": target.address, "seconds": round(took, 3), "rows": counts})
+        return
+    events = counts.get("events", 0)
+    say(f"{jobs:,} jobs and {events:,} events are in {escape(target.address)}, each of them checked ({took:,.1f} s)")
+    invocation.note(f"give workers and clients the new address: {escape(target.address)}")

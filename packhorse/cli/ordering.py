@@ -1,0 +1,277 @@
+"""Ordering foremen and their workers about, wherever they run: quiet, stop, restart, scale.
+
+An order is left in the storage; the foreman that it is for follows it within a second or two and says so in its next
+heartbeat, for which these commands wait. No connection to the other machine is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from packhorse.cli.choosing import answer_to
+from packhorse.cli.completing import complete_worker
+from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import by_option, command, span_option
+from packhorse.cli.output import escape, paint, say
+from packhorse.cli.watching import looks
+from packhorse.errors import BadValue
+from packhorse.event import Kind, Subject
+from packhorse.order import Do, Order
+from packhorse.storage import Storage
+from packhorse.storage.records import EventFilter, WorkerInfo
+from packhorse.why import span_text
+
+_MOST_WORKERS = 1_024
+_DONE = {
+    Do.QUIET: "takes no more jobs",
+    Do.STOP: "stops when its jobs have ended",
+    Do.RESTART: "gives way to fresh workers",
+    Do.SCALE: "is scaled",
+}
+
+
+class Whom(NamedTuple):
+    """How foremen and workers are named, how sure the user is, and how long to wait for an answer."""
+
+    names: tuple[str, ...]
+    everybody: bool
+    yes: bool
+    by: str | None
+    patience: int
+
+
+class Given(NamedTuple):
+    """An order that was given, to whom, and its number."""
+
+    order: Order
+    to: WorkerInfo
+    foreman: str
+    number: int
+
+
+def _on_workers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name foremen and workers; the function is handed them as one `Whom`."""
+
+    @functools.wraps(function)
+    def gather(invocation: Invocation, **given: Any) -> Any:
+        whom = Whom(**{field: given.pop(field) for field in Whom._fields})
+        return function(invocation, whom, **given)
+
+    for decorate in reversed(_OPTIONS):
+        gather = decorate(gather)
+    return gather
+
+
+_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.argument("names", nargs=-1, metavar="[WORKER...]", shell_complete=complete_worker),
+    click.option("--all", "everybody", is_flag=True, help="Every foreman that is alive, with its workers."),
+    click.option("--yes", is_flag=True, help="Do not ask."),
+    by_option,
+    span_option("--wait", "patience", default="5s", show_default=True, help="How long to wait for an answer."),
+)
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@command("quiet", "packhorse quiet --all", "packhorse quiet 6Sy9y8qR")
+@_on_workers
+def quiet(invocation: Invocation, whom: Whom) -> int:
+    """Have foremen, or single workers, take no more jobs; what runs goes on. `restart` undoes it. WORKER is an id as
+    `packhorse workers` shows it, a pid, or host:pid."""
+    return _order(invocation, whom, lambda to: Order(Do.QUIET))
+
+
+@command("stop", "packhorse stop 6Sy9y8qR", "packhorse stop --all --yes", "packhorse stop mule:4711 --now")
+@click.option("--now", is_flag=True, help="Do not wait for what runs: it is handed back and runs elsewhere.")
+@_on_workers
+def stop(invocation: Invocation, whom: Whom, now: bool) -> int:
+    """End foremen with their workers, or single workers, when the jobs that they run have ended. A single worker is
+    not replaced, unless more jobs wait than the others can take. To stop a job: packhorse abort."""
+    return _order(invocation, whom, lambda to: Order(Do.STOP, now=now))
+
+
+@command("restart", "packhorse restart --all", "packhorse restart JfpR-YFy")
+@_on_workers
+def restart(invocation: Invocation, whom: Whom) -> int:
+    """Replace workers by fresh ones, one after the other, each when its substitute is ready; so new code is taken in
+    without a gap."""
+    return _order(invocation, whom, lambda to: Order(Do.RESTART))
+
+
+@command(
+    "scale",
+    "packhorse scale 4 --all",
+    "packhorse scale +2 6Sy9y8qR",
+    "packhorse scale 2-8 --all",
+    context_settings={"ignore_unknown_options": True},  # -1 is a size
+)
+@click.argument("size")
+@_on_workers
+def scale(invocation: Invocation, whom: Whom, size: str) -> int:
+    """Change how many workers foremen keep, until they end. SIZE is a number, two for the least and the most (2-8), or
+    how many more (+2) or fewer (-1) than there are now."""
+    limits = parse_size(size)
+    return _order(invocation, whom, lambda to: _scaled(to, limits))
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+Limits = Callable[[int, int, int], tuple[int, int]]
+"""From how many workers are wanted now, at least and at most, to the new least and most."""
+
+
+def parse_size(text: str) -> Limits:
+    """What a size means for a foreman; BadValue if it is none.
+
+    >>> parse_size("+2")(3, 1, 4)
+    (5, 5)
+    """
+    if found := re.fullmatch(r"([+-])(\d{1,4})", text):
+        step = int(found[2])
+        if found[1] == "+":
+            return lambda wanted, least, most: (wanted + step, max(most, wanted + step))
+        return lambda wanted, least, most: (min(least, max(0, wanted - step)), max(0, wanted - step))
+    found = re.fullmatch(r"(\d{1,4})(?:(?:-|\.\.)(\d{1,4}))?", text)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if low > high or high > _MOST_WORKERS:
+        hint = f"write e.g. 4, 2-8, +2 or -1; {_MOST_WORKERS:,} workers is the most"
+        raise BadValue(f"{text!r} is no number of workers", hint=hint)
+    return lambda wanted, least, most: (low, high)
+
+
+def _scaled(foreman: WorkerInfo, limits: Limits) -> Order:
+    if foreman.subject is not Subject.FOREMAN:
+        raise BadValue(f"{foreman.id} is a worker, and only a foreman has workers", hint="packhorse workers lists them")
+    told = {**foreman.info, **foreman.report}
+    least, most = (int(told.get(name) or 0) for name in ("min", "max"))
+    new_least, new_most = limits(int(told.get("wanted", least)), least, most)
+    return Order(Do.SCALE, least=min(new_least, _MOST_WORKERS), most=min(new_most, _MOST_WORKERS))
+
+
+# --- whom -------------------------------------------------------------------------------------------------------------
+
+
+def _chosen(invocation: Invocation, whom: Whom) -> list[WorkerInfo]:
+    storage, lease = invocation.storage, invocation.settings.lease
+    now, everyone = storage.now(), storage.workers()
+    alive = [each for each in everyone if now - each.beat_at <= lease]
+    foremen = [each for each in alive if each.subject is Subject.FOREMAN]
+    if whom.everybody:
+        if whom.names:
+            raise CommandError("give workers or --all, not both", ExitCode.USAGE)
+        if not foremen:
+            raise CommandError("no foreman is running", ExitCode.NOT_FOUND, hint="start one: packhorse work")
+        return foremen
+    if not whom.names:
+        raise CommandError("name the foremen or workers, or say --all", ExitCode.USAGE, hint=_offer(foremen))
+    chosen = {each.id: each for each in (find_worker(everyone, name, foremen) for name in whom.names)}
+    for each in chosen.values():
+        if each not in alive:
+            silent = span_text(now - each.beat_at)
+            raise CommandError(
+                f"{_name(each)} is silent for {silent}, and would not hear it",
+                ExitCode.UNSUCCESSFUL,
+                hint="another foreman will strike it off: packhorse workers",
+            )
+    return list(chosen.values())
+
+
+def find_worker(everyone: Sequence[WorkerInfo], name: str, foremen: Sequence[WorkerInfo]) -> WorkerInfo:
+    """The one with this id, or whose id begins or ends so, or with this pid, or host:pid."""
+    found = [each for each in everyone if name in (each.id, str(each.pid), f"{each.host}:{each.pid}")] or [
+        each for each in everyone if len(name) >= 4 and (each.id.startswith(name) or each.id.endswith(name))
+    ]
+    if not found:
+        hint = f"{_offer(foremen)}; to stop a job: packhorse abort ID"
+        raise CommandError(f"there is no foreman or worker {name!r}", ExitCode.NOT_FOUND, hint=hint)
+    if len(found) > 1:
+        some = "\n".join(f"{each.id}  {_name(each)}" for each in found[:5])
+        raise CommandError(f"{name} may be {len(found)} of them", ExitCode.USAGE, why=some, hint="give more of the id")
+    return found[0]
+
+
+def _offer(foremen: Sequence[WorkerInfo]) -> str:
+    some = ", ".join(f"{each.id[:8]} ({each.host}:{each.pid})" for each in foremen[:3])
+    return f"the foremen are {some}" if some else "no foreman is running: packhorse workers"
+
+
+def _name(worker: WorkerInfo) -> str:
+    return f"the {worker.subject} {worker.host}:{worker.pid}"
+
+
+# --- giving -----------------------------------------------------------------------------------------------------------
+
+
+def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo], Order]) -> int:
+    chosen = _chosen(invocation, whom)
+    orders = [(to, order_for(to)) for to in chosen]
+    if len(chosen) > 1 and not whom.yes and not _is_sure(orders):
+        invocation.note("nothing was done")
+        return ExitCode.REFUSED
+    given = [_give(invocation.storage, to, order, whom.by) for to, order in orders]
+    open_ones = _wait(invocation.storage, given, whom.patience)
+    for each in given:
+        _tell(invocation, each, each not in open_ones, whom.patience)
+    return ExitCode.TIMED_OUT if open_ones else ExitCode.OK
+
+
+def _is_sure(orders: Sequence[tuple[WorkerInfo, Order]]) -> bool:
+    names = "".join(f"\n  {escape(_name(to))}" for to, _ in orders)
+    question = f"{orders[0][1].do} {len(orders)} of them:{names}\n{paint('Go on?', 'bold', err=True)} [y/N] "
+    answer = answer_to(question)
+    if answer is None:
+        raise CommandError(
+            f"will not {orders[0][1].do} {len(orders)} of them without being sure",
+            ExitCode.REFUSED,
+            why="there is no terminal to ask at",
+            hint="say --yes",
+        )
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _give(storage: Storage, to: WorkerInfo, order: Order, by: str | None) -> Given:
+    """Leave the order for the foreman, who is the one that hears."""
+    foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
+    if to.subject is not Subject.FOREMAN:
+        order = Order(order.do, worker=to.id, now=order.now)
+    if foreman is None or not storage.order(foreman, order, by=by):
+        raise CommandError(f"{_name(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
+    where = EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner=foreman)
+    return Given(order, to, foreman, storage.events(where, limit=1, newest_first=True)[0].id)
+
+
+def _wait(storage: Storage, given: list[Given], patience: int) -> list[Given]:
+    """Those that were not followed in time. A foreman that is gone has followed."""
+    left = given
+    for _ in looks(patience):
+        reports = {each.id: each.report for each in storage.workers()}
+        left = [
+            each
+            for each in left
+            if each.foreman in reports and int(reports[each.foreman].get("order") or 0) < each.number
+        ]
+        if not left:
+            break
+    return left
+
+
+def _tell(invocation: Invocation, given: Given, is_followed: bool, patience: int) -> None:
+    if invocation.as_json:
+        told = {"id": given.to.id, "subject": given.to.subject, "followed": is_followed}
+        invocation.print_json({**told, **given.order.facts(None)})
+        return
+    if not is_followed:
+        say(f"{escape(_name(given.to))} was asked, and has not answered within {span_text(patience)}")
+        return
+    done = _DONE[given.order.do]
+    if given.order.do is Do.SCALE:
+        done = f"keeps {given.order.least} to {given.order.most} workers"
+    elif given.order.now:
+        done = "stops at once"
+    say(f"{escape(_name(given.to))} {done}")

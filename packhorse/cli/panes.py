@@ -1,0 +1,200 @@
+"""What `top` shows in turn: running jobs, queues, failures, workers, tasks. Each pane is a table and its columns' sort.
+
+A pane reads what it shows itself, and says which key does what to the row that is chosen.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from packhorse.app import Packhorse
+from packhorse.cli.output import Shown, short_id, short_owner, unless_nought
+from packhorse.cli.snapshot import Snapshot, number_in
+from packhorse.cli.status import QUEUE_COLUMNS, queue_cells
+from packhorse.cli.table import Column
+from packhorse.cli.tasks import TASK_COLUMNS, known_tasks, task_cells
+from packhorse.event import Subject
+from packhorse.job import HELD, State
+from packhorse.job_text import call_text, remark
+from packhorse.storage.records import Filter, Span
+
+_MOST = 500
+
+
+class Row(NamedTuple):
+    """One line of a pane: whose it is, what is shown, and by what it may be sorted, in the order of `Pane.sorts`."""
+
+    key: str
+    cells: Sequence[str]
+    sorts: Sequence[Any] = ()
+
+
+class Looked(NamedTuple):
+    """What a pane may read from."""
+
+    client: Packhorse
+    snapshot: Snapshot
+    shown: Shown
+
+
+class Pane(ABC):
+    """One pane."""
+
+    title: ClassVar[str]
+    columns: ClassVar[Sequence[Column]]
+    sorts: ClassVar[Sequence[str]]  # what it can be sorted by; the first is how it comes
+    empty: ClassVar[str]
+    hints: ClassVar[str] = ""  # the keys that do something here
+
+    @abstractmethod
+    def rows(self, looked: Looked) -> list[Row]:
+        """What there is to show now."""
+
+
+class Running(Pane):
+    title = "running"
+    columns = (
+        Column("ID"),
+        Column("RAN", right=True),
+        Column("TRY", right=True, spare=True),
+        Column("QUEUE", flexible=True, spare=True),
+        Column("CALL", flexible=True),
+        Column("DOES", flexible=True, style="dim"),
+        Column("WORKER", spare=True, style="dim"),
+    )
+    sorts = ("longest", "task", "worker")
+    empty = "Nothing runs."
+    hints = "Enter job  l log  a abort"
+
+    def rows(self, looked: Looked) -> list[Row]:
+        jobs = looked.client.storage.find(Filter(states=frozenset({State.RUNNING})), limit=_MOST).jobs
+        return [
+            Row(
+                job.id,
+                [
+                    short_id(job.id),
+                    looked.shown.age(job.started_at),
+                    f"{job.attempts}/{job.max_attempts}",
+                    job.queue,
+                    call_text(job),
+                    remark(job),
+                    short_owner(job.owner or ""),
+                ],
+                (job.started_at or 0, job.task, job.owner or ""),
+            )
+            for job in jobs
+        ]
+
+
+class Queues(Pane):
+    title = "queues"
+    columns = QUEUE_COLUMNS
+    sorts = ("oldest", "name", "held")
+    empty = "There are no queues yet: the first job makes one."
+    hints = "p pause or resume"
+
+    def rows(self, looked: Looked) -> list[Row]:
+        now = looked.snapshot.now
+        return [
+            Row(
+                queue.name,
+                queue_cells(looked.snapshot, queue),
+                (queue.oldest_queued_at or now, queue.name, -number_in(queue, HELD)),
+            )
+            for queue in looked.snapshot.queues
+        ]
+
+
+class Failures(Pane):
+    title = "failures"
+    columns = (
+        Column("COUNT", right=True, style="red"),
+        Column("TASK"),
+        Column("ERROR", flexible=True),
+        Column("WHERE", spare=True, style="dim"),
+        Column("LAST", right=True),
+    )
+    sorts = ("latest", "count", "task")
+    empty = "Nothing has failed."
+    hints = "Enter cause  r retry all of it"
+
+    def rows(self, looked: Looked) -> list[Row]:
+        return [
+            Row(
+                group.cause,
+                [
+                    f"{group.number:,}",
+                    group.task,
+                    group.pattern,
+                    (group.place or "-").rpartition("/")[2],
+                    looked.shown.age(group.last_at),
+                ],
+                (-group.last_at, -group.number, group.task),
+            )
+            for group in looked.client.storage.failures(limit=_MOST)
+        ]
+
+
+class Workers(Pane):
+    title = "workers"
+    columns = (
+        Column("WORKER"),
+        Column("KIND"),
+        Column("HOST", flexible=True),
+        Column("PID", right=True),
+        Column("BUSY", right=True, style=unless_nought("cyan")),
+        Column("DONE", right=True, style=unless_nought(None)),
+        Column("FAILED", right=True, style=unless_nought("red"), spare=True),
+        Column("UP", right=True, spare=True),
+        Column("BEAT", right=True),
+        Column("STATE", style=lambda text: "red" if text == "silent" else None),
+    )
+    sorts = ("host", "busy", "youngest")
+    empty = "No worker is running. Start some: packhorse work"
+
+    def rows(self, looked: Looked) -> list[Row]:
+        snapshot, shown = looked.snapshot, looked.shown
+        rows = []
+        for worker in snapshot.workers:
+            report, is_foreman = worker.report, worker.subject is Subject.FOREMAN
+            is_silent = snapshot.now - worker.beat_at > snapshot.lease
+            busy = int(report.get("busy") or 0)
+            cells = [
+                short_owner(worker.id),
+                worker.subject,
+                worker.host,
+                str(worker.pid),
+                f"{busy}/{worker.concurrency}" if not is_foreman else "-",
+                f"{report.get('done') or 0:,}" if not is_foreman else "-",
+                f"{report.get('failed') or 0:,}" if not is_foreman else "-",
+                shown.age(worker.joined_at),
+                shown.age(worker.beat_at),
+                "silent" if is_silent else str(report.get("state") or ""),
+            ]
+            place = (worker.host, worker.foreman or worker.id, not is_foreman, worker.joined_at)
+            rows.append(Row(worker.id, cells, (place, -busy, -worker.joined_at)))
+        return rows
+
+
+class Tasks(Pane):
+    title = "tasks"
+    columns = TASK_COLUMNS
+    sorts = ("name", "runs", "failed")
+    empty = "No task is known yet: workers announce theirs when they start."
+
+    def rows(self, looked: Looked) -> list[Row]:
+        storage = looked.client.storage
+        found = known_tasks(storage.tasks(), storage.tallies(), storage.series(Span.TWO_DAYS))
+        return [
+            Row(
+                each.task.name,
+                task_cells(each, looked.shown),
+                (each.task.name, -each.measured.runs, -each.measured.ended_badly),
+            )
+            for each in found
+        ]
+
+
+PANES: tuple[Callable[[], Pane], ...] = (Running, Queues, Failures, Workers, Tasks)

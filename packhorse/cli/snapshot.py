@@ -1,0 +1,182 @@
+"""A snapshot: everything that one screen about the whole system needs, read from the storage in a few calls.
+
+`status` and `top` are made of it. What it comes to (rates, who is behind, what an operator should know) is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.event import Subject
+from packhorse.job import WAITING, State
+from packhorse.measures import Measured, measured
+from packhorse.settings import Settings
+from packhorse.storage import Storage
+from packhorse.storage.records import Health, Point, QueueInfo, Span, WorkerInfo
+from packhorse.why import span_text
+
+_LATELY = 5  # minutes over which rates are taken
+_BARS = 10
+_LATE = MINUTE  # what waits longer than this may mean that its queue is behind
+_VERY_LATE = 5 * MINUTE
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_PLAIN_BLOCKS = "_.:-=+*#"
+
+
+class Flow(NamedTuple):
+    """What goes through a queue: arriving and ending a second, and what ended in each tenth of the last hour."""
+
+    comes: float = 0.0
+    ends: float = 0.0
+    hour: tuple[int, ...] = (0,) * _BARS
+
+
+class Snapshot(NamedTuple):
+    """How everything stands at one moment."""
+
+    now: int
+    lease: int
+    health: Health
+    queues: Sequence[QueueInfo]
+    workers: Sequence[WorkerInfo]
+    points: Sequence[Point]  # of the last two hours, by minute
+
+    def alive(self, subject: Subject) -> list[WorkerInfo]:
+        """The foremen, or the workers, that have given a sign of life within their lease."""
+        return [each for each in self.workers if each.subject is subject and self.now - each.beat_at <= self.lease]
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """How many are busy, of how many. Reports are a few seconds old, and short jobs are not marked as running: the
+        larger number is the nearer one."""
+        crew = self.alive(Subject.WORKER)
+        reported = sum(int(worker.report.get("busy") or 0) for worker in crew)
+        slots = sum(worker.concurrency for worker in crew)
+        return min(max(reported, sum(number_in(queue, [State.RUNNING]) for queue in self.queues)), slots), slots
+
+    @property
+    def last_hour(self) -> Measured:
+        """What the attempts of the last hour came to."""
+        return measured(point for point in self.points if point.at > self.now - HOUR)
+
+    def flow(self, queue: str) -> Flow:
+        """What goes through this queue."""
+        return flow_of([point for point in self.points if point.queue == queue], self.now)
+
+
+def take_snapshot(storage: Storage, settings: Settings) -> Snapshot:
+    """Read it."""
+    return Snapshot(
+        storage.now(),
+        settings.lease,
+        storage.health(),
+        storage.queues(),
+        storage.workers(),
+        storage.series(Span.TWO_HOURS),
+    )
+
+
+# --- what it comes to -------------------------------------------------------------------------------------------------
+
+
+def flow_of(points: Iterable[Point], now: int) -> Flow:
+    """The rates of the last five minutes, and the ends of the last hour."""
+    since = now - now % MINUTE - (_LATELY - 1) * MINUTE
+    seconds = (now - since) / SECOND
+    comes = ends = 0
+    hour = [0] * _BARS
+    for point in points:
+        ended = sum(point.values.get(name, 0) for name in ("completed", "dead", "aborted"))
+        if point.at >= since:
+            comes += point.values.get("added", 0)
+            ends += ended
+        place = (point.at + MINUTE - 1 - (now - HOUR)) * _BARS // HOUR
+        if place >= 0:
+            hour[min(place, _BARS - 1)] += ended
+    return Flow(comes / seconds, ends / seconds, tuple(hour))
+
+
+def bars(numbers: Sequence[int], encoding: str = "utf-8") -> str:
+    """The numbers as a row of bars, each as high as its share of the largest; of plain characters, where the terminal
+    has no others."""
+    blocks = _BLOCKS if encoding.lower().startswith("utf") else _PLAIN_BLOCKS
+    most = max(numbers, default=0)
+    return "".join(blocks[-(-(len(blocks) - 1) * number // most) if most else 0] for number in numbers)
+
+
+def number_in(queue: QueueInfo, states: Iterable[State]) -> int:
+    """How many of its jobs are in one of these states."""
+    return sum(queue.counts.get(state, 0) for state in states)
+
+
+class Notice(NamedTuple):
+    """Something that an operator should know, and what to try."""
+
+    sentence: str
+    hint: str
+
+
+def notices(snapshot: Snapshot) -> Iterator[Notice]:
+    """What an operator should know, the worst first."""
+    crew = snapshot.alive(Subject.WORKER)
+    waiting = sum(number_in(queue, WAITING) for queue in snapshot.queues)
+    if not crew and waiting:
+        yield Notice(f"no worker is running, and {waiting:,} jobs wait", "packhorse work")
+    yield from _about_silence(snapshot, is_somebody_there=bool(snapshot.alive(Subject.FOREMAN)))
+    for foreman in snapshot.alive(Subject.FOREMAN):
+        if foreman.report.get("state") in ("unhealthy", "quiet"):
+            yield Notice(*_about(foreman))
+    served = {name for worker in crew for name in worker.queues}
+    for queue in snapshot.queues:
+        yield from _about_queue(snapshot, queue, is_served=queue.name in served or not crew)
+    for problem in snapshot.health.problems:
+        yield Notice(problem, "packhorse storage")
+
+
+def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[Notice]:
+    silent = [each for each in snapshot.workers if snapshot.now - each.beat_at > snapshot.lease]
+    if not silent:
+        return
+    hosts = ", ".join(sorted({each.host for each in silent})[:3])
+    since = span_text(snapshot.now - max(each.beat_at for each in silent))
+    who = f"the {silent[0].subject} {silent[0].pid}" if len(silent) == 1 else f"{len(silent)} processes"
+    held = (
+        "another foreman takes their jobs back" if is_somebody_there else "no foreman is there to take their jobs back"
+    )
+    are = "is" if len(silent) == 1 else "are"
+    yield Notice(f"{who} on {hosts} {are} silent for {since}; {held}", "packhorse workers")
+
+
+def _about(foreman: WorkerInfo) -> tuple[str, str]:
+    place = f"the foreman {foreman.host}:{foreman.pid}"
+    if foreman.report["state"] == "quiet":
+        return f"{place} is quiet: it takes no jobs", f"packhorse restart {foreman.host}:{foreman.pid}"
+    return f"{place} cannot start its workers: {foreman.report.get('problem')}", "look into its log"
+
+
+def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> Iterator[Notice]:
+    queued = queue.counts.get(State.QUEUED, 0)
+    if queue.is_paused:
+        by = f" by {queue.paused_by}" if queue.paused_by else ""
+        why = f": {queue.paused_why}" if queue.paused_why else ""
+        since = span_text(snapshot.now - (queue.paused_at or 0))
+        yield Notice(f"{queue.name} is paused{by} since {since}{why}", f"packhorse resume {queue.name}")
+    elif not queued or queue.oldest_queued_at is None:
+        return
+    elif not is_served:
+        yield Notice(f"{queue.name} is served by no worker; {queued:,} jobs wait", "packhorse workers")
+    elif snapshot.now - queue.oldest_queued_at > _LATE and snapshot.workers:
+        yield from _about_delay(snapshot, queue)
+
+
+def _about_delay(snapshot: Snapshot, queue: QueueInfo) -> Iterator[Notice]:
+    flow, waited = snapshot.flow(queue.name), snapshot.now - (queue.oldest_queued_at or snapshot.now)
+    if flow.comes > flow.ends * 1.1:
+        sentence = f"{queue.name} is behind: {flow.comes:.3g} a second arrive, {flow.ends:.3g} end"
+        yield Notice(sentence, "packhorse scale +2 --all")
+    elif waited > _VERY_LATE:
+        yield Notice(
+            f"{queue.name}: the oldest job has waited {span_text(waited)}", f"packhorse jobs queue:{queue.name}"
+        )

@@ -1,0 +1,121 @@
+"""How tasks or queues did over time: `packhorse stats`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from packhorse.amounts import rate_text, share_text
+from packhorse.cli.completing import complete_queue, complete_task
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command, span_option
+from packhorse.cli.output import paint, unless_nought
+from packhorse.cli.table import Column, print_table
+from packhorse.clock import DAY, MINUTE, SECOND
+from packhorse.errors import BadValue
+from packhorse.measures import Measured, by_queue, by_task, measured
+from packhorse.storage.records import Point, Span
+from packhorse.why import span_text
+
+_LONGEST = 90 * DAY
+
+
+@command(
+    "stats",
+    "packhorse stats",
+    "packhorse stats --by queue --range 7d",
+    "packhorse stats --range 1h --queue mail --json | jq '{name, run_p95}'",
+)
+@click.option("--by", type=click.Choice(["task", "queue"]), default="task", show_default=True, help="A row for each.")
+@span_option("--range", "length", default="24h", show_default=True, help="How far to look back, up to 90d.")
+@click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
+@click.option("--task", metavar="TASK", help="Only of this task.", shell_complete=complete_task)
+def stats(invocation: Invocation, by: str, length: int, queue: str | None, task: str | None) -> None:
+    """How attempts went: how many, how often they failed, how long they waited and ran, and who took the time.
+
+    Half of the attempts ran no longer than P50, all but one in twenty no longer than P95. They are told in steps (1ms,
+    3ms, 10ms …): the upper limit of the step that holds them.
+    """
+    if not MINUTE <= length <= _LONGEST:
+        raise BadValue(f"--range must be from 1m to 90d, not {span_text(length)}")
+    span = span_for(length)
+    since = max(invocation.storage.now() - length, 0)
+    points = [
+        point
+        for point in invocation.storage.series(span, queue=queue, task=task)
+        if point.at + span.level.width > since
+    ]
+    groups = sorted((by_task if by == "task" else by_queue)(points).items(), key=lambda item: -item[1].ran)
+    if invocation.as_json:
+        for name, each in groups:
+            whole = sum(other.ran for _, other in groups)
+            invocation.print_json(_fields(by, name, each, length, whole))
+    elif not groups:
+        invocation.note(f"Nothing was enqueued or run in the last {span_text(length)}. Look further back: --range 7d")
+    else:
+        _print_stats(by, groups, points, length)
+        invocation.note(paint(_remark(length, span), "dim", err=True))
+
+
+def span_for(length: int) -> Span:
+    """The finest series that reaches so far back."""
+    return next((span for span in Span if length <= span.length), Span.NINETY_DAYS)
+
+
+def _remark(length: int, span: Span) -> str:
+    finest = {"minute": "minutes", "hour": "whole hours", "day": "whole days, in UTC"}[span.level.name]
+    return f"the last {span_text(length)}, in {finest}"
+
+
+def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> dict[str, Any]:
+    return {
+        "by": by,
+        "name": name,
+        "range": length / SECOND,
+        **msgspec.structs.asdict(each),
+        "per_second": each.runs * SECOND / length,
+        "share": each.ran / whole if whole else None,
+    }
+
+
+def _print_stats(by: str, groups: Sequence[tuple[str, Measured]], points: Sequence[Point], length: int) -> None:
+    whole = measured(points)
+    columns = [
+        Column(by.upper(), flexible=True),
+        Column("RUNS", right=True),
+        Column("RATE", right=True, style=unless_nought(None)),
+        Column("FAILED", right=True, style=unless_nought("red")),
+        Column("FAIL%", right=True, style=unless_nought("red"), spare=True),
+        Column("WAIT", right=True, style=unless_nought(None)),
+        Column("P50", right=True, style=unless_nought(None)),
+        Column("P95", right=True, style=unless_nought(None)),
+        Column("TIME", right=True, style=unless_nought(None), spare=True),
+        Column("SHARE", right=True, style=unless_nought(None)),
+    ]
+    rows = [_stats_row(name, each, whole, length) for name, each in groups]
+    if len(rows) > 1:
+        rows.append(_stats_row("all", whole, whole, length))
+    print_table(columns, rows)
+
+
+def _stats_row(name: str, each: Measured, whole: Measured, length: int) -> list[str]:
+    return [
+        name,
+        f"{each.runs:,}",
+        rate_text(each.runs * SECOND / length) if each.runs else "-",
+        f"{each.ended_badly:,}" if each.ended_badly else "-",
+        share_text(each.ended_badly, each.runs).replace(" ", "") if each.ended_badly else "-",
+        time_text(each.wait_mean),
+        time_text(each.run_p50),
+        time_text(each.run_p95),
+        time_text(each.ran) if each.runs else "-",
+        share_text(each.ran, whole.ran).replace(" ", ""),
+    ]
+
+
+def time_text(seconds: float | None) -> str:
+    """A duration, or a dash."""
+    return "-" if seconds is None else span_text(round(seconds * SECOND))

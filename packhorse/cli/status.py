@@ -1,0 +1,203 @@
+"""The state of everything on one screen: `packhorse status`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from packhorse.amounts import rate_text, share_text, size_text
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command, span_option
+from packhorse.cli.output import escape, paint, say, unless_nought, unpainted
+from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
+from packhorse.cli.table import Column, cut_to, table_lines, width_of
+from packhorse.clock import SECOND
+from packhorse.event import Subject
+from packhorse.fields import queue_fields
+from packhorse.job import HELD, State
+from packhorse.storage.records import QueueInfo, Span
+from packhorse.totals import totals_of
+from packhorse.why import span_text
+
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+_MOST_NOTICES = 6
+_KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL", "mysql": "MySQL"}
+
+
+@command("status", "packhorse status", "packhorse status --watch", "packhorse status --json | jq .totals.states")
+@click.option("--watch", is_flag=True, help="Go on, until Ctrl-C.")
+@span_option("--every", default="2s", show_default=True, help="With --watch: how often.")
+def status(invocation: Invocation, watch: bool, every: int) -> None:
+    """How everything stands, on one screen: storage, workers, the last hour, each queue, and what needs attention."""
+    if not watch:
+        _show(invocation, is_first=True)
+        return
+    is_first = True
+    try:
+        while True:
+            _show(invocation, is_first=is_first, is_watched=True)
+            is_first = False
+            time.sleep(max(every, SECOND // 10) / SECOND)
+    except KeyboardInterrupt:
+        return
+
+
+def _show(invocation: Invocation, *, is_first: bool, is_watched: bool = False) -> None:
+    snapshot = take_snapshot(invocation.storage, invocation.settings)
+    if invocation.as_json:
+        invocation.print_json(status_fields(invocation, snapshot))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = list(status_lines(snapshot, width))
+    if is_watched and sys.stdout.isatty() and click.get_current_context().color is not False:
+        say(_CLEAR, end="")
+    elif not is_first:
+        say("")
+    for line in lines:
+        say(line)
+
+
+def status_fields(invocation: Invocation, snapshot: Snapshot) -> dict[str, Any]:
+    """The same for programs."""
+    storage, health = invocation.storage, snapshot.health
+    totals = totals_of(
+        snapshot.now,
+        snapshot.lease,
+        snapshot.queues,
+        snapshot.workers,
+        storage.totals(),
+        storage.series(Span.TWO_DAYS),
+        failure_kinds=len(storage.failures(limit=500)),
+        schedules=len(storage.schedules()),
+    )
+    queues = []
+    for queue in snapshot.queues:
+        flow = snapshot.flow(queue.name)
+        rates = {"comes_per_second": flow.comes, "ends_per_second": flow.ends, "ended_last_hour": flow.hour}
+        queues.append({**msgspec.structs.asdict(queue_fields(queue)), **rates})
+    return {
+        "storage": {"kind": health.kind, "url": health.url, "size": health.size, "latency": health.latency / SECOND},
+        "totals": totals,
+        "last_hour": snapshot.last_hour,
+        "queues": queues,
+        "notices": [{"sentence": sentence, "hint": hint} for sentence, hint in notices(snapshot)],
+    }
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def status_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
+    """The whole screen; None: it goes into a pipe."""
+    yield from header_lines(snapshot, width)
+    if snapshot.queues:
+        yield ""
+        in_order = sorted(snapshot.queues, key=lambda queue: queue.oldest_queued_at or snapshot.now)
+        yield from table_lines(QUEUE_COLUMNS, [queue_cells(snapshot, queue) for queue in in_order], width)
+    else:
+        yield "There are no jobs yet. Put one in: packhorse enqueue NAME"
+    yield from _notice_lines(snapshot, width)
+
+
+def header_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
+    """Where it is, who works, and what became of the last hour's jobs."""
+    health, (busy, slots) = snapshot.health, snapshot.slots
+    url = health.url.removeprefix("sqlite:///").rpartition("/")[2] if health.kind == "sqlite" else health.url
+    size = f", {size_text(health.size)}" if health.size is not None else ""
+    storage = f"{escape(url)} ({_KINDS.get(health.kind, health.kind)}{size})"
+    yield _fit(paint(storage, "bold"), _crew_text(snapshot, busy, slots), width)
+    yield _hour_text(snapshot, width)
+
+
+def _fit(first: str, second: str, width: int | None) -> str:
+    """Both on a line, or on two where that is too long."""
+    line = f"{first}   {second}"
+    return line if width is None or width_of(unpainted(line)) <= width else f"{first}\n{second}"
+
+
+def _crew_text(snapshot: Snapshot, busy: int, slots: int) -> str:
+    foremen, workers = snapshot.alive(Subject.FOREMAN), snapshot.alive(Subject.WORKER)
+    if not workers:
+        return paint("no worker is running", "red" if snapshot.queues else None)
+    hosts = len({worker.host for worker in workers})
+    up = span_text(snapshot.now - min(each.joined_at for each in [*foremen, *workers]))
+    told = [_count(hosts, "host"), _count(len(workers), "worker"), f"{busy}/{slots} slots busy", f"up {up}"]
+    return ", ".join(told)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def _hour_text(snapshot: Snapshot, width: int | None) -> str:
+    hour = snapshot.last_hour
+    if not hour.runs and not hour.added:
+        return paint("last hour: nothing ran", "dim")
+    bad = hour.ended_badly
+    parts = [
+        f"last hour {hour.completed:,} done",
+        rate_text(hour.runs / 3_600),
+        paint(f"{bad:,} failed ({share_text(bad, hour.runs)})", "red" if bad else "dim"),
+        f"wait {_span(hour.wait_mean)}",
+        f"run p50 {_span(hour.run_p50)}",
+        f"p95 {_span(hour.run_p95)}",
+    ]
+    while width is not None and width_of(unpainted("   ".join(parts))) > width and len(parts) > 1:
+        parts.pop()
+    return "   ".join(parts)
+
+
+def _span(seconds: float | None) -> str:
+    return "-" if seconds is None else span_text(round(seconds * SECOND))
+
+
+QUEUE_COLUMNS = (
+    Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
+    Column("QUEUED", right=True, style=unless_nought("yellow")),
+    Column("OLDEST", right=True, style=unless_nought(None)),
+    Column("IN", right=True, style=unless_nought(None)),
+    Column("OUT", right=True, style=unless_nought(None)),
+    Column("HELD", right=True, style=unless_nought("cyan")),
+    Column("RETRYING", right=True, style=unless_nought("magenta"), spare=True),
+    Column("DEAD", right=True, style=unless_nought("red")),
+    Column("LAST HOUR", style="green", spare=True),
+)
+
+
+def queue_cells(snapshot: Snapshot, queue: QueueInfo) -> list[str]:
+    """What `QUEUE_COLUMNS` say of a queue."""
+    flow = snapshot.flow(queue.name)
+    waited = snapshot.now - queue.oldest_queued_at if queue.oldest_queued_at else None
+    counted = ([State.QUEUED], HELD, [State.RETRYING], [State.DEAD])
+    queued, held, retrying, dead = (f"{number_in(queue, states):,}" for states in counted)
+    cells = [
+        f"{queue.name} (paused)" if queue.is_paused else queue.name,
+        queued,
+        "-" if waited is None else span_text(waited),
+        rate_text(flow.comes) if flow.comes else "-",
+        rate_text(flow.ends) if flow.ends else "-",
+        held,
+        retrying,
+        dead,
+        bars(flow.hour, sys.stdout.encoding or ""),
+    ]
+    return ["-" if cell == "0" else cell for cell in cells]
+
+
+def _notice_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
+    found = list(notices(snapshot))
+    for sentence, hint in found[:_MOST_NOTICES]:
+        mark = paint("!", "yellow")
+        text = f"{escape(sentence)}."
+        line = f"{mark} {text}  Try: {escape(hint)}"
+        if width is not None and len(text) + len(hint) + 9 > width:
+            line = f"{mark} {cut_to(text, max(width - 2, 20))}\n  Try: {escape(hint)}"
+        yield line
+    if len(found) > _MOST_NOTICES:
+        yield paint(f"… and {len(found) - _MOST_NOTICES} more: packhorse doctor", "dim")

@@ -1,0 +1,76 @@
+"""How the storage is: `packhorse storage`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from packhorse.amounts import size_text
+from packhorse.cli.failing import masked
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command
+from packhorse.cli.output import escape, paint, print_pairs, say
+from packhorse.clock import SECOND
+from packhorse.errors import StorageError
+from packhorse.fields import HealthFields, health_fields
+from packhorse.storage import Storage
+from packhorse.storage.records import Health
+
+_TRIES = 5
+_SIZES = ("size", "memory", "bytes")
+
+
+class StorageFields(HealthFields, kw_only=True):
+    """The storage's health, and how long an empty write takes, in seconds; null: it takes none."""
+
+    write_latency: float | None
+
+
+@command("storage", "packhorse storage", "packhorse storage --json | jq .problems")
+def storage(invocation: Invocation) -> None:
+    """How the storage is: how quick, how large, how contended, and what an operator should know about it."""
+    write = _write_latency(invocation.storage)
+    health = invocation.storage.health()
+    if invocation.as_json:
+        fields = msgspec.structs.asdict(health_fields(health))
+        invocation.print_json(StorageFields(**fields, write_latency=None if write is None else write / SECOND))
+        return
+    print_pairs(_facts(health, write, invocation.settings.source_of("url")), 13)
+    for problem in health.problems:
+        say(f"{paint('!', 'yellow')} {masked(escape(problem))}")
+    if not health.problems:
+        say(paint("Nothing is wrong with it.", "green"))
+
+
+def _write_latency(storage: Storage) -> int | None:
+    """How long a write takes that changes nothing, in microseconds; None: it takes none."""
+    took = []
+    try:
+        for _ in range(_TRIES):
+            began = time.perf_counter()
+            storage.beat({})
+            took.append(time.perf_counter() - began)
+    except StorageError:
+        return None
+    return round(statistics.median(took) * SECOND)
+
+
+def _facts(health: Health, write: int | None, source: str) -> Iterator[tuple[str, str]]:
+    yield "storage", f"{masked(health.url)}  ({source})"
+    yield "kind", f"{health.kind} {health.version}, tables of version {health.schema}"
+    yield "small read", _milliseconds(health.latency)
+    yield "empty write", "refused" if write is None else _milliseconds(write)
+    if health.size is not None:
+        yield "size", size_text(health.size)
+    if health.free is not None:
+        yield "free", size_text(health.free)
+    for name, value in health.facts.items():
+        is_size = isinstance(value, int) and any(word in name for word in _SIZES)
+        yield name.replace("_", " "), size_text(value) if is_size else str(value)
+
+
+def _milliseconds(duration: int) -> str:
+    return f"{duration / 1_000:.2g} ms" if duration < 100_000 else f"{duration / 1_000:,.0f} ms"

@@ -1,0 +1,133 @@
+"""Tables: for people on a terminal, fitted to its width; for programs in a pipe, with nothing cut.
+
+The commands that look print theirs with `print_table`; `top` puts the lines of one on its screen. Texts are escaped
+here. A character may be two columns wide, or none.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from packhorse.cli.output import escape, is_coloured, paint, say
+
+_LEAST = 10  # columns that a cell keeps which gives way
+_GAP = "  "
+
+
+class Column(NamedTuple):
+    """One column. On a narrow screen a flexible one gives way and a spare one goes. `style` may depend on the text."""
+
+    title: str
+    right: bool = False
+    flexible: bool = False
+    style: str | Callable[[str], str | None] | None = None
+    spare: bool = False
+
+    def style_of(self, text: str) -> str | None:
+        return self.style(text) if callable(self.style) else self.style
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in table_lines(columns, rows, width):
+        say(line)
+
+
+def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The lines of a table that fits on a screen so wide; None: it goes into a pipe. On a very narrow screen the
+    terminal breaks lines, rather than that an id is cut."""
+    cells = [[column.title for column in columns], *([escape(text) for text in row] for row in rows)]
+    if width is None:
+        cells[1:] = [[text or "-" for text in row[:-1]] + row[-1:] for row in cells[1:]]
+    else:
+        columns, cells = _without_spare(columns, cells, width)
+    widths = _widths(columns, cells, width)
+    colours = is_coloured(sys.stdout)
+    return [_line(columns, row, widths, colours, is_title=not number) for number, row in enumerate(cells)]
+
+
+def _line(columns: Sequence[Column], row: list[str], widths: list[int], colours: bool, *, is_title: bool) -> str:
+    line = []
+    for column, text, width in zip(columns, row, widths, strict=True):
+        style = "dim" if is_title else column.style_of(text)
+        line.append(paint(_padded(text, width, column.right), style, wanted=colours))
+    return _GAP.join(line).rstrip()
+
+
+# --- how wide ---------------------------------------------------------------------------------------------------------
+
+
+def _without_spare(
+    columns: Sequence[Column], cells: list[list[str]], width: int
+) -> tuple[Sequence[Column], list[list[str]]]:
+    """Leave out spare columns, the last ones first, for as long as the rest does not fit."""
+    while _least_width(columns, cells) > width and any(column.spare for column in columns):
+        gone = max(place for place, column in enumerate(columns) if column.spare)
+        columns = [column for place, column in enumerate(columns) if place != gone]
+        cells = [[text for place, text in enumerate(row) if place != gone] for row in cells]
+    return columns, cells
+
+
+def _least_width(columns: Sequence[Column], cells: list[list[str]]) -> int:
+    wanted = _wanted(cells)
+    least = [min(width, _LEAST) if column.flexible else width for width, column in zip(wanted, columns, strict=True)]
+    return sum(least) + len(_GAP) * (len(columns) - 1)
+
+
+def _widths(columns: Sequence[Column], cells: list[list[str]], room: int | None) -> list[int]:
+    """As wide as the texts are; if that is too much, the widest of the flexible columns gives way first."""
+    widths = _wanted(cells)
+    excess = 0 if room is None else sum(widths) + len(_GAP) * (len(columns) - 1) - room
+    flexible = [place for place, column in enumerate(columns) if column.flexible]
+    while excess > 0 and flexible:
+        widest = max(flexible, key=lambda place: widths[place])
+        if widths[widest] <= _LEAST:
+            break
+        next_width = max([widths[place] for place in flexible if widths[place] < widths[widest]], default=_LEAST)
+        step = max(1, min(excess, widths[widest] - max(next_width, _LEAST)))
+        widths[widest] -= step
+        excess -= step
+    return widths
+
+
+def _wanted(cells: list[list[str]]) -> list[int]:
+    return [max(map(width_of, texts)) for texts in zip(*cells, strict=True)]
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    text = cut_to(text, width)
+    padding = " " * (width - width_of(text))
+    return padding + text if right else text + padding
+
+
+def width_of(text: str) -> int:
+    """How many columns the text takes on a terminal.
+
+    >>> width_of("漢字")
+    4
+    """
+    return len(text) if text.isascii() else sum(map(_width_of_one, text))
+
+
+def _width_of_one(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut_to(text: str, width: int) -> str:
+    """The text, or as much of it as fits, with an ellipsis, into so many columns."""
+    if width_of(text) <= width:
+        return text
+    kept, used = [], 1  # the ellipsis
+    for character in text:
+        used += _width_of_one(character)
+        if used > width:
+            break
+        kept.append(character)
+    return "".join(kept) + "…" if width > 0 else ""

@@ -1,0 +1,107 @@
+"""Every task that is known, its jobs, and how they went: `packhorse tasks`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command
+from packhorse.cli.output import Shown, escape, unless_nought
+from packhorse.cli.stats import time_text
+from packhorse.cli.table import Column, print_table
+from packhorse.fields import iso, task_fields
+from packhorse.job import HELD, WAITING, State
+from packhorse.job_text import cut
+from packhorse.measures import Measured, by_task
+from packhorse.storage.records import Point, Span, Tally, TaskInfo
+from packhorse.why import span_text
+
+TASK_COLUMNS = (
+    Column("TASK", flexible=True, style=lambda text: "yellow" if text.endswith(" ?") else None),
+    Column("QUEUE", flexible=True),
+    Column("WAITING", right=True, style=unless_nought("yellow")),
+    Column("HELD", right=True, style=unless_nought("cyan")),
+    Column("DEAD", right=True, style=unless_nought("red")),
+    Column("RUNS", right=True, style=unless_nought(None)),
+    Column("FAILED", right=True, style=unless_nought("red"), spare=True),
+    Column("P95", right=True, style=unless_nought(None)),
+    Column("OPTIONS", style="dim", spare=True),
+)
+
+
+class Known(NamedTuple):
+    """A task, its jobs by state, and how they went within two days."""
+
+    task: TaskInfo
+    counts: Counter[State]
+    measured: Measured
+
+
+@command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'")
+def tasks(invocation: Invocation) -> None:
+    """Every task that was ever enqueued, or that a worker has announced: its jobs, and how they went in two days."""
+    storage = invocation.storage
+    found = known_tasks(storage.tasks(), storage.tallies(), storage.series(Span.TWO_DAYS))
+    if invocation.as_json:
+        for each in found:
+            fields = msgspec.structs.asdict(task_fields(each.task))
+            invocation.print_json({**fields, "counts": each.counts, "measured": each.measured})
+    elif not found:
+        invocation.note("No task is known yet: workers announce theirs when they start. Try: packhorse work")
+    else:
+        _print_tasks(invocation, found)
+
+
+def known_tasks(tasks: Sequence[TaskInfo], tallies: Sequence[Tally], points: Sequence[Point]) -> list[Known]:
+    """The tasks, with what there is to tell of each."""
+    counts: dict[str, Counter[State]] = {task.name: Counter() for task in tasks}
+    for tally in tallies:
+        counts.setdefault(tally.task, Counter())[tally.state] += tally.number
+    of = by_task(points)
+    return [Known(task, counts[task.name], of.get(task.name, Measured())) for task in tasks]
+
+
+def _print_tasks(invocation: Invocation, found: Sequence[Known]) -> None:
+    shown = invocation.shown
+    rows = [task_cells(each, shown) for each in found]
+    if shown.is_terminal:
+        print_table(TASK_COLUMNS, rows)
+    else:
+        announced = [iso(each.task.announced_at) or "" for each in found]
+        columns = [*TASK_COLUMNS, Column("ANNOUNCED")]
+        print_table(columns, [[*row, at] for row, at in zip(rows, announced, strict=True)])
+    if unknown := [each.task.name for each in found if each.task.announced_at is None]:
+        names = ", ".join(cut(escape(name), 20) for name in unknown[:2]) + (" …" if len(unknown) > 2 else "")
+        invocation.note(f"? No worker knows {names}")
+
+
+def task_cells(each: Known, shown: Shown) -> list[str]:
+    """What `TASK_COLUMNS` say of a task."""
+    is_unknown = each.task.announced_at is None
+    return [
+        f"{each.task.name} ?" if shown.is_terminal and is_unknown else each.task.name,
+        each.task.queue,
+        shown.number(sum(each.counts[state] for state in WAITING)),
+        shown.number(sum(each.counts[state] for state in HELD)),
+        shown.number(each.counts[State.DEAD]),
+        shown.number(each.measured.runs),
+        shown.number(each.measured.ended_badly),
+        time_text(each.measured.run_p95),
+        _options(each.task.options),
+    ]
+
+
+def _options(options: dict[str, Any]) -> str:
+    """Those that were set, as they are written in the code."""
+    told = {name: value for name, value in options.items() if value not in (None, False, "", {}, [])}
+    return " ".join(f"{name}={_option(name, value)}" for name, value in told.items())
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith(("timeout", "expires")):
+        return span_text(value)
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,359 @@
+"""A live view of everything: `packhorse top`. Five panes, single keys, drawn again every second.
+
+`Top` is what is shown and what keys do, without a terminal; the command gives it one. Where there is none that could be
+drawn on, one frame is printed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import click
+
+from packhorse.app import Packhorse
+from packhorse.cli.deeds import Deeds
+from packhorse.cli.failures import cause_lines
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_page import page_lines
+from packhorse.cli.options import by_option, command, span_option
+from packhorse.cli.output import Shown, escape, paint, say, short_id, unpainted
+from packhorse.cli.panes import PANES, Failures, Looked, Pane, Queues, Row, Running
+from packhorse.cli.screen import Screen
+from packhorse.cli.snapshot import take_snapshot
+from packhorse.cli.status import header_lines, status_fields
+from packhorse.cli.table import table_lines
+from packhorse.clock import SECOND
+from packhorse.errors import PackhorseError, StorageError
+
+_REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
+_FASTEST, _SLOWEST = 0.25, 60.0
+_HELP = """\
+1 … 5, Tab     running, queues, failures, workers, tasks
+j k, arrows    down and up; Page Up and Page Down; g first, G last
+Enter          open a job or a cause; Escape goes back
+l              the log of a job
+a              abort a job
+r              retry a job, or all jobs of a cause
+p              pause or resume a queue
+/              show only what has this text in it; Escape shows all again
+s              sort by something else
++ -            look more often, or less
+?              this page
+q, Ctrl-C      end\
+"""
+
+
+@command("top", "packhorse top", "packhorse top --every 5s", "packhorse top --once | head -20")
+@click.option("--once", is_flag=True, help="Print one frame, and end.")
+@span_option("--every", default="1s", show_default=True, help="How often to look.")
+@by_option
+def top(invocation: Invocation, once: bool, every: int, by: str | None) -> None:
+    """Watch jobs, queues, failures, workers and tasks live, and act on them with single keys; ? shows which. On a
+    terminal that cannot be drawn on, or in a pipe, it prints one frame."""
+    if invocation.as_json:
+        snapshot = take_snapshot(invocation.storage, invocation.settings)
+        invocation.print_json(status_fields(invocation, snapshot))
+        return
+    is_live = Screen.is_possible() and not once
+    watched = Top(invocation, every / SECOND, by, is_live=is_live)
+    if not is_live:
+        watched.look()
+        for line in watched.frame():
+            say(line)
+        return
+    try:
+        with Screen() as screen:
+            while not watched.is_over:
+                watched.look()
+                screen.draw(watched.lines(*screen.size))
+                _hear(watched, screen)
+    except KeyboardInterrupt:
+        return
+
+
+def _hear(watched: Top, screen: Screen) -> None:
+    """Take keys until it is time to look again, or a key has changed something."""
+    deadline = time.monotonic() + watched.every
+    while not watched.is_over and not watched.is_stale and (left := deadline - time.monotonic()) > 0:
+        for key in screen.keys(left):
+            watched.press(key)
+            screen.draw(watched.lines(*screen.size))
+
+
+class Question(NamedTuple):
+    """What is asked before something is changed, and what a yes does; it answers what was done, in words."""
+
+    text: str
+    do: Callable[[], str]
+
+
+class Detail(NamedTuple):
+    """One job or one cause, opened. `read` is asked at each look."""
+
+    key: str
+    read: Callable[[Shown], list[str]]
+    is_job: bool
+
+
+class Top:
+    """What is shown, and what keys do to it."""
+
+    def __init__(self, invocation: Invocation, every: float, by: str | None, *, is_live: bool = True) -> None:
+        self.every = min(max(every, _FASTEST), _SLOWEST)
+        self.is_over = False
+        self.is_stale = False  # something has been changed: look again at once
+        self._invocation = invocation
+        self._is_live = is_live
+        self._client: Packhorse = invocation.client
+        self._deeds = Deeds(self._client, by)
+        self._panes: list[Pane] = [make() for make in PANES]
+        self._pane = self._panes[0]
+        self._sorts = {pane.title: 0 for pane in self._panes}
+        self._looked: Looked | None = None
+        self._rows: list[Row] = []
+        self._key: str | None = None  # of the row that is chosen
+        self._find = ""
+        self._typed: str | None = None  # of a search that is being written
+        self._question: Question | None = None
+        self._detail: Detail | None = None
+        self._detail_lines: list[str] = []
+        self._scroll = 0
+        self._has_help = False
+        self._message = ""
+        self._trouble = ""
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Read what is shown. A storage that does not answer is told of, and asked again at the next look."""
+        self.is_stale = False
+        try:
+            snapshot = take_snapshot(self._client.storage, self._invocation.settings)
+            shown = Shown(snapshot.now, utc=self._invocation.utc, is_terminal=self._is_live or None)
+            self._looked = Looked(self._client, snapshot, shown)
+            self._rows = self._fitting(self._pane.rows(self._looked))
+            if self._detail is not None:
+                self._detail_lines = self._detail.read(shown)
+            self._trouble = ""
+        except StorageError as error:
+            if self._looked is None:
+                raise
+            self._trouble = f"{error.what}; what you see is what was there before"
+        except PackhorseError as error:  # the job that was open is gone
+            self._detail, self._message = None, error.what
+
+    def _fitting(self, rows: list[Row]) -> list[Row]:
+        place = self._sorts[self._pane.title]
+        fits = [row for row in rows if self._find.lower() in " ".join(row.cells).lower()]
+        return sorted(fits, key=lambda row: row.sorts[place])
+
+    # --- showing ----------------------------------------------------------------------------------------------------
+
+    def frame(self) -> list[str]:
+        """The pane as it is printed where there is no screen."""
+        looked = self._seen()
+        width = shutil.get_terminal_size().columns if looked.shown.is_terminal else None
+        lines = [line for text in header_lines(looked.snapshot, width) for line in text.split("\n")]
+        return [*lines, "", *(self._table(width) if self._rows else [self._pane.empty])]
+
+    def lines(self, width: int, height: int) -> list[str]:
+        """The whole screen."""
+        looked = self._seen()
+        head = [line for text in header_lines(looked.snapshot, width) for line in text.split("\n")]
+        if self._trouble:
+            head.append(paint(escape(self._trouble), "red"))
+        head.append(self._tabs())
+        room = max(1, height - len(head) - 1)
+        body = self._body(width, room)
+        return [*head, *body, *[""] * (room - len(body)), self._foot()]
+
+    def _tabs(self) -> str:
+        tabs = [
+            paint(f"{number} {pane.title}", "bold") if pane is self._pane else paint(f"{number} {pane.title}", "dim")
+            for number, pane in enumerate(self._panes, 1)
+        ]
+        sort = self._pane.sorts[self._sorts[self._pane.title]]
+        find = f"  /{escape(self._find)}" if self._find else ""
+        return "  ".join(tabs) + paint(f"   by {sort}, every {self.every:g}s{find}", "dim")
+
+    def _body(self, width: int, room: int) -> list[str]:
+        if self._has_help:
+            return _HELP.split("\n")[:room]
+        if self._detail is not None:
+            self._scroll = max(0, min(self._scroll, len(self._detail_lines) - room))
+            return self._detail_lines[self._scroll : self._scroll + room]
+        if not self._rows:
+            return [self._pane.empty if not self._find else f"Nothing here has {self._find!r} in it."]
+        title, *rows = self._table(width)
+        place = self._place()
+        rows[place] = f"{_REVERSE}{unpainted(rows[place]):<{width}}{_PLAIN}"
+        first = max(0, min(place - (room - 1) // 2, len(rows) - (room - 1)))
+        return [title, *rows[first : first + room - 1]]
+
+    def _table(self, width: int | None) -> list[str]:
+        return table_lines(self._pane.columns, [row.cells for row in self._rows], width)
+
+    def _foot(self) -> str:
+        if self._typed is not None:
+            return f"/{escape(self._typed)}"
+        if self._question is not None:
+            return paint(f"{self._question.text} [y/N]", "yellow")
+        if self._message:
+            return escape(self._message)
+        hints = [self._pane.hints]
+        if self._detail is not None:
+            hints = ["Escape back", "l log  a abort  r retry" if self._detail.is_job else "r retry all of it"]
+        return paint("  ".join(filter(None, [*hints, "/ find  s sort  ? help  q end"])), "dim")
+
+    def _seen(self) -> Looked:
+        if self._looked is None:
+            self.look()
+        assert self._looked is not None
+        return self._looked
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def press(self, key: str) -> None:
+        """Do what this key means here and now."""
+        self._message = ""
+        if self._typed is not None:
+            self._type(key)
+        elif self._question is not None:
+            self._answer(key)
+        elif key in ("q", "\x03"):
+            self.is_over = True
+        elif key == "?":
+            self._has_help = not self._has_help
+        elif key in ("escape", "left", "backspace"):
+            self._go_back()
+        elif self._has_help:
+            self._has_help = False
+        elif key in ("+", "="):
+            self.every = max(_FASTEST, self.every / 2)
+        elif key == "-":
+            self.every = min(_SLOWEST, self.every * 2)
+        elif not self._turn(key) and not self._move(key):
+            self._act(key)
+
+    def _turn(self, key: str) -> bool:
+        """To another pane."""
+        here = self._panes.index(self._pane)
+        if key in ("tab", "back tab"):
+            there = (here + (1 if key == "tab" else -1)) % len(self._panes)
+        elif key.isdecimal() and 1 <= int(key) <= len(self._panes):
+            there = int(key) - 1
+        else:
+            return False
+        self._pane, self._detail, self._key, self._find = self._panes[there], None, None, ""
+        self._refresh()
+        return True
+
+    def _move(self, key: str) -> bool:
+        steps = {"j": 1, "down": 1, "k": -1, "up": -1, "page down": 10, " ": 10, "page up": -10}
+        ends = {"g": -(10**9), "home": -(10**9), "G": 10**9, "end": 10**9}
+        step = {**steps, **ends}.get(key)
+        if step is None:
+            return False
+        if self._detail is not None:
+            self._scroll = max(0, min(self._scroll + step, len(self._detail_lines)))
+        elif self._rows:
+            self._key = self._rows[max(0, min(self._place() + step, len(self._rows) - 1))].key
+        return True
+
+    def _place(self) -> int:
+        """Where the chosen row is now; rows come and go."""
+        return next((place for place, row in enumerate(self._rows) if row.key == self._key), 0)
+
+    def _go_back(self) -> None:
+        if self._has_help:
+            self._has_help = False
+        elif self._detail is not None:
+            self._detail = None
+        else:
+            self._find = ""
+            self._refresh()
+
+    def _type(self, key: str) -> None:
+        typed = self._typed or ""
+        if key == "enter":
+            self._find, self._typed = typed, None
+            self._refresh()
+        elif key == "escape":
+            self._typed = None
+        elif key == "backspace":
+            self._typed = typed[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self._typed = typed + key
+
+    def _answer(self, key: str) -> None:
+        question, self._question = self._question, None
+        if question is None or key not in ("y", "Y"):
+            self._message = "nothing was done"
+            return
+        try:
+            self._message = question.do()
+        except PackhorseError as error:
+            self._message = error.what
+        self.is_stale = True
+
+    def _refresh(self) -> None:
+        self.look()
+        self._scroll = 0
+
+    # --- doing ------------------------------------------------------------------------------------------------------
+
+    def _act(self, key: str) -> None:
+        if key == "/":
+            self._typed = ""
+        elif key == "s" and self._detail is None:
+            self._sorts[self._pane.title] = (self._sorts[self._pane.title] + 1) % len(self._pane.sorts)
+            self._refresh()
+        elif self._detail is not None:
+            self._act_on_job(key, self._detail.key) if self._detail.is_job else self._act_on_cause(
+                key, self._detail.key
+            )
+        elif self._rows:
+            self._act_on_row(key, self._rows[self._place()].key)
+
+    def _act_on_row(self, key: str, chosen: str) -> None:
+        if isinstance(self._pane, Running):
+            self._act_on_job(key, chosen)
+        elif isinstance(self._pane, Failures):
+            self._act_on_cause(key, chosen)
+        elif isinstance(self._pane, Queues) and key == "p":
+            is_paused = any(each.name == chosen and each.is_paused for each in self._seen().snapshot.queues)
+            verb, do = ("resume", self._deeds.resume) if is_paused else ("pause", self._deeds.pause)
+            self._question = Question(f"{verb} {escape(chosen)}?", lambda: do(chosen))
+
+    def _act_on_job(self, key: str, job_id: str) -> None:
+        short = short_id(job_id)
+        if key == "enter":
+            self._open(Detail(job_id, lambda shown: list(page_lines(self._client.get(job_id), shown)), True))
+        elif key == "l":
+            self._open(Detail(job_id, lambda shown: self._log(job_id, shown), True))
+        elif key == "a":
+            self._question = Question(f"abort job {short}?", lambda: self._deeds.abort(job_id))
+        elif key == "r":
+            self._question = Question(f"retry job {short}?", lambda: self._deeds.retry(job_id))
+
+    def _act_on_cause(self, key: str, cause: str) -> None:
+        if key == "enter":
+            self._open(Detail(cause, lambda shown: self._about_cause(cause, shown), False))
+        elif key == "r":
+            self._question = Question("retry all jobs of this cause?", lambda: self._deeds.retry_cause(cause))
+
+    def _open(self, detail: Detail) -> None:
+        self._detail = detail
+        self._refresh()
+
+    def _log(self, job_id: str, shown: Shown) -> list[str]:
+        lines = [f"{shown.clock_time(line.at)}  {escape(line.message)}" for line in self._client.get(job_id).logs()]
+        self._scroll = len(lines)  # the end of it, as it grows
+        return lines or ["It has written no log."]
+
+    def _about_cause(self, cause: str, shown: Shown) -> list[str]:
+        groups = [group for group in self._client.storage.failures(limit=500) if group.cause == cause]
+        return list(cause_lines(self._client.storage, shown, groups[0])) if groups else ["It is there no more."]

@@ -1,0 +1,348 @@
+"""Moving: the mark, and the rows that go to another storage or come from one.
+
+What hangs on jobs (locks, subscriptions, log lines) is read by walking over the jobs, queue by queue, so that nothing
+is read without an end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from packhorse.event import Event, Subject
+from packhorse.job import Job
+from packhorse.series import LEVELS
+from packhorse.storage.contract import BATCH
+from packhorse.storage.moving import (
+    Dumped,
+    Lock,
+    LoggedLine,
+    Measure,
+    Move,
+    Replaced,
+    Section,
+    Subscription,
+    bare,
+    decode,
+    encode,
+    paged,
+)
+from packhorse.storage.records import EventFilter
+from packhorse.storage.redis.clients import Clients
+from packhorse.storage.redis.keys import names_of, place
+from packhorse.storage.redis.queues import PAUSED, Queues
+from packhorse.storage.redis.records import Records, failure_in
+from packhorse.storage.redis.rows import (
+    EVENTS_AT_ONCE,
+    chunks,
+    entry_of,
+    from_json,
+    from_msgpack,
+    to_json,
+    to_msgpack,
+)
+from packhorse.storage.redis.schedules import Schedules, tick_in
+from packhorse.storage.redis.transaction import Transaction
+
+_AT_ONCE = 500
+_BUCKETS_AT_ONCE = 20
+
+
+class Moving(Schedules, Queues, Clients, Records):
+    # --- the mark -------------------------------------------------------------------------------------------------
+
+    def move(self) -> Move | None:
+        return self._look_for_mark()
+
+    def set_move(self, move: Move | None, *, expected: Move | None) -> bool:
+        return self._marking(move, expected, lambda tx: tx.wake() if move is None else None)
+
+    def _marking(self, move: Move | None, expected: Move | None, work: Callable[[Transaction], None]) -> bool:
+        """Do `work` and change the mark in one step; False: it is not the expected one."""
+
+        def attempt() -> tuple[bool, bool]:
+            tx = self._transaction("move")
+            if decode(tx.text(self._keys.move)) != expected:
+                return True, False
+            work(tx)
+            tx.do("DEL", self._keys.move) if move is None else tx.do("SET", self._keys.move, encode(move))
+            return bool(self._server.run("apply_new" if tx.adds else "apply", *tx.words())), True
+
+        is_done = self._until_done("move", attempt)
+        self._look_for_mark()
+        return is_done
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def dump(self, section: Section, *, cursor: str | None = None, limit: int = BATCH) -> Dumped:
+        rows = self._small_section(section)
+        if rows is not None:
+            return paged(rows, cursor, limit)
+        dumping: dict[Section, Callable[[Any, int], Dumped]] = {
+            Section.JOBS: self._dump_jobs,
+            Section.LOCKS: self._dump_locks,
+            Section.SUBSCRIPTIONS: self._dump_subscriptions,
+            Section.LOG: self._dump_log,
+            Section.REPLACED: self._dump_replaced,
+            Section.EVENTS: self._dump_events,
+            Section.MEASURES: self._dump_measures,
+            Section.FAILURES: self._dump_failures,
+            Section.TICKS: self._dump_ticks,
+        }
+        return dumping[section](None if cursor is None else from_json(cursor), limit)
+
+    def _small_section(self, section: Section) -> list[tuple[str, Any]] | None:
+        """All rows of a section that is a list of names."""
+        if section is Section.TASKS:
+            return [(task.name, task) for task in self.tasks()]
+        if section is Section.QUEUES:
+            return [(queue.name, bare(queue)) for queue in self.queues()]
+        if section is Section.CLIENTS:
+            return [(client.id, client) for client in self.clients()]
+        if section is Section.SCHEDULES:
+            return [(schedule.name, schedule) for schedule in self.schedules()]
+        return None
+
+    def _walk(self, behind: tuple[str, int] | None, limit: int) -> tuple[list[Job], str | None]:
+        """Jobs, queue by queue, behind this one; and the cursor of the last, if there may be more."""
+        (told,) = self._server.ask("dump", ("HKEYS", self._keys.queues))
+        first, seq = behind or ("", 0)
+        found: list[Job] = []
+        for queue in sorted(name.decode() for name in told):
+            if queue < first or len(found) >= limit:
+                continue
+            after = seq if queue == first else 0
+            asked = ("ZRANGEBYSCORE", self._keys.queue(queue), f"({after}", "+inf", "LIMIT", 0, limit - len(found))
+            (ids,) = self._server.ask("dump", asked)
+            found += self.get_many([one.decode() for one in ids])
+        return found, _cursor(found[-1].queue, found[-1].seq) if len(found) >= limit else None
+
+    def _dump_jobs(self, cursor: Any, limit: int) -> Dumped:
+        jobs, following = self._walk(cursor, limit)
+        return Dumped(list(jobs), following)
+
+    def _dump_locks(self, cursor: Any, limit: int) -> Dumped:
+        jobs, following = self._walk(cursor, limit)
+        wanted = {job.id: job.unique_key for job in jobs if job.unique_key}
+        if not wanted:
+            return Dumped([], following)
+        (told,) = self._server.ask("dump", ("HMGET", self._keys.locks, *wanted.values()))
+        found = []
+        for (job_id, key), packed in zip(wanted.items(), told, strict=True):
+            if packed is not None and from_msgpack(packed)[0] == job_id:
+                found.append(Lock(key, *from_msgpack(packed)))
+        return Dumped(found, following)
+
+    def _dump_subscriptions(self, cursor: Any, limit: int) -> Dumped:
+        jobs, following = self._walk(cursor, limit)
+        told = self._server.ask("dump", *(("SMEMBERS", self._keys.sub(job.id)) for job in jobs))
+        rows = [
+            Subscription(job.id, client.decode())
+            for job, clients in zip(jobs, told, strict=True)
+            for client in sorted(clients)
+        ]
+        return Dumped(rows, following)
+
+    def _dump_log(self, cursor: Any, limit: int) -> Dumped:
+        jobs, following = self._walk(cursor, limit)
+        lengths = self._server.ask("dump", *(("LLEN", self._keys.log(job.id)) for job in jobs))
+        rows: list[LoggedLine] = []
+        for job, length in zip(jobs, lengths, strict=True):
+            if length:
+                rows += [LoggedLine(job.id, line) for line in self.log_lines(job.id, limit=length)]
+                if len(rows) >= limit:
+                    return Dumped(rows, _cursor(job.queue, job.seq))
+        return Dumped(rows, following)
+
+    def _dump_replaced(self, cursor: Any, limit: int) -> Dumped:
+        start = cursor or 0
+        (told,) = self._server.ask(
+            "dump", ("ZRANGE", self._keys.replaced_at, start, start + limit - 1, "WITHSCORES")
+        )  # fmt: skip
+        twins = told[::2]
+        (ids,) = self._server.ask("dump", ("HMGET", self._keys.replaced, *twins)) if twins else ([],)
+        rows = [
+            Replaced(twin.decode(), job_id.decode(), int(float(at)))
+            for twin, job_id, at in zip(twins, ids, told[1::2], strict=True)
+        ]
+        return Dumped(rows, to_json(start + limit) if len(rows) == limit else None)
+
+    def _dump_events(self, cursor: Any, limit: int) -> Dumped:
+        events = self.events(EventFilter(after=cursor or 0), limit=limit)
+        return Dumped(list(events), to_json(events[-1].id) if len(events) == limit else None)
+
+    def _dump_measures(self, cursor: Any, limit: int) -> Dumped:
+        """Whole buckets, of one level at a time."""
+        number, seen = cursor or (0, 0)
+        level = LEVELS[number].name
+        rows: list[Measure] = []
+        while len(rows) < limit:
+            buckets = self._server.run("series", 0, seen, _BUCKETS_AT_ONCE, level)
+            rows += [row for at, told in buckets for row in _measures_in(level, int(at), told)]
+            seen += len(buckets)
+            if len(buckets) < _BUCKETS_AT_ONCE:
+                is_last = number + 1 == len(LEVELS)
+                return Dumped(rows, None if is_last else _cursor(number + 1, 0))
+        return Dumped(rows, _cursor(number, seen))
+
+    def _dump_failures(self, cursor: Any, limit: int) -> Dumped:
+        start, most = cursor or 0, min(limit, _AT_ONCE)
+        told = self._server.run("failures", start, most)
+        return Dumped([failure_in(one) for one in told], to_json(start + most) if len(told) == most else None)
+
+    def _dump_ticks(self, cursor: Any, limit: int) -> Dumped:
+        start = cursor or 0
+        (told,) = self._server.ask("dump", ("ZRANGE", self._keys.ticks, start, start + limit - 1))
+        asked = []
+        for one in told:
+            number, _, name = one.decode().split(":", 2)
+            asked.append(("ZRANGEBYSCORE", self._keys.ticks_of(name), number, number, "LIMIT", 0, 1))
+        rows = [tick_in(packed) for found in self._server.ask("dump", *asked) for packed in found]
+        return Dumped(rows, to_json(start + limit) if len(told) == limit else None)
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def load(self, section: Section, rows: Sequence[Any], move: Move, *, expected: Move) -> bool:
+        loading: dict[Section, Callable[[Transaction, Sequence[Any]], None]] = {
+            Section.TASKS: self._load_tasks,
+            Section.QUEUES: self._load_queues,
+            Section.CLIENTS: self._load_clients,
+            Section.JOBS: self._load_jobs,
+            Section.LOCKS: self._load_locks,
+            Section.REPLACED: self._load_replaced,
+            Section.SUBSCRIPTIONS: self._load_subscriptions,
+            Section.LOG: self._load_log,
+            Section.EVENTS: self._load_events,
+            Section.MEASURES: self._load_measures,
+            Section.FAILURES: self._load_failures,
+            Section.SCHEDULES: self._load_schedules,
+            Section.TICKS: self._put_ticks,
+        }
+
+        def work(tx: Transaction) -> None:
+            tx.must_have_room()
+            if rows:
+                loading[section](tx, rows)
+
+        return self._marking(move, expected, work)
+
+    def _load_tasks(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for task in rows:
+            tx.do("HSET", self._keys.tasks, task.name, to_json([task.queue, task.options, task.announced_at]))
+
+    def _load_queues(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for queue in rows:
+            pause = [queue.paused_at, queue.paused_by, queue.paused_why]
+            tx.do("HSET", self._keys.queues, queue.name, to_json(pause) if queue.is_paused else "")
+            if queue.is_paused:
+                tx.do("HINCRBY", self._keys.open, queue.name, PAUSED)
+
+    def _load_clients(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for client in rows:
+            tx.do("HSET", self._keys.clients, client.id, to_json(replace(client, beat_at=0)))
+            tx.do("ZADD", self._keys.client_beats, client.beat_at, client.id)
+
+    def _load_jobs(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for job in rows:
+            tx.load(job)
+        self._raise(tx, "job", max(job.seq for job in rows))
+
+    def _load_locks(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for lock in rows:
+            tx.put_field(
+                self._keys.locks, lock.key, to_msgpack((lock.job_id, lock.period, lock.until, lock.taken_at))
+            )  # fmt: skip
+
+    def _load_replaced(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for row in rows:
+            tx.put_field(self._keys.replaced, row.twin, row.job_id)
+            tx.do("ZADD", self._keys.replaced_at, row.at, row.twin)
+
+    def _load_subscriptions(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        jobs = tx.jobs(row.job_id for row in rows)
+        tx.read_members(self._keys.sub(job_id) for job_id in jobs)
+        for row in rows:
+            tx.subscribe(row.job_id, row.client_id)
+
+    def _load_log(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for job_id, lines in itertools.groupby(rows, key=lambda row: row.job_id):
+            told = [
+                to_msgpack((row.line.id, row.line.at, row.line.attempt, row.line.kind.value, row.line.message))
+                for row in lines
+            ]
+            for some in chunks(told, _AT_ONCE):
+                tx.do("RPUSH", self._keys.log(job_id), *some)
+        self._raise(tx, "line", max(row.line.id for row in rows))
+
+    def _load_events(self, tx: Transaction, rows: Sequence[Event]) -> None:
+        (last,) = tx.ask(("GET", self._keys.counter("event")))
+        if last is None:  # those before the first are gone, wherever they were
+            tx.do("SET", self._keys.floor, rows[0].id - 1)
+        told: dict[str, list[int]] = {}
+        number = rows[0].id - 1 if last is None else int(last)
+        for entry in _entries(rows):
+            first = entry[0].id
+            for some in chunks(range(number + 1, first), _AT_ONCE):
+                tx.do("ZADD", self._keys.holes, *(word for hole in some for word in (hole, hole)))
+            number = entry[-1].id
+            tx.do("XADD", self._keys.events, first, "a", entry[-1].at, "e", entry_of(entry, entry[-1].at))
+            if entry[0].subject is not Subject.JOB:
+                tx.do("ZADD", self._keys.about(entry[0].subject.value), first, first)
+            for job_id in dict.fromkeys(event.job_id for event in entry if event.job_id is not None):
+                told.setdefault(job_id, []).append(first)
+        tx.do("SET", self._keys.counter("event"), number)
+        tx.jobs(told)
+        for job_id, entries in told.items():
+            tx.load_entries(job_id, entries)
+
+    def _load_measures(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for row in rows:
+            field = f"{row.counted}:{place(row.queue, row.task)}"
+            tx.do("HSET", self._keys.bucket(row.level, row.at), field, row.amount)
+            tx.do("ZADD", self._keys.measures(row.level), row.at, row.at)
+            tx.do("HINCRBY", self._keys.total, row.counted, row.amount)
+
+    def _load_failures(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for row in rows:
+            tx.do(
+                "HSET", self._keys.failure(row.cause), "task", row.task, "pattern", row.pattern,
+                "place", row.place or "", "number", row.number, "first_at", row.first_at, "last_at", row.last_at,
+                "last_job_id", row.last_job_id,
+            )  # fmt: skip
+            tx.do("ZADD", self._keys.failures, -row.last_at, row.cause)
+
+    def _load_schedules(self, tx: Transaction, rows: Sequence[Any]) -> None:
+        for schedule in rows:
+            self._put_schedule(tx, schedule)
+
+    def _raise(self, tx: Transaction, counter: str, number: int) -> None:
+        """What is numbered from now on comes behind what was loaded."""
+        (present,) = tx.ask(("GET", self._keys.counter(counter)))
+        tx.do("SET", self._keys.counter(counter), max(int(present or 0), number))
+
+
+def _cursor(*words: str | int) -> str:
+    return to_json(words)
+
+
+def _measures_in(level: str, at: int, told: Sequence[bytes]) -> Iterator[Measure]:
+    for field, amount in zip(told[::2], told[1::2], strict=True):
+        counted, _, its_place = field.partition(b":")
+        yield Measure(level, at, *names_of(its_place), counted.decode(), int(amount))
+
+
+def _entries(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """The events in parts that can share an entry: without a gap in their ids; one that is not about a job is alone."""
+    entry: list[Event] = []
+    for event in events:
+        goes_on = entry and event.id == entry[-1].id + 1 and len(entry) < EVENTS_AT_ONCE
+        if not goes_on or event.subject is not Subject.JOB or entry[0].subject is not Subject.JOB:
+            if entry:
+                yield entry
+            entry = []
+        entry.append(event)
+    if entry:
+        yield entry

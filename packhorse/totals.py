@@ -1,0 +1,80 @@
+"""Totals: how everything stands, in the few numbers that lead every page. Pure: whoever asks reads the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC
+
+import msgspec
+
+from packhorse.clock import SECOND, from_datetime, to_datetime
+from packhorse.event import Subject
+from packhorse.fields import Seconds
+from packhorse.job import State
+from packhorse.measures import measured
+from packhorse.storage.records import Point, QueueInfo, WorkerInfo
+
+_COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """How everything stands. `ever` and `today` (since midnight UTC) have added, completed, failed, dead, aborted and
+    halted; `processed` are attempts that ended."""
+
+    states: dict[State, int]
+    ever: dict[str, int]
+    today: dict[str, int]
+    processed: int
+    failed: int
+    queues: int
+    paused: int
+    oldest: Seconds
+    workers: int
+    foremen: int
+    slots: int
+    busy: int
+    failure_kinds: int
+    schedules: int
+
+
+def totals_of(
+    now: int,
+    lease: int,
+    queues: Sequence[QueueInfo],
+    workers: Sequence[WorkerInfo],
+    ever: Mapping[str, int],
+    two_days: Iterable[Point],
+    *,
+    failure_kinds: int,
+    schedules: int,
+) -> Totals:
+    """The numbers; `two_days` are the hours of the last two days, `ever` the counts since ever."""
+    states: Counter[State] = Counter()
+    for queue in queues:
+        states.update(queue.counts)
+    waits = [now - queue.oldest_queued_at for queue in queues if queue.oldest_queued_at and not queue.is_paused]
+    alive = [worker for worker in workers if now - worker.beat_at <= lease]
+    crew = [worker for worker in alive if worker.subject is Subject.WORKER]
+    return Totals(
+        states={state: states[state] for state in State},
+        ever={name: ever.get(name, 0) for name in _COUNTED},
+        today=_today(two_days, now),
+        processed=ever.get("completed", 0) + ever.get("failed", 0) + ever.get("halted", 0),
+        failed=ever.get("failed", 0) + ever.get("halted", 0),
+        queues=len(queues),
+        paused=sum(queue.is_paused for queue in queues),
+        oldest=max(waits) / SECOND if waits else None,
+        workers=len(crew),
+        foremen=len(alive) - len(crew),
+        slots=sum(worker.concurrency for worker in crew),
+        busy=sum(int(worker.report.get("busy") or 0) for worker in crew),
+        failure_kinds=failure_kinds,
+        schedules=schedules,
+    )
+
+
+def _today(points: Iterable[Point], now: int) -> dict[str, int]:
+    midnight = from_datetime(to_datetime(now).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
+    found = measured(point for point in points if point.at >= midnight)
+    return {name: getattr(found, name) for name in _COUNTED}

@@ -1,0 +1,120 @@
+"""History for one operator: events, and the audit of what people did. The reader has one; API and pages ask it.
+
+One look goes back, or on, over a bounded number of events, and says where the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from packhorse.errors import JobNotFound
+from packhorse.event import Event, Kind, Subject
+from packhorse.storage import Storage
+from packhorse.storage.records import EventFilter
+from packhorse.web.security.operator import Operator
+from packhorse.web.security.redaction import Redaction
+
+WINDOW = 50_000  # events that one look goes over
+_AT_ONCE = 1_000
+# What only operators do, or what says who did it: these events make the audit.
+_JOB_DEEDS = (
+    *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
+    *(Kind.PRIORITY_CHANGED, Kind.RETRIED, Kind.DELETED),
+)
+_OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE)
+
+
+class Told(list[Event]):
+    """Events. `last` is where a look forward goes on, `before` where a look back does: None at the beginning."""
+
+    last: int = 0
+    before: int | None = None
+
+
+class History:
+    """What one operator may know of what happened."""
+
+    def __init__(self, storage: Storage, redaction: Redaction, operator: Operator) -> None:
+        self._storage = storage
+        self._redaction = redaction
+        self._operator = operator
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def of_job(self, job_id: str, limit: int, after: int = 0) -> Told:
+        """A job's events, the oldest first; JobNotFound if it is of a queue that does not concern them."""
+        first = self._storage.events(EventFilter(job_id=job_id), limit=1)
+        if not first or not self._operator.sees(first[0].queue):
+            raise JobNotFound(job_id)
+        found = self._storage.events(EventFilter(job_id=job_id, after=after), limit=limit)
+        return self._told(found, found[-1].id if found else after, None)
+
+    def since(self, where: EventFilter, limit: int) -> Told:
+        """Events that fit and came after `where.after`, the oldest first."""
+        after = where.after or 0
+        edge = after + WINDOW
+        found = self._storage.events(replace(where, after=after, before=edge + 1), limit=limit)
+        if len(found) == limit:
+            return self._told(found, found[-1].id, None)
+        newest = self._newest(None)
+        return self._told(found, max(after, min(edge, newest)), None)
+
+    def latest(self, where: EventFilter, limit: int) -> Told:
+        """Events that fit and came before `where.before`, the newest first."""
+        top = self._newest(where.before) + 1
+        edge = max(0, top - WINDOW)
+        found = self._storage.events(replace(where, after=edge, before=top), limit=limit, newest_first=True)
+        before = found[-1].id if len(found) == limit else edge + 1 if edge else None
+        return self._told(found, found[0].id if found else top - 1, before)
+
+    def _newest(self, before: int | None) -> int:
+        newest = self._storage.events(EventFilter(before=before), limit=1, newest_first=True)
+        return newest[0].id if newest else 0
+
+    # --- the audit ------------------------------------------------------------------------------------------------
+
+    def audit(self, before: int | None, limit: int, by: str | None = None) -> Told:
+        """What people did, the newest first; `by` asks for one of them."""
+        top = self._newest(before) + 1
+        edge = max(0, top - WINDOW)
+        at_once = limit + 1 if by is None else _AT_ONCE
+        lists = [
+            self._storage.events(where, limit=at_once, newest_first=True)
+            for where in [
+                *(EventFilter(kind=kind, before=top, after=edge) for kind in _JOB_DEEDS),
+                *(EventFilter(subject=subject, before=top, after=edge) for subject in _OTHER_DEEDS),
+            ]
+        ]
+        # Of a list that was cut short nothing is known below its last one, so nothing below that is told of any.
+        floor = max((found[-1].id for found in lists if len(found) == at_once), default=edge + 1)
+        deeds = [event for found in lists for event in found if event.id >= floor and self._is_deed(event, by)]
+        deeds.sort(key=lambda event: -event.id)
+        if len(deeds) > limit:
+            return self._told(deeds[:limit], top - 1, deeds[limit - 1].id)
+        return self._told(deeds, top - 1, floor if floor > 1 else None)
+
+    def _is_deed(self, event: Event, by: str | None) -> bool:
+        who = (event.data or {}).get("by")
+        return bool(who) and by in (None, who) and self._sees(event)
+
+    # --- what may be shown ------------------------------------------------------------------------------------------
+
+    def _told(self, events: Iterable[Event], last: int, before: int | None) -> Told:
+        told = Told(self._shown(event) for event in events if self._sees(event))
+        told.last, told.before = last, before
+        return told
+
+    def _sees(self, event: Event) -> bool:
+        return event.queue is None or self._operator.sees(event.queue)
+
+    def _shown(self, event: Event) -> Event:
+        if not event.data:
+            return event
+        data = {
+            name: self._redaction.text(value) if isinstance(value, str) else value for name, value in event.data.items()
+        }
+        if "args" in data:
+            data["args"] = self._redaction.json(str(data["args"]))
+        return replace(event, data=data)

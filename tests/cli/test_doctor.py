@@ -1,0 +1,246 @@
+"""`packhorse doctor`: what it finds, and the report that it writes."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from packhorse import __version__, clock
+from packhorse.cli.bug_report import Redaction
+from packhorse.cli.examining import HERE, THERE
+from packhorse.clock import DAY, SECOND
+from packhorse.event import Subject
+from packhorse.failure import Failure
+from packhorse.outcome import Failed
+from packhorse.storage.records import ScheduleInfo, WorkerInfo
+from tests.cli.conftest import Call
+from tests.cli.yard import FOREMAN, Yard
+
+
+def found(packhorse: Call, *words: str) -> dict[str, list[tuple[str, str, str | None]]]:
+    """The symptoms by name: verdict, sentence, fix."""
+    told: dict[str, list[tuple[str, str, str | None]]] = {}
+    for line in packhorse("doctor", "--json", *words).stdout.splitlines():
+        each = json.loads(line)
+        told.setdefault(each["name"], []).append((each["verdict"], each["sentence"], each["fix"]))
+    return told
+
+
+def verdicts(packhorse: Call, name: str) -> list[str]:
+    return [verdict for verdict, _, _ in found(packhorse).get(name, [])]
+
+
+def test_there_are_about_twenty_checks():
+    assert len(HERE) + len(THERE) >= 20
+
+
+def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call):
+    yard.join()
+    (yard.directory / "jobs.py").write_text(
+        "from packhorse import Packhorse\napp = Packhorse()\n@app.task\ndef f(): ...\n"
+    )
+
+    told = found(packhorse)
+
+    assert packhorse("doctor").exit_code == 0
+    assert {verdict for each in told.values() for verdict, _, _ in each} <= {"ok", "note"}
+    assert told["app"] == [("ok", "the app here can be imported; it has 1 tasks", None)]
+    assert told["foreman"] == [("ok", "1 alive, with 1 workers", None)]
+    assert {"version", "settings", "reach", "writing", "tables", "latency", "room", "clock", "file"} <= set(told)
+
+
+def test_quiet_shows_only_what_is_not_well(yard: Yard, packhorse: Call):
+    yard.add()
+
+    result = packhorse("doctor", "--quiet")
+
+    assert result.exit_code == 6
+    assert "bad   foreman" in result.stdout
+    assert "try: packhorse work" in result.stdout
+    assert "ok " not in result.stdout
+    assert result.stderr == ""
+
+
+def test_without_a_storage_it_tells_what_it_can(here: Path, packhorse: Call):
+    told = found(packhorse)
+
+    assert told["reach"][0][0] == "bad"
+    assert "there is no packhorse.db here" in told["reach"][0][1]
+    assert told["web"][0][0] == "ok"
+    assert list(here.iterdir()) == []
+
+
+def test_settings_that_cannot_be_read_are_all_told(here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PACKHORSE_LEASE", "soon")
+    monkeypatch.setenv("PACKHORSE_CONCURRENCY", "many")
+
+    assert [verdict for verdict, _, _ in found(packhorse)["settings"]] == ["bad", "bad"]
+    assert "they cannot be read" in packhorse("doctor", "--report").stdout
+
+
+def test_an_app_that_cannot_be_imported(yard: Yard, packhorse: Call):
+    yard.add()
+    (yard.directory / "jobs.py").write_text("import packhorse\nimport nonsense_that_is_not_there\n")
+
+    ((verdict, sentence, fix),) = found(packhorse)["app"]
+
+    assert verdict == "bad"
+    assert "ModuleNotFoundError" in sentence
+    assert fix is not None
+
+
+@pytest.mark.parametrize(
+    ("variables", "verdict"),
+    [
+        ({"WEB_HOST": "0.0.0.0"}, "bad"),
+        ({"WEB_HOST": "0.0.0.0", "WEB_TOKEN": "x" * 40}, "ok"),
+        ({"WEB_TOKEN_FILE": "none.txt"}, "bad"),
+        ({"WEB_TOKEN_FILE": "open.txt"}, "bad"),
+        ({"WEB_TOKEN_FILE": "closed.txt"}, "ok"),
+    ],
+)
+def test_a_web_that_would_refuse_to_start(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], verdict: str
+):
+    yard.add()
+    (yard.directory / "open.txt").write_text("ann admin " + "x" * 40)
+    (yard.directory / "closed.txt").write_text("ann admin " + "x" * 40)
+    (yard.directory / "open.txt").chmod(0o644)
+    (yard.directory / "closed.txt").chmod(0o600)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"PACKHORSE_{name}", value)
+
+    assert verdicts(packhorse, "web") == [verdict]
+
+
+def test_a_file_that_everybody_may_write_to(yard: Yard, packhorse: Call):
+    yard.add()
+    yard.path.chmod(0o666)
+
+    assert verdicts(packhorse, "file") == ["bad"]
+
+
+def test_storages_that_are_slow_full_or_complain(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.add()
+    health = replace(yard.storage.health(), latency=SECOND, free=1_000, problems=["it creaks"])
+    monkeypatch.setattr(type(yard.storage), "health", lambda self: health)
+
+    told = found(packhorse)
+
+    assert [verdict for verdict, _, _ in told["latency"] + told["room"]] == ["bad", "bad"]
+    assert told["storage"] == [("note", "it creaks", "packhorse storage")]
+
+
+def test_clocks_that_are_apart(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.add()
+    monkeypatch.setattr(type(yard.storage), "now", lambda self: clock.now() + DAY)
+
+    assert verdicts(packhorse, "clock") == ["note"]
+
+
+def test_foremen_that_are_quiet_unhealthy_or_of_another_version(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="pony", pid=21, info={"version": "0.0.1"}))
+    yard.storage.beat({FOREMAN: {"state": "quiet"}, "f2": {"state": "unhealthy", "problem": "no memory"}})
+
+    told = found(packhorse)
+
+    assert sorted(verdict for verdict, _, _ in told["crew"]) == ["bad", "note"]
+    assert "no memory" in str(told["crew"])
+    assert told["versions"][0][1] == f"1 foremen run Packhorse 0.0.1, this is {__version__}"
+
+
+def test_whoever_is_silent_is_named(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.join()
+    monkeypatch.setenv("PACKHORSE_LEASE", "200ms")
+    monkeypatch.setenv("PACKHORSE_HEARTBEAT", "100ms")
+    while yard.storage.now() - yard.storage.workers()[0].beat_at <= 250_000:
+        yard.storage.wait(0.05)
+
+    told = found(packhorse)
+
+    assert [sentence.partition(" has ")[0] for _, sentence, _ in told["silence"]] == [
+        "the foreman mule:11",
+        "the worker mule:12",
+    ]
+    assert told["foreman"][0][0] == "bad"
+
+
+def test_jobs_that_nobody_will_run(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.add("mystery", queue="print")
+    yard.storage.pause("mail", by="ann")
+
+    told = found(packhorse)
+
+    assert told["served"][0][1] == "no worker serves print, where 1 jobs wait"
+    assert told["known"][0][1] == "no worker knows the task mystery; 1 of its jobs wait"
+    assert told["paused"][0][2] == "packhorse resume mail"
+
+
+def test_jobs_that_fail(yard: Yard, packhorse: Call):
+    for _ in range(10):
+        yard.finish(Failed(yard.start(yard.add()).token, Failure("ValueError", "no")))
+
+    told = found(packhorse)
+
+    assert told["failing"][0][:2] == ("note", "100 % of the attempts of the last hour failed")
+    assert told["dead"][0][1] == "10 jobs are dead"
+
+
+def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Call):
+    yard.join()
+    now = yard.storage.now()
+    yard.storage.put_schedules(
+        [
+            ScheduleInfo("odd", "report", "every full moon", next_at=now + DAY),
+            ScheduleInfo("late", "report", "* * * * *", next_at=now - DAY),
+            ScheduleInfo("paused", "report", "* * * * *", next_at=now + DAY),
+        ]
+    )
+    yard.storage.pause_schedule("paused", True)
+
+    assert sorted(verdicts(packhorse, "schedules")) == ["bad", "note", "note"]
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_has_numbers_and_no_data(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PACKHORSE_WEB_TOKEN", "a-secret-that-nobody-may-see")
+    yard.in_every_state()
+    yard.add("send_notice", {"email": "ann@example.org"}, queue="mail")
+    yard.storage.pause("mail", by="mallory", why="no server")
+
+    result = packhorse("doctor", "--report")
+
+    text = result.stdout
+    assert result.exit_code == 0
+    assert f"packhorse {__version__}" in text
+    assert "completed 1, dead 1" in text
+    assert "× ValueError at jobs.py:4" in text
+    assert "web_token = ***  (PACKHORSE_WEB_TOKEN in the environment)" in text
+    for secret in ("a-secret", "ann@example.org", "mule", "mallory", "cannot decode", str(yard.directory), "image_id"):
+        assert secret not in text
+
+
+def test_names_of_hosts_people_and_places_are_taken_out():
+    redaction = Redaction(["mule", "mule-2"], ["ann"])
+
+    told = redaction.text(f"ann on mule-2:7 and mule at {Path.home()}/shop, redis://mule:6379/0, anna's mules")
+
+    assert told == "<user> on host-2:7 and host-1 at <home>/shop, redis://…, anna's mules"
+
+
+def test_this_host_and_this_user_are_never_in_it(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host=socket.gethostname(), pid=1))
+
+    text = packhorse("doctor", "--report").stdout
+
+    assert f"on {socket.gethostname()}" not in text
+    assert f" {getpass.getuser()} " not in text

@@ -1,0 +1,115 @@
+"""`packhorse failures`: what fails, grouped by cause."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packhorse.failure import Failure
+from packhorse.outcome import Failed
+from tests.cli.conftest import Call
+from tests.cli.test_terminal import on_terminal, plain
+from tests.cli.yard import Yard
+
+EVIL = Failure("ValueError", "\x1b[2J漢字", place="/srv/shop/evil.py:7")
+
+
+def fail(yard: Yard, task: str, failure: Failure) -> str:
+    """A dead job that has failed so; its id."""
+    started = yard.start(yard.add(task, queue=f"for-{task}"))
+    return yard.finish(Failed(started.token, failure)).id
+
+
+@pytest.fixture
+def failed(yard: Yard) -> Yard:
+    """Three failures of two causes, the latest of `resize`."""
+    for number in (1, 2):
+        fail(yard, "send_notice", Failure("TimeoutError", f"no answer within {number} s", place="mail.py:57"))
+    yard.job("dead")
+    return yard
+
+
+def test_causes_are_listed_with_the_latest_first(failed: Yard, packhorse: Call):
+    lines = packhorse("failures").stdout.splitlines()
+
+    assert len(lines) == 3
+    assert lines[1].split()[:6] == ["1", "1", "resize", "ValueError:", "cannot", "decode"]
+    assert lines[2].split()[:4] == ["2", "2", "send_notice", "TimeoutError:"]
+
+
+def test_nothing_has_failed(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert packhorse("failures").stderr == "Nothing has failed.\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "tasks"),
+    [
+        ("task:resize", ["resize"]),
+        ("TIMEOUT", ["send_notice"]),
+        ("mail.py", ["send_notice"]),
+        ("text:decode", ["resize"]),
+        ("since:1h", ["resize", "send_notice"]),
+        ("since:2030-01-01", []),
+        ("nonsense", []),
+    ],
+)
+def test_words_narrow_the_list(failed: Yard, packhorse: Call, word: str, tasks: list[str]):
+    result = packhorse("failures", word, "--json")
+
+    assert [json.loads(line)["task"] for line in result.stdout.splitlines()] == tasks
+
+
+def test_a_number_shows_one_cause_with_its_example_and_what_can_be_done(failed: Yard, packhorse: Call):
+    result = packhorse("failures", "1")
+
+    cause = json.loads(packhorse("failures", "task:resize", "--json").stdout)["cause"]
+    assert "resize  ValueError: cannot decode image <…>" in result.stdout
+    assert "0 retrying, 1 dead now" in result.stdout
+    assert 'File "jobs.py", line 4, in resize' in result.stdout
+    assert f"packhorse retry --where cause:{cause}" in result.stderr
+    assert "packhorse pause for-dead" in result.stderr
+
+
+def test_a_cause_is_as_good_as_its_number(failed: Yard, packhorse: Call):
+    cause = json.loads(packhorse("failures", "2", "--json").stdout)["cause"]
+
+    told = json.loads(packhorse("failures", cause[:6], "--json").stdout)
+
+    assert (told["task"], told["number"], told["dead"]) == ("send_notice", 2, 2)
+    assert told["example"]["message"] == "no answer within 2 s"
+
+
+def test_the_hint_to_retry_works(failed: Yard, packhorse: Call):
+    cause = json.loads(packhorse("failures", "2", "--json").stdout)["cause"]
+
+    assert packhorse("retry", "--where", f"cause:{cause}", "--yes").stdout == "2 queued again\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("9",), 3, "there is no failure 9"),
+        (("0",), 3, "there is no failure 0"),
+        (("taks:resize",), 2, "did you mean 'task'?"),
+        (("since:never",), 2, "'never' is not a time"),
+    ],
+)
+def test_mistakes_are_told(failed: Yard, packhorse: Call, words: tuple[str, ...], code: int, text: str):
+    result = packhorse("failures", *words)
+
+    assert result.exit_code == code
+    assert text in result.stderr
+
+
+def test_hostile_text_reaches_no_terminal(yard: Yard):
+    fail(yard, "evil\u202etask", EVIL)
+
+    for words in (["failures"], ["failures", "1"]):
+        _, seen = on_terminal(yard, *words, NO_COLOR="1")
+        assert "\x1b" not in seen
+        assert "\u202e" not in seen
+        assert "漢字" in plain(seen)
+        assert "\\x1b[" in seen

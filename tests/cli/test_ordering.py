@@ -1,0 +1,220 @@
+"""`packhorse quiet`, `stop`, `restart`, `scale`: orders that are left in the storage."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from packhorse.cli.ordering import parse_size
+from packhorse.errors import BadValue
+from packhorse.event import Kind, Subject
+from packhorse.order import Do, Order
+from packhorse.storage import open_storage
+from packhorse.storage.records import EventFilter, WorkerInfo
+from tests.cli.conftest import Call
+from tests.cli.test_terminal import on_terminal
+from tests.cli.yard import FOREMAN, WORKER, Yard
+
+SECOND_FOREMAN = "2nd-foreman"
+
+
+def orders(yard: Yard, foreman: str = FOREMAN) -> list[Order | None]:
+    return [Order.of(event) for event in yard.storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))]
+
+
+@contextmanager
+def obedient(yard: Yard, *foremen: str) -> Iterator[None]:
+    """Foremen that follow whatever they are ordered, for the length of the block."""
+    over = threading.Event()
+
+    def follow() -> None:
+        storage = open_storage(yard.url)
+        while not over.wait(0.02):
+            for foreman in foremen:
+                found = storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))
+                storage.beat({foreman: {"order": found[-1].id if found else None, "wanted": 3, "min": 1, "max": 4}})
+        storage.close()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_an_order_is_left_and_waited_for(yard: Yard, packhorse: Call):
+    yard.join()
+
+    with obedient(yard, FOREMAN):
+        result = packhorse("quiet", FOREMAN, "--by", "ann", "--wait", "30s")
+
+    (event,) = yard.storage.events(EventFilter(kind=Kind.ORDERED))
+    assert result.exit_code == 0
+    assert result.stdout == "the foreman mule:11 takes no more jobs\n"
+    assert event.data == {"do": "quiet", "by": "ann"}
+
+
+@pytest.mark.parametrize("name", [FOREMAN, FOREMAN[-6:], "11", "mule:11"])
+def test_a_foreman_is_named_by_its_id_its_pid_or_its_place(yard: Yard, packhorse: Call, name: str):
+    yard.join()
+
+    result = packhorse("restart", name, "--wait", "0s")
+
+    assert result.exit_code == 7
+    assert "was asked, and has not answered" in result.stdout
+    assert orders(yard) == [Order(Do.RESTART)]
+
+
+def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
+    yard.join()
+
+    with obedient(yard, FOREMAN):
+        result = packhorse("stop", "mule:12", "--now", "--json", "--wait", "30s")
+
+    assert orders(yard) == [Order(Do.STOP, worker=WORKER, now=True)]
+    assert json.loads(result.stdout) == {
+        "id": WORKER,
+        "subject": "worker",
+        "followed": True,
+        "do": "stop",
+        "worker": WORKER,
+        "now": True,
+    }
+
+
+def test_a_foreman_that_has_gone_meanwhile_has_followed(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.join()
+    give = type(yard.storage).order
+
+    def give_and_go(storage: object, owner: str, order: Order, *, by: str | None = None) -> bool:
+        taken: bool = give(storage, owner, order, by=by)  # type: ignore[arg-type]
+        yard.storage.leave(FOREMAN)
+        return taken
+
+    monkeypatch.setattr(type(yard.storage), "order", give_and_go)
+    result = packhorse("stop", FOREMAN)
+
+    assert result.exit_code == 0
+    assert "stops when its jobs have ended" in result.stdout
+
+
+def test_all_are_asked_about_when_they_are_several(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.join(WorkerInfo(SECOND_FOREMAN, Subject.FOREMAN, host="pony", pid=21))
+
+    refused = packhorse("restart", "--all")
+    assert refused.exit_code == 5
+    assert "will not restart 2 of them without being sure" in refused.stderr
+    assert orders(yard) == []
+
+    with obedient(yard, FOREMAN, SECOND_FOREMAN):
+        done = packhorse("restart", "--all", "--yes", "--wait", "30s")
+    assert done.exit_code == 0
+    assert orders(yard) == orders(yard, SECOND_FOREMAN) == [Order(Do.RESTART)]
+
+
+def test_the_question_shows_who_is_meant(yard: Yard):
+    yard.join()
+    yard.storage.join(WorkerInfo(SECOND_FOREMAN, Subject.FOREMAN, host="pony", pid=21))
+
+    code, seen = on_terminal(yard, "stop", "--all", keys="n\n")
+
+    assert code == 5
+    assert "stop 2 of them:" in seen
+    assert "the foreman pony:21" in seen
+    assert orders(yard) == []
+
+
+def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
+
+    with obedient(yard, FOREMAN):
+        result = packhorse("scale", "+2", "--all", "--wait", "30s")
+
+    assert orders(yard) == [Order(Do.SCALE, least=5, most=5)]
+    assert result.stdout == "the foreman mule:11 keeps 5 to 5 workers\n"
+
+
+def test_fewer_is_no_option(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
+
+    packhorse("scale", "-1", "--all", "--wait", "0s")
+
+    assert orders(yard) == [Order(Do.SCALE, least=1, most=2)]
+
+
+@pytest.mark.parametrize(
+    ("size", "now", "limits"),
+    [
+        ("4", (1, 1, 2), (4, 4)),
+        ("0", (1, 1, 2), (0, 0)),
+        ("2-8", (1, 1, 2), (2, 8)),
+        ("2..8", (1, 1, 2), (2, 8)),
+        ("+2", (3, 1, 8), (5, 8)),
+        ("+2", (3, 1, 4), (5, 5)),
+        ("-2", (3, 1, 8), (1, 1)),
+        ("-1", (3, 3, 8), (2, 2)),
+        ("-9", (3, 1, 8), (0, 0)),
+    ],
+)
+def test_sizes(size: str, now: tuple[int, int, int], limits: tuple[int, int]):
+    assert parse_size(size)(*now) == limits
+
+
+@pytest.mark.parametrize("size", ["", "many", "8-2", "1025", "1-", "+", "2 - 8", "--8"])
+def test_sizes_that_are_none(size: str):
+    with pytest.raises(BadValue):
+        parse_size(size)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("stop",), 2, "name the foremen or workers, or say --all"),
+        (("stop", "nobody"), 3, "to stop a job: packhorse abort"),
+        (("stop", "--all", "11"), 2, "not both"),
+        (("quiet", "019a0000"), 2, "may be 2 of them"),
+        (("scale", "4", "12"), 2, "is a worker"),
+        (("scale", "many", "--all"), 2, "is no number of workers"),
+    ],
+)
+def test_mistakes_are_told(yard: Yard, packhorse: Call, words: tuple[str, ...], code: int, text: str):
+    yard.join()
+
+    result = packhorse(*words)
+
+    assert result.exit_code == code
+    assert text in result.stderr
+    assert orders(yard) == []
+
+
+def test_whoever_is_silent_would_not_hear_it(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.join()
+    monkeypatch.setenv("PACKHORSE_LEASE", "200ms")
+    monkeypatch.setenv("PACKHORSE_HEARTBEAT", "100ms")
+    silent_for(yard, 300_000)
+
+    result = packhorse("stop", "11")
+
+    assert result.exit_code == 1
+    assert "is silent for" in result.stderr
+
+
+def test_nobody_is_there(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert "no foreman is running" in packhorse("quiet", "--all").stderr
+
+
+def silent_for(yard: Yard, length: int) -> None:
+    """Wait until everybody's last beat is so long ago."""
+    while any(yard.storage.now() - each.beat_at <= length for each in yard.storage.workers()):
+        yard.storage.wait(0.05)

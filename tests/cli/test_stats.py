@@ -1,0 +1,86 @@
+"""`packhorse stats`: how tasks and queues did."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packhorse.cli.stats import span_for
+from packhorse.clock import DAY, HOUR, SECOND
+from packhorse.outcome import Completed, Failed
+from packhorse.storage.records import Span
+from tests.cli.conftest import Call
+from tests.cli.test_terminal import on_terminal, plain
+from tests.cli.yard import FAILURE, Yard
+
+
+@pytest.fixture
+def ran(yard: Yard) -> Yard:
+    """Three runs of `resize` in the queue images, of which one failed, and a longer one of `report`."""
+    for number, task in enumerate(["resize", "resize", "resize", "report"]):
+        job = yard.start(yard.add(task, queue="images" if task == "resize" else "report"))
+        if number == 1:
+            yard.finish(Failed(job.token, FAILURE, ran=2_000))
+        else:
+            yard.finish(Completed(job.token, ran=2_000 if task == "resize" else 40 * SECOND))
+    return yard
+
+
+def test_tasks_are_told_by_the_time_that_they_took(ran: Yard, packhorse: Call):
+    lines = packhorse("stats").stdout.splitlines()
+
+    assert lines[0].split() == ["TASK", "RUNS", "RATE", "FAILED", "FAIL%", "WAIT", "P50", "P95", "TIME", "SHARE"]
+    assert [line.split()[:2] for line in lines[1:]] == [["report", "1"], ["resize", "3"], ["all", "4"]]
+    assert lines[1].split()[6:] == ["1m", "1m", "40s", "100%"]
+    assert lines[2].split()[3:5] == ["1", "33%"]
+    assert lines[2].split()[6:8] == ["3ms", "3ms"]
+
+
+def test_json_has_a_line_for_each_queue(ran: Yard, packhorse: Call):
+    told = [
+        json.loads(line) for line in packhorse("stats", "--by", "queue", "--range", "1h", "--json").stdout.splitlines()
+    ]
+
+    assert [(each["by"], each["name"], each["runs"], each["failed"]) for each in told] == [
+        ("queue", "report", 1, 0),
+        ("queue", "images", 3, 1),
+    ]
+    assert told[0]["per_second"] == 1 / 3_600
+    assert sum(each["share"] for each in told) == pytest.approx(1)
+
+
+def test_a_queue_or_a_task_narrows_it(ran: Yard, packhorse: Call):
+    assert json.loads(packhorse("stats", "--queue", "images", "--json").stdout)["name"] == "resize"
+    assert json.loads(packhorse("stats", "--task", "report", "--json").stdout)["name"] == "report"
+
+
+def test_nothing_ran(yard: Yard, packhorse: Call):
+    yard.join()
+
+    result = packhorse("stats", "--range", "2h")
+
+    assert result.stdout == ""
+    assert result.stderr == "Nothing was enqueued or run in the last 2h. Look further back: --range 7d\n"
+
+
+@pytest.mark.parametrize("length", ["10s", "91d", "soon"])
+def test_a_range_that_cannot_be_is_refused(ran: Yard, packhorse: Call, length: str):
+    assert packhorse("stats", "--range", length).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "span"),
+    [(HOUR, Span.TWO_HOURS), (2 * HOUR, Span.TWO_HOURS), (DAY, Span.TWO_DAYS), (7 * DAY, Span.NINETY_DAYS)],
+)
+def test_the_finest_series_is_taken_that_reaches_so_far(length: int, span: Span):
+    assert span_for(length) is span
+
+
+@pytest.mark.parametrize("command", ["tasks", "stats"])
+def test_they_fit_a_narrow_screen(ran: Yard, command: str):
+    ran.add("a_task_with_a_name_that_nobody_would_want_to_type_" + "x" * 60)
+
+    _, seen = on_terminal(ran, command, width=80)
+
+    assert max(map(len, plain(seen).splitlines())) <= 80

@@ -1,0 +1,114 @@
+"""`packhorse status`: everything on one screen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from packhorse.cli.snapshot import Flow, bars, flow_of
+from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.event import Subject
+from packhorse.job import State
+from packhorse.storage.records import Point, WorkerInfo
+from tests.cli.conftest import Call
+from tests.cli.test_terminal import on_terminal, plain
+from tests.cli.yard import FOREMAN, WORKER, Yard
+
+NOON = 1_800_000_000 * SECOND
+
+
+def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+    yard.storage.beat({FOREMAN: {}, WORKER: {"busy": 1}})
+
+    result = packhorse("status")
+
+    assert result.exit_code == 0
+    assert "packhorse.db (SQLite, " in result.stdout
+    assert "1 host, 1 worker, 1/4 slots busy, up " in result.stdout
+    assert "last hour 1 done" in result.stdout
+    assert "2 failed" in result.stdout
+    queues = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(("for-", "resize "))]
+    assert sorted(queues) == sorted(["resize", *(f"for-{state}" for state in State if state != "scheduled")])
+
+
+def test_an_empty_storage_says_what_to_do_next(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo("w1"))
+    yard.storage.leave("w1")
+
+    result = packhorse("status")
+
+    assert "no worker is running" in result.stdout
+    assert "There are no jobs yet. Put one in: packhorse enqueue NAME" in result.stdout
+
+
+def test_what_needs_attention_is_told_with_what_to_try(yard: Yard, packhorse: Call):
+    yard.add(queue="mail")
+    yard.storage.pause("mail", by="ann", why="no server\x1b[2J")
+
+    result = packhorse("status")
+
+    assert "! no worker is running, and 1 jobs wait.  Try: packhorse work" in result.stdout
+    assert "! mail is paused by ann since" in result.stdout
+    assert "no server\\x1b[2J.  Try: packhorse resume mail" in result.stdout
+
+
+def test_a_quiet_foreman_and_a_queue_that_nobody_serves_are_told(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"state": "quiet"}})
+    yard.add(queue="print")
+
+    result = packhorse("status")
+
+    assert "the foreman mule:11 is quiet: it takes no jobs.  Try: packhorse restart" in result.stdout
+    assert "print is served by no worker; 1 jobs wait" in result.stdout
+
+
+def test_json_has_the_numbers_of_the_api(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+
+    told = json.loads(packhorse("status", "--json").stdout)
+
+    assert told["totals"]["states"] == dict.fromkeys(State, 1)
+    assert told["totals"]["workers"] == 1
+    assert told["storage"]["kind"] == "sqlite"
+    assert told["last_hour"]["completed"] == 1
+    assert {queue["name"] for queue in told["queues"]} >= {"resize", "for-dead"}
+    assert all(set(notice) == {"sentence", "hint"} for notice in told["notices"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_it_fits_the_screen(yard: Yard, width: int):
+    yard.in_every_state()
+    yard.add(queue="a-queue-with-a-name-that-is-longer-than-anybody-would-want-it-to-be-" + "x" * 40)
+    yard.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="a-host-with-a-long-name.example.org", pid=1))
+
+    _, seen = on_terminal(yard, "status", width=width)
+
+    assert max(map(len, plain(seen).splitlines())) <= width
+
+
+# --- what a snapshot comes to -----------------------------------------------------------------------------------------
+
+
+def test_rates_are_of_five_minutes_and_bars_of_an_hour():
+    now = NOON + 30 * SECOND
+    points = [
+        Point(NOON, "mail", "send", {"added": 27, "completed": 9}),
+        Point(NOON - 3 * MINUTE, "mail", "send", {"added": 27, "completed": 18}),
+        Point(NOON - 30 * MINUTE, "mail", "send", {"added": 100, "dead": 4, "failed": 4}),
+        Point(NOON - 2 * HOUR, "mail", "send", {"completed": 1_000}),
+    ]
+
+    flow = flow_of(points, now)
+
+    assert (flow.comes, flow.ends) == (54 / 270, 27 / 270)
+    assert flow.hour == (0, 0, 0, 0, 0, 4, 0, 0, 0, 27)
+    assert flow_of([], now) == Flow()
+
+
+def test_bars_show_shares_and_what_is_there_at_all():
+    assert bars([0, 1, 50, 100]) == "▁▂▅█"
+    assert bars([0, 0]) == "▁▁"
+    assert bars([0, 1, 50, 100], "ascii") == "_.=#"

@@ -1,0 +1,32 @@
+"""`packhorse storage`: how the storage is."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Call
+from tests.cli.yard import Yard
+
+
+def test_it_tells_kind_latency_size_and_where_the_url_came_from(yard: Yard, packhorse: Call):
+    yard.add()
+
+    result = packhorse("storage")
+
+    facts = {line[:13].strip(): line[14:] for line in result.stdout.splitlines() if line[:1].islower()}
+    assert result.exit_code == 0
+    assert facts["storage"] == f"sqlite:///{yard.path}  (default)"
+    assert facts["kind"].startswith("sqlite 3.")
+    assert facts["small read"].endswith(" ms")
+    assert facts["empty write"].endswith(" ms")
+    assert facts["size"].endswith(("KiB", "MiB"))
+    assert facts["wal size"].endswith("B")
+
+
+def test_json_has_the_fields_of_the_api(yard: Yard, packhorse: Call):
+    yard.add()
+
+    told = json.loads(packhorse("storage", "--json").stdout)
+
+    assert (told["kind"], told["schema"] > 0, told["write_latency"] > 0) == ("sqlite", True, True)
+    assert isinstance(told["problems"], list)

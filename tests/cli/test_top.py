@@ -1,0 +1,291 @@
+"""`packhorse top`: what is shown and what keys do, without a terminal and on a real one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.output import unpainted
+from packhorse.cli.table import width_of
+from packhorse.cli.top import Top
+from packhorse.errors import StorageUnavailable
+from packhorse.job import State
+from packhorse.storage.records import Filter
+from tests.children import ROOT
+from tests.cli.conftest import Call
+from tests.cli.terminal import Terminal
+from tests.cli.test_terminal import on_terminal, plain
+from tests.cli.yard import Yard
+
+
+@pytest.fixture
+def top(yard: Yard) -> Iterator[Top]:
+    """On a storage with a job in every state."""
+    yard.in_every_state()
+    invocation = Invocation()
+    invocation.url = yard.url
+    top = Top(invocation, 1.0, "ann")
+    top.look()
+    yield top
+    invocation.close()
+
+
+def screen(top: Top, width: int = 100, height: int = 24) -> str:
+    lines = [unpainted(line) for line in top.lines(width, height)]
+    assert len(lines) == height
+    return "\n".join(lines)
+
+
+def press(top: Top, *keys: str) -> str:
+    for key in keys:
+        top.press(key)
+    return screen(top)
+
+
+def test_it_begins_with_what_runs(top: Top):
+    shown = screen(top)
+
+    assert "1 running" in shown
+    assert "resize(image_id=7)" in shown
+    assert "40 % rendering" in shown
+    assert "a abort" in shown
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("2", "for-queued"), ("3", "ValueError: cannot decode image <…>"), ("4", "mule"), ("5", "send_notice")],
+)
+def test_numbers_turn_to_the_other_panes(top: Top, key: str, text: str):
+    assert text in press(top, key)
+
+
+def test_tab_goes_round(top: Top):
+    assert "for-queued" in press(top, "tab")
+    assert "40 % rendering" in press(top, "tab", "tab", "tab", "tab")
+    assert "send_notice" in press(top, "back tab")
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (200, 60)])
+def test_it_fits_the_screen(top: Top, width: int, height: int):
+    for key in "12345":
+        top.press(key)
+        assert len(top.lines(width, height)) == height
+
+
+def test_the_chosen_row_moves_and_stays_with_its_thing(top: Top):
+    press(top, "2")
+    names = [line.split()[0] for line in screen(top).splitlines() if line.startswith(("for-", "resize"))]
+
+    top.press("j")
+    top.press("down")
+    top.press("k")
+
+    marked = [line for line in top.lines(100, 24) if "\x1b[7m" in line]
+    assert len(marked) == 1
+    assert names[1] in marked[0]
+    top.press("s")  # by name: the same queue stays chosen
+    assert names[1] in next(line for line in top.lines(100, 24) if "\x1b[7m" in line)
+    top.press("G")
+    assert "resize" in next(line for line in top.lines(100, 24) if "\x1b[7m" in line)
+
+
+def test_a_text_narrows_what_is_shown(top: Top):
+    shown = press(top, "2", "/", *"dexd", "backspace", "backspace", *"ad", "enter")
+
+    assert "for-dead" in shown
+    assert "for-queued" not in shown
+    assert "Nothing here has" in press(top, "/", *"zzz", "enter")
+    assert "for-queued" in press(top, "escape")
+
+
+def test_enter_opens_a_job_and_escape_goes_back(top: Top):
+    shown = press(top, "enter")
+
+    assert "it runs on worker" in shown
+    assert "template ok" in shown
+    assert "template ok" in press(top, "l")
+    assert "40 % rendering" in press(top, "escape")
+
+
+def test_enter_opens_a_cause_with_its_traceback(top: Top):
+    shown = press(top, "3", "enter")
+
+    assert "2 times" in shown
+    assert 'File "jobs.py", line 4, in resize' in shown
+
+
+def test_a_job_is_aborted_only_after_a_yes(top: Top, yard: Yard):
+    (job,) = yard.storage.find(Filter(states=frozenset({State.RUNNING}))).jobs
+
+    assert "abort job" in press(top, "a")
+    assert "nothing was done" in press(top, "n")
+    assert yard.get(job.id).abort_at is None
+    assert "was asked to stop" in press(top, "a", "y")
+    assert yard.get(job.id).abort_at is not None
+    assert top.is_stale
+
+
+def test_all_jobs_of_a_cause_are_retried(top: Top, yard: Yard):
+    assert "2 jobs are queued again" in press(top, "3", "r", "y")
+    assert yard.storage.queues()
+    assert all(not queue.counts.get(State.DEAD) for queue in yard.storage.queues())
+
+
+def test_a_queue_is_paused_and_resumed(top: Top, yard: Yard):
+    assert "is paused" in press(top, "2", "p", "y")
+    paused = [queue.name for queue in yard.storage.queues() if queue.is_paused]
+    assert len(paused) == 1
+
+    top.look()
+    assert "is resumed" in press(top, "p", "y")
+    assert not any(queue.is_paused for queue in yard.storage.queues())
+
+
+def test_what_cannot_be_done_is_told(top: Top, yard: Yard):
+    press(top, "enter")
+    shown = press(top, "r", "y")
+
+    assert "cannot" in shown.splitlines()[-1]
+    assert top.is_over is False
+
+
+def test_help_lists_the_keys(top: Top):
+    assert "pause or resume a queue" in press(top, "?")
+    assert "pause or resume a queue" not in press(top, "?")
+
+
+def test_it_looks_more_often_or_less(top: Top):
+    press(top, "+", "+")
+    assert top.every == 0.25
+    press(top, *"-" * 20)
+    assert top.every == 60
+    assert "every 60s" in screen(top)
+
+
+def test_q_ends_it(top: Top):
+    top.press("q")
+
+    assert top.is_over
+
+
+def test_a_storage_that_is_away_is_told_and_what_was_seen_stays(top: Top, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    def away(self: object) -> int:
+        raise StorageUnavailable("the storage is away")
+
+    monkeypatch.setattr(type(yard.storage), "now", away)
+    top.look()
+
+    shown = screen(top)
+    assert "the storage is away; what you see is what was there before" in shown
+    assert "40 % rendering" in shown
+
+
+def test_hostile_text_reaches_no_terminal(yard: Yard):
+    yard.start(yard.add("evil\x1b[2Jtask", {"text": "\x1b[2J\u202e"}, queue="evil\x1b[2J"))
+    invocation = Invocation()
+    invocation.url = yard.url
+    top = Top(invocation, 1.0, None)
+
+    for key in "12345":
+        top.press(key)
+        for line in top.lines(100, 24):
+            rest = re.sub(r"\x1b\[\d*m", "", line)
+            assert "\x1b" not in rest
+            assert "\u202e" not in rest
+            assert width_of(rest) <= 100
+    invocation.close()
+
+
+# --- where it cannot be drawn -----------------------------------------------------------------------------------------
+
+
+def test_a_pipe_gets_one_frame(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+
+    result = packhorse("top")
+
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert "resize(image_id=7)" in result.stdout
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": ""}])
+def test_a_dumb_terminal_gets_one_frame(yard: Yard, environment: dict[str, str]):
+    yard.in_every_state()
+
+    code, seen = on_terminal(yard, "top", **environment)
+
+    assert code == 0
+    assert "\x1b[?1049h" not in seen
+    assert "resize(image_id=7)" in plain(seen)
+
+
+def test_json_is_that_of_status(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert '"totals":' in packhorse("top", "--json").stdout
+
+
+# --- on a real terminal -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [b"q", b"\x03"])
+def test_it_leaves_the_terminal_as_it_was(yard: Yard, ending: bytes):
+    yard.in_every_state()
+
+    with Terminal(yard, "top") as terminal:
+        before = terminal.attributes
+        terminal.read_until("running")
+        assert terminal.now()[3] & (termios.ICANON | termios.ECHO) == 0
+        terminal.write(b"2")
+        terminal.read_until("for-queued")
+        terminal.write(ending)
+        assert terminal.wait() == 0
+
+        assert terminal.now() == before
+        assert terminal.seen.endswith("\x1b[?25h\x1b[?1049l")
+        assert terminal.seen.count("\x1b[?1049h") == 1
+
+
+def test_a_signal_to_end_restores_it_too(yard: Yard):
+    yard.add()
+
+    with Terminal(yard, "top") as terminal:
+        terminal.read_until("running")
+        terminal.child.send_signal(signal.SIGTERM)
+        assert terminal.wait() == 128 + signal.SIGTERM
+
+        assert terminal.now() == terminal.attributes
+        assert "\x1b[?1049l" in terminal.seen
+
+
+def test_it_can_be_suspended(yard: Yard):
+    yard.add()
+
+    with Terminal(yard, "top") as terminal:
+        terminal.read_until("running")
+        terminal.child.send_signal(signal.SIGTSTP)
+        _, status = os.waitpid(terminal.child.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert terminal.now() == terminal.attributes
+
+        terminal.child.send_signal(signal.SIGCONT)
+        terminal.read_until("\x1b[?1049h", times=2)
+        terminal.write(b"q")
+        assert terminal.wait() == 0
+        assert terminal.now() == terminal.attributes
+
+
+def test_without_a_terminal_module_it_is_not_needed():
+    # `top --once` and every other command must work where there is no `termios`, so only `top` imports it.
+    script = "import sys; sys.modules['termios'] = None; import packhorse.cli.status, packhorse.cli.looking"
+
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})

@@ -1,0 +1,111 @@
+"""What operators want of a foreman, wherever it runs: left in the storage, followed within a second or two."""
+
+from __future__ import annotations
+
+from packhorse.clock import SECOND
+from packhorse.event import Kind
+from packhorse.foreman import death
+from packhorse.order import Do, Order
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter
+from tests.children import until
+from tests.foreman.watching import RunningForeman, Start, add, state_of
+
+
+def give(foreman: RunningForeman, order: Order) -> int:
+    """Leave the order; its number."""
+    record = foreman.record()
+    assert record is not None
+    assert foreman.storage.order(record.id, order, by="olga")
+    return foreman.storage.events(EventFilter(kind=Kind.ORDERED), limit=1, newest_first=True)[0].id
+
+
+def is_followed(foreman: RunningForeman, number: int) -> None:
+    until(lambda: (foreman.report().get("order") or 0) >= number, "the order was followed")
+
+
+def test_a_crew_is_scaled_up_and_down_again(start: Start) -> None:
+    foreman = start(max_workers=1)
+
+    is_followed(foreman, give(foreman, Order(Do.SCALE, least=3, most=3)))
+    until(lambda: len(foreman.workers()) == 3, "three workers are there")
+    assert (foreman.report()["min"], foreman.report()["max"]) == (3, 3)
+
+    is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=1)))
+    until(lambda: len(foreman.workers()) == 1, "two have gone")
+    assert foreman.report()["deaths"] == 0
+
+
+def test_a_quiet_crew_takes_no_more_jobs_and_fresh_workers_do(start: Start, storage: Storage) -> None:
+    foreman = start()
+
+    is_followed(foreman, give(foreman, Order(Do.QUIET)))
+    assert foreman.report()["state"] == "quiet"
+    add(storage, 1)
+    until(lambda: foreman.report().get("backlog") == 1, "the job is seen to wait")
+    before = foreman.pids()
+
+    is_followed(foreman, give(foreman, Order(Do.RESTART)))
+
+    until(lambda: state_of(storage, 1) == "completed", "a fresh worker has run it")
+    until(lambda: before.isdisjoint(foreman.pids()), "the old one has gone")
+
+
+def test_a_foreman_that_is_ordered_to_stop_lets_its_jobs_finish(start: Start, storage: Storage) -> None:
+    foreman = start()
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "it runs")
+
+    give(foreman, Order(Do.STOP))
+    until(lambda: foreman.report().get("state") == "stopping", "it stops")
+    assert state_of(storage, 1) == "running"
+
+    give(foreman, Order(Do.STOP, now=True))
+    until(foreman.is_over, "it has ended")
+    assert state_of(storage, 1) == "queued"
+
+
+def test_one_worker_is_stopped_and_not_replaced(start: Start) -> None:
+    foreman = start(2, min_workers=2, max_workers=2)
+    first, second = foreman.workers()
+
+    is_followed(foreman, give(foreman, Order(Do.STOP, worker=first.id)))
+
+    until(lambda: not death.is_alive(first.pid), "it has ended")
+    until(lambda: foreman.pids() == {second.pid}, "the other goes on")
+    assert foreman.report()["wanted"] == 1
+
+
+def test_one_worker_is_restarted(start: Start) -> None:
+    foreman = start(2, min_workers=2, max_workers=2)
+    first, second = foreman.workers()
+
+    is_followed(foreman, give(foreman, Order(Do.RESTART, worker=first.id)))
+
+    until(lambda: first.pid not in foreman.pids() and len(foreman.pids()) == 2, "another has taken its place")
+    assert second.pid in foreman.pids()
+
+
+def test_one_quiet_worker_keeps_its_job_and_another_takes_its_place(start: Start, storage: Storage) -> None:
+    foreman = start(idle_stop=60 * SECOND)
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "it runs")
+    (worker,) = foreman.workers()
+
+    is_followed(foreman, give(foreman, Order(Do.QUIET, worker=worker.id)))
+    until(lambda: len(foreman.workers()) == 2, "another has come")
+    add(storage, 2)
+
+    until(lambda: state_of(storage, 2) == "completed", "the other has run it")
+    assert state_of(storage, 1) == "running"
+
+
+def test_an_order_that_nobody_understands_is_passed_over(start: Start, storage: Storage) -> None:
+    foreman = start()
+    record = foreman.record()
+    assert record is not None
+
+    storage.order(record.id, Order("dance"), by="olga")  # type: ignore[arg-type]
+    is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=2)))
+
+    assert foreman.report()["max"] == 2
