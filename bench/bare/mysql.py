@@ -16,6 +16,7 @@ from pymysql.constants import CLIENT
 from bench.bare import ARGS, OWNER, RESULT, TASK
 from packhorse.ids import new_id
 from packhorse.storage.mysql import MySQL
+from packhorse.storage.records import TaskInfo
 
 _COLUMNS = (
     "id, task, queue, args, state, priority, `rank`, created_at, updated_at, queued_at, first_queued_at, max_attempts,"
@@ -45,7 +46,7 @@ class BareMySQL:
 
     def __init__(self, url: str) -> None:
         with closing(MySQL.from_url(url)) as storage:
-            storage.tallies()
+            storage.announce([TaskInfo(TASK, TASK)])  # a queue is looked for by its name
             told = storage.address.for_driver()
         self._connection = pymysql.connect(**told, autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS)
         self._cursor = self._connection.cursor()

@@ -27,7 +27,7 @@ from packhorse.why import span_text
 
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 _MOST_NOTICES = 6
-_KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL", "mysql": "MySQL"}
+_KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 @command("status", "packhorse status", "packhorse status --watch", "packhorse status --json | jq .totals.states")
