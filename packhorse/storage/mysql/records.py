@@ -29,6 +29,9 @@ class Records(MySQLKeeper, records.Records):
     def _follow(self, sql: str, values: Sequence[Any]) -> list[Any]:
         """Events whose predecessors are all there. A reader that locks what it reads waits for those whose transaction
         is still open; if it waits too long, only what is old is shown."""
+        seen = self._db.read("events", sql, values)
+        if not seen:
+            return []  # as nearly always
 
         def work(link: Link) -> list[Any] | None:
             try:
@@ -45,5 +48,5 @@ class Records(MySQLKeeper, records.Records):
         rows = self._db.read_with("events", work)
         if rows is None:
             old = self.now() - _LONG_WRITE
-            rows = list(takewhile(lambda row: row[1] < old, self._db.read("events", sql, values)))
+            rows = list(takewhile(lambda row: row[1] < old, seen))
         return rows

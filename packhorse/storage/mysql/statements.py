@@ -28,21 +28,44 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+# Whether jobs are due or have expired at a time; and the first of some queues that has jobs in line.
+_LATE = """
+(SELECT count(*) FROM (
+    SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due) WHERE due_at <= {mark} LIMIT 1
+) AS due)
++ (SELECT count(*) FROM (
+    SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring) WHERE expire_at <= {mark} LIMIT 1
+) AS expired)"""
+_HAS_WORK = """
+SELECT 1 FROM {schema}.packhorse_queue AS known
+WHERE known.name IN ({mark}*) AND (
+    SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
+    WHERE job.line = known.name AND job.`rank` BETWEEN IF(known.paused_at IS NULL, 0, 1)
+                                                   AND IF(known.paused_at IS NULL, 12, 1)
+    LIMIT 1
+) = 1 AND {open}
+LIMIT 1"""
+
 _JOB = ", ".join(quoted(field) for field in FIELDS)
 
 
 @lru_cache
 def statements_for(schema: str) -> dict[str, str]:
     """Every statement, by name, without the comments."""
+    is_open = f"(SELECT value FROM {quoted(schema)}.packhorse_meta WHERE `key` = 'move') = ''"
     statements = load_statements(
         "mysql",
+        late_at_1=_LATE.replace("{mark}", "$1"),
+        late_at_2=_LATE.replace("{mark}", "$2"),
+        has_work_for_1=_HAS_WORK.replace("{mark}", "$1"),
+        has_work_for_3=_HAS_WORK.replace("{mark}", "$3"),
         schema=quoted(schema),
         job=_JOB,
         job_columns=", ".join(f"job.{quoted(field)}" for field in FIELDS),
         # The last value tells whether the job is plain: never held before, and with nothing but what the others show.
         picked=f"{', '.join(map(quoted, PLAIN))}, fence = 0 AND persistent = 0 AND coalesce({_NOT_PLAIN}) IS NULL",
         now=NOW,
-        open=f"(SELECT value FROM {quoted(schema)}.packhorse_meta WHERE `key` = 'move') = ''",
+        open=is_open,
     )
     statements["keep_job"] = (
         f"UPDATE {quoted(schema)}.packhorse_job"

@@ -16,6 +16,16 @@ _TIMES = 20
 
 
 class Upkeep(MySQLKeeper, upkeep.Upkeep):
+    def promote(self, *, limit: int = 500) -> int:
+        return super().promote(limit=limit) if self._is_late() else 0
+
+    def expire(self, *, limit: int = 500) -> int:
+        return super().expire(limit=limit) if self._is_late() else 0
+
+    def _is_late(self) -> bool:
+        """A look before a transaction is begun: mostly there is nothing to do."""
+        return bool(self._db.read("promote", self._sql["late"], (self._moment(),))[0][0])
+
     def _fold(self) -> None:
         self._db.write("fold", self._fold_deltas)
 

@@ -42,6 +42,7 @@ _Line = tuple[str, int, int]
 class Working(MySQLKeeper, working.Working):
     _last_lines: dict[int, str]
     _dealt: dict[str, Job]
+    _found_nothing: bool  # by the latest reservation
     _paused: set[str]  # queues that were paused when a reservation looked last
 
     # --- reserve --------------------------------------------------------------------------------------------------
@@ -49,9 +50,20 @@ class Working(MySQLKeeper, working.Working):
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.serve(queues)
 
+        if self._found_nothing and not self._is_worth_it(owner, queues):
+            return []
         jobs = self._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
         self._deal(jobs)
         return jobs
+
+    def _is_worth_it(self, owner: str, queues: Mapping[str, int]) -> bool:
+        """An idle worker looks before it begins a transaction."""
+        ((is_known, late, has_work),) = self._db.read(
+            "reserve", self._sql["glance"], (owner, self._moment(), to_json(list(queues)))
+        )
+        if not is_known:
+            raise WorkerNotFound(owner)
+        return bool(late or has_work)
 
     def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if tx.mark is not None:  # the storage is moved: finishing goes on, and this with it
@@ -165,6 +177,7 @@ class Working(MySQLKeeper, working.Working):
 
     def _deal(self, jobs: Sequence[Job]) -> None:
         """Remember what finishing will need of these. Whether they are still held is asked then."""
+        self._found_nothing = not jobs
         if len(self._dealt) > _MOST_DEALT:
             self._dealt.clear()
         self._dealt.update({job.id: job for job in jobs if job.fence == 1})

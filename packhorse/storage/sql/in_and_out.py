@@ -113,7 +113,8 @@ class InAndOut(Keeper):
             for queue, _, state, number in connection.execute(self._sql["all_tallies"]).fetchall():
                 counts[queue][State(state)] = counts[queue].get(State(state), 0) + number
             waiting = [queue for queue, numbers in counts.items() if numbers.get(QUEUED)]
-            oldest = dict(connection.execute(self._sql["oldest_in_line"], (to_json(waiting),)).fetchall())
+            asked = (to_json(waiting),)
+            oldest = dict(connection.execute(self._sql["oldest_in_line"], asked).fetchall()) if waiting else {}
             return [
                 QueueInfo(name, counts.get(name, {}), paused_at, by, why, oldest.get(name))
                 for name, paused_at, by, why in connection.execute(self._sql["all_queues"]).fetchall()

@@ -37,14 +37,7 @@ INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount) V
 
 -- name: has_work
 -- Whether a job is in line for these queues.
-SELECT 1 FROM {schema}.packhorse_queue AS known
-WHERE known.name IN ($1*) AND (
-    SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
-    WHERE job.line = known.name AND job.`rank` BETWEEN IF(known.paused_at IS NULL, 0, 1)
-                                                   AND IF(known.paused_at IS NULL, 12, 1)
-    LIMIT 1
-) = 1 AND {open}
-LIMIT 1
+{has_work_for_1}
 
 -- name: has_any_work
 SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line IS NOT NULL AND {open} LIMIT 1

@@ -1,12 +1,14 @@
 -- name: gate
 -- What a reservation must know first: whether the worker is known, and whether jobs are due or have expired.
-SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1),
-       (SELECT count(*) FROM (
-           SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due) WHERE due_at <= $2 LIMIT 1
-       ) AS due)
-       + (SELECT count(*) FROM (
-           SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring) WHERE expire_at <= $2 LIMIT 1
-       ) AS expired)
+SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}
+
+-- name: late
+-- Whether jobs are due or have expired.
+SELECT {late_at_1}
+
+-- name: glance
+-- Both, and whether a job is in line for these queues.
+SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}, EXISTS ({has_work_for_3})
 
 -- name: paused_queues
 SELECT name FROM {schema}.packhorse_queue WHERE name IN ($1*) AND paused_at IS NOT NULL
