@@ -10,6 +10,7 @@ from packhorse.errors import StorageError
 from packhorse.event import Subject
 from packhorse.job import State
 from packhorse.storage import Storage
+from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter
 from packhorse.why import span_text
 
@@ -41,6 +42,9 @@ def look(storage: Storage, lease: int, max_age: int) -> Iterator[Finding]:
 
 def _storage(storage: Storage) -> Finding:
     storage.beat({})  # a write that changes nothing
+    move = storage.move()
+    if move is not None:
+        return Finding("storage", False, closed(move).what)
     health = storage.health()
     problems = "".join(f"; {problem}" for problem in health.problems)
     return Finding("storage", True, f"the storage answers in {health.latency / 1000:.1f} ms and takes writes{problems}")

@@ -9,16 +9,17 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.output import paint, say
 
 
-def is_sure(what: str, refusal: str) -> bool:
+def is_sure(what: str, refusal: str, hint: str = "say --yes") -> bool:
     """Show what would be done and ask. Raises CommandError with `refusal` when there is no terminal."""
-    answer = _answer(f"{what}\n{paint('Go on?', 'bold', err=True)} [y/N] ")
+    answer = _answer_to(f"{what}\n{paint('Go on?', 'bold', err=True)} [y/N] ")
     if answer is None:
-        raise CommandError(refusal, ExitCode.REFUSED, why="there is no terminal to ask at", hint="say --yes")
+        raise CommandError(refusal, ExitCode.REFUSED, why="there is no terminal to ask at", hint=hint)
     return answer.strip().lower() in ("y", "yes")
 
 
-def _answer(question: str) -> str | None:
-    """Data may come on stdin while the user sits at the terminal all the same."""
+def _answer_to(question: str) -> str | None:
+    """What the user answers at the keyboard; None: there is nobody to ask. Data may come on stdin while somebody sits
+    at the terminal all the same."""
     if sys.stdin.isatty():
         say(question, err=True, end="")
         return sys.stdin.readline()

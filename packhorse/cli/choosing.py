@@ -6,20 +6,19 @@ The jobs are chosen before the question: those that come or change while one thi
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import click
 from msgspec.structs import replace
 
+from packhorse.cli import asking
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import one_line
 from packhorse.cli.options import by_option
-from packhorse.cli.output import paint, say, short_ids
+from packhorse.cli.output import say, short_ids
 from packhorse.cli.where import find_job, ids_from
 from packhorse.errors import BadValue
 from packhorse.filter_words import find_all, parse_words
@@ -166,29 +165,6 @@ def number_of_jobs(number: int) -> str:
 
 
 def is_sure(intent: Intent, chosen: Chosen) -> bool:
-    """Ask; only a yes is a yes. Ids may come on stdin while the user sits at the terminal all the same."""
-    what = _what(intent, chosen)
-    answer = answer_to(f"{what}\n{paint('Go on?', 'bold', err=True)} [y/N] ")
-    if answer is None:
-        raise CommandError(
-            f"will not {intent.verb} {number_of_jobs(len(chosen.ids))} without being sure",
-            ExitCode.REFUSED,
-            why="there is no terminal to ask at",
-            hint="look with --dry-run, then say --yes",
-        )
-    return answer.strip().lower() in ("y", "yes")
-
-
-def answer_to(question: str) -> str | None:
-    """What the user answers at the keyboard; None: there is nobody to ask."""
-    if sys.stdin.isatty():
-        say(question, err=True, end="")
-        return sys.stdin.readline()
-    if not sys.stderr.isatty():
-        return None
-    try:
-        with Path("/dev/tty").open() as keyboard:
-            say(question, err=True, end="")
-            return keyboard.readline()
-    except OSError:
-        return None
+    """Ask whether these jobs are meant."""
+    refusal = f"will not {intent.verb} {number_of_jobs(len(chosen.ids))} without being sure"
+    return asking.is_sure(_what(intent, chosen), refusal, "look with --dry-run, then say --yes")

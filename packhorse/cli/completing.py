@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.invocation import Invocation
+from packhorse.cli.output import short_id
 from packhorse.storage import Storage
 from packhorse.storage.records import Filter
 
@@ -55,7 +56,7 @@ def _answered(ask: Callable[[], list[tuple[str, str]]]) -> list[tuple[str, str]]
 
 
 def _jobs(storage: Storage) -> Iterable[tuple[str, str]]:
-    return [(job.id[-8:], f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_JOBS).jobs]
+    return [(short_id(job.id), f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_JOBS).jobs]
 
 
 def _workers(storage: Storage) -> Iterable[tuple[str, str]]:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from packhorse.cli.choosing import answer_to
+from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command, span_option
-from packhorse.cli.output import escape, paint, say
+from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
@@ -223,16 +223,8 @@ def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo],
 
 def _is_sure(orders: Sequence[tuple[WorkerInfo, Order]]) -> bool:
     names = "".join(f"\n  {escape(_name(to))}" for to, _ in orders)
-    question = f"{orders[0][1].do} {len(orders)} of them:{names}\n{paint('Go on?', 'bold', err=True)} [y/N] "
-    answer = answer_to(question)
-    if answer is None:
-        raise CommandError(
-            f"will not {orders[0][1].do} {len(orders)} of them without being sure",
-            ExitCode.REFUSED,
-            why="there is no terminal to ask at",
-            hint="say --yes",
-        )
-    return answer.strip().lower() in ("y", "yes")
+    what = f"{orders[0][1].do} {len(orders)} of them"
+    return is_sure(f"{what}:{names}", f"will not {what} without being sure")
 
 
 def _give(storage: Storage, to: WorkerInfo, order: Order, by: str | None) -> Given:

@@ -6,6 +6,7 @@ import click
 
 from packhorse.chores.prune import retention
 from packhorse.cli.asking import is_sure
+from packhorse.cli.choosing import number_of_jobs
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
@@ -37,7 +38,7 @@ def prune(
     storage = invocation.storage
     if dry_run or not yes:
         jobs, has_events = _over(storage, keep)
-        what = f"{jobs:,} jobs{', and events older than that' if has_events else ''}"
+        what = f"{number_of_jobs(jobs)}{', and events older than that' if has_events else ''}"
         if dry_run:
             _show(invocation, jobs, what)
             return ExitCode.OK
@@ -101,4 +102,4 @@ def _tell(invocation: Invocation, gone: Pruned) -> None:
     if invocation.as_json:
         invocation.print_json({"jobs": gone.jobs, "events": gone.events, "clients": gone.clients})
     else:
-        say(f"{gone.jobs:,} jobs, {gone.events:,} events and {gone.clients:,} silent clients are gone")
+        say(f"{number_of_jobs(gone.jobs)}, {gone.events:,} events and {gone.clients:,} silent clients are gone")

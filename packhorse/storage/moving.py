@@ -116,6 +116,11 @@ def closed(move: Move) -> StorageClosed:
     )
 
 
+def problems(move: Move | None) -> list[str]:
+    """What an operator should know, in sentences."""
+    return [] if move is None else [closed(move).what]
+
+
 # --- what is copied ---------------------------------------------------------------------------------------------------
 
 

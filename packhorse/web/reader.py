@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from packhorse.app import Packhorse
 from packhorse.codec import nearest
-from packhorse.errors import JobNotFound, QueueNotFound
+from packhorse.errors import BadValue, JobNotFound, QueueNotFound
 from packhorse.id_part import SHORTEST, jobs_with_part
 from packhorse.job import HELD, Job
 from packhorse.job_handle import JobHandle
@@ -179,6 +179,18 @@ class Reader:
             tasks = {task.name for task in self.tasks()}
             groups = [group for group in groups if group.task in tasks]
         return [replace(group, pattern=self._redaction.text(group.pattern) or "") for group in groups]
+
+    def open_failures(self) -> list[FailureGroup]:
+        """Those that nobody has silenced."""
+        now = self.now()
+        return [group for group in self.failures() if not group.is_silenced(now)]
+
+    def failure(self, cause: str) -> FailureGroup:
+        """All failures of one cause; BadValue if there are none."""
+        for group in self.failures():
+            if group.cause == cause:
+                return group
+        raise BadValue(f"there is no failure {cause[:40]!r}", hint="GET /api/v1/failures, or /failures, has them all")
 
     def series(self, span: Span, queue: str | None = None, task: str | None = None) -> list[Point]:
         return [

@@ -173,7 +173,14 @@ class Steps:
             else:
                 done[answer.state or "gone"] += 1
 
-    # --- queues and schedules -------------------------------------------------------------------------------------
+    # --- failures, queues and schedules ---------------------------------------------------------------------------
+
+    def silence(self, cause: str, duration: int | None) -> bool:
+        """Show the failures of this cause apart for so long, or with None again among the others."""
+        self._reader.failure(cause)
+        changed = self._app.storage.silence_failure(cause, duration, by=self._operator.name)
+        self._glance.forget()
+        return changed
 
     def pause(self, queue: str, why: str | None) -> bool:
         """Let no job of this queue begin. False: it was paused already."""

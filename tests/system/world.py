@@ -9,13 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.failure import Failure
 from packhorse.job import NewJob, Token, UniqueLock
 from packhorse.outcome import Completed, Failed, Snoozed, Stopped
 from packhorse.storage.contract import Storage
+from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (
     CheckIn,
     ClientInfo,
@@ -33,6 +34,7 @@ from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepa
 BEGINNING = 1_800_000_000 * SECOND
 NOW = BEGINNING + 40 * DAY
 LEASE = 15 * SECOND
+MARK = Move("copy", Stage.FILLING, "memory://", NOW)
 LONG_ARGS = f'{{"text":"{"x" * 5_000}"}}'
 FAILURE = Failure("ValueError", "no such address: 17", place="mail.py:12")
 TOMORROW: Migration = (
@@ -267,6 +269,14 @@ OPERATIONS = [
     _operation("leave_client", lambda s: s.leave_client("client")),
     _operation("subscribe", lambda s: s.subscribe("client", ["mail-2", "dead", "nobody"])),
     _operation("acknowledge", lambda s: s.acknowledge("client", ["completed-1", "completed-2", "mail-1"])),
+    # moving
+    _operation("set_move", lambda s: s.set_move(MARK, expected=None)),
+    _operation(
+        "load",
+        lambda s: s.load(
+            Section.TICKS, [Tick("nightly", slot, "missed", NOW) for slot in (1, 2)], MARK, expected=cast(Move, None)
+        ),
+    ),
 ]
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 assert len(BY_NAME) == len(OPERATIONS)
@@ -280,5 +290,6 @@ ONLY_READING = frozenset(
         *("next_due", "schedules", "ticks"),
         *("stops", "workers", "clients", "subscribers", "outcomes_for"),
         *("events", "log_lines", "failures", "series", "totals"),
+        *("move", "dump"),
     }
 )

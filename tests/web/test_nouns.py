@@ -10,10 +10,11 @@ from starlette.testclient import TestClient
 
 from packhorse import Packhorse
 from packhorse.job import State
+from packhorse.order import Do, Order
 from packhorse.storage.records import ClientInfo
 from packhorse.web import history
 from packhorse.web.api import ENDPOINTS
-from tests.cli.yard import WORKER, Yard
+from tests.cli.yard import FOREMAN, WORKER, Yard
 
 API = "/api/v1"
 
@@ -169,10 +170,12 @@ def test_the_audit_tells_who_did_what(web: TestClient, yard: Yard):
     web.post(f"{API}/jobs/{dead.id}/retry")
     web.post(f"{API}/jobs/{queued.id}/abort")
     web.post(f"{API}/queues/mail/pause", json={"why": "tired"})
+    yard.storage.order(FOREMAN, Order(Do.QUIET), by="ann")
 
     deeds = web.get(f"{API}/audit").json()
 
     assert [(deed["kind"], deed["data"]["by"]) for deed in deeds["items"]] == [
+        ("ordered", "ann"),
         ("paused", "local"),
         ("aborted", "local"),
         ("retried", "local"),

@@ -12,6 +12,7 @@ from packhorse.storage.memory.steering import Steering
 from packhorse.storage.memory.upkeep import Upkeep
 from packhorse.storage.memory.workers import Workers
 from packhorse.storage.memory.working import Working
+from packhorse.storage.moving import problems
 from packhorse.storage.records import Health
 
 
@@ -23,7 +24,15 @@ class Memory(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
 
     @atomic
     def health(self) -> Health:
-        return Health(kind="memory", url="memory://", version="-", schema=0, latency=0, size=len(self._jobs))
+        return Health(
+            kind="memory",
+            url="memory://",
+            version="-",
+            schema=0,
+            latency=0,
+            size=len(self._jobs),
+            problems=problems(self._move),
+        )
 
     def wait(self, timeout: float) -> bool:
         with self._woken:

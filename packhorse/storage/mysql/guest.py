@@ -10,9 +10,9 @@ import pymysql
 from pymysql.constants import SERVER_STATUS
 from pymysql.cursors import Cursor
 
-from packhorse.storage.guest import driver_connection, refused, sqlalchemy_connection
+from packhorse.storage.guest import closed, driver_connection, refused, sqlalchemy_connection, telling
 from packhorse.storage.mysql.link import Answer, Link
-from packhorse.storage.mysql.marks import plain_literal, spelled
+from packhorse.storage.mysql.spelling import plain_literal, spelled
 from packhorse.storage.sql.dialect import Dialect
 
 Run = Callable[[str], Answer]
@@ -43,22 +43,25 @@ class GuestLink(Link):
 @contextmanager
 def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[GuestLink]:
     """The caller's connection as a link. What fails is undone as far as it is ours; his own work stays."""
-    run, is_alone = _runner(given)
-    begin, undo, end = ("START TRANSACTION", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
-    run(begin)
-    try:
-        yield GuestLink(run, sql, dialect)
-    except Exception:
-        with suppress(Exception):  # the first error is the one to tell
-            run(undo)
-        raise
-    run(end)
+    with telling(given):
+        run, is_alone = _runner(given)
+        begin, undo, end = ("START TRANSACTION", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
+        run(begin)
+        try:
+            yield GuestLink(run, sql, dialect)
+        except Exception:
+            with suppress(Exception):  # the first error is the one to tell
+                run(undo)
+            raise
+        run(end)
 
 
 def _runner(given: Any) -> tuple[Run, bool]:
     """How to run a statement, and whether there is no transaction that it could be part of."""
     driver = driver_connection(given)
     if isinstance(driver, pymysql.Connection):
+        if not driver.open:
+            raise closed(given)
         own: Any = driver
         in_transaction = bool(own.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
         return _by_cursor(lambda: driver.cursor(Cursor)), bool(driver.get_autocommit()) and not in_transaction

@@ -15,13 +15,15 @@ from packhorse import changes
 from packhorse.clock import MINUTE, SECOND
 from packhorse.job import NewJob, rank_of
 from packhorse.series import MINUTES
+from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
+from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.guest import guest
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import Link
-from packhorse.storage.mysql.marks import Raw, spelled
+from packhorse.storage.mysql.spelling import Raw, spelled
 from packhorse.storage.mysql.transaction import Transaction
-from packhorse.storage.mysql.trouble import DUPLICATE, code_of
+from packhorse.storage.mysql.trouble import DUPLICATE, NOT_THERE, code_of
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
@@ -46,6 +48,9 @@ _MINUTE = Raw(f"@packhorse_now - @packhorse_now % {MINUTE}")
 
 
 class InAndOut(MySQLKeeper, in_and_out.InAndOut):
+    address: Address
+    _own_id: str | None
+
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
@@ -93,8 +98,7 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
     def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         # By a connection of our own: making tables is not for the caller's transaction, and a name that it made known
         # would be locked until it ends, for everybody else who comes with that name.
-        with self._db.lent():
-            pass
+        here = self._storage_id()
         names = self._unknown(jobs)
         if names:
             self._db.write("know", lambda tx: self._know(tx, names))
@@ -103,15 +107,31 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
             return []
         try:
             with guest(connection, self._sql, self._dialect) as link:
+                self._check_place(link, here)
                 mark, now = link.execute(self._sql["share_writing"]).fetchone()
-                now = int(now) if self._clock is None else self._clock()
-                tx = Transaction(link, now, mark)
+                tx = Transaction(link, int(now) if self._clock is None else self._clock(), mark)
                 may_go_on(self._mark_of(tx), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
         except pymysql.Error as error:
             raise self._db.told(error) from error
         return enqueued
+
+    def _storage_id(self) -> str:
+        """What tells these tables from all others."""
+        if self._own_id is None:
+            ((self._own_id,),) = self._db.read("whereabouts", self._sql["which_storage"])
+        return self._own_id
+
+    def _check_place(self, link: Link, here: str) -> None:
+        try:
+            there = link.execute(self._sql["which_storage"]).fetchone()[0]
+        except Exception as error:
+            if code_of(getattr(error, "orig", error)) not in NOT_THERE:
+                raise
+            there = None
+        if there != here:
+            raise elsewhere("another server", self.address.shown)
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         self._know(tx, self._unknown(jobs))

@@ -10,7 +10,7 @@ from packhorse import clock
 from packhorse.storage.moving import Move, decode
 from packhorse.storage.mysql.bell import Bell
 from packhorse.storage.mysql.database import Database
-from packhorse.storage.mysql.marks import Raw
+from packhorse.storage.mysql.spelling import Raw
 from packhorse.storage.mysql.statements import NOW
 from packhorse.storage.sql.keeper import Keeper
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pymysql
 
-from packhorse.storage.mysql.marks import spelled
+from packhorse.storage.mysql.spelling import spelled
 from packhorse.storage.sql.dialect import Dialect
 
 _LONGEST_SCRIPT = 1_000_000

@@ -46,6 +46,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
+        self._own_id = None
         self._found_nothing = False
         self._paused = set()
         self._unfolded = 0

@@ -9,6 +9,8 @@ from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnl
 LOST_RACES = frozenset({1205, 1213, 1020})
 """Lock not given in time, deadlock, record changed since it was read: made again, the call may well succeed."""
 DUPLICATE = 1062
+NOT_THERE = frozenset({1044, 1049, 1142, 1146})
+"""Nothing of that name, or none that this user may know of."""
 
 _FULL = frozenset({1021, 1114, 1030, 28})
 _READ_ONLY = frozenset({1290, 1792, 1836})

@@ -15,7 +15,7 @@ from packhorse.job import RANK_FORCED, RANKS, RESERVED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
 from packhorse.storage.mysql.keeper import MySQLKeeper
-from packhorse.storage.mysql.marks import Raw, literal, spelled
+from packhorse.storage.mysql.spelling import Raw, literal, spelled
 from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
 from packhorse.storage.sql import working
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json

@@ -9,10 +9,12 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue, StorageError
+from packhorse.storage import moving
 from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
+from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
@@ -46,6 +48,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         self._known = {}
         self._unfolded = 0
         self._last_line = ""
+        self._marks = Marks()
         self._db = Database(
             address,
             options,
@@ -53,7 +56,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             self._dialect,
             prepare=lambda link: schema.prepare(link, options.schema),
             now=now,
-            after_commit=lambda: self._bell.ring(),
+            after_commit=self._came_into_line,
         )
         self._bell = Bell(self._db, self._sql, now)
 
@@ -74,6 +77,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
 
     def close(self) -> None:
         self._known.clear()
+        self._here = None
         self._bell.close()
         self._db.close()
 
@@ -84,6 +88,11 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             self._unfolded = 0
             with suppress(StorageError):  # what was asked for is done; the next one folds
                 self._fold()
+
+    def _came_into_line(self) -> None:
+        """A job has, by a write of ours that is committed, wherever in its line."""
+        self._marks.forget()
+        self._bell.ring()
 
     # --- migrations -----------------------------------------------------------------------------------------------
 
@@ -114,7 +123,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             "health", self._sql["server_facts"]
         )
         opened, in_use = self._db.connections()
-        problems = []
+        problems = moving.problems(self.move())
         if fsync == "off" or synchronous == "off":
             problems.append("the server does not wait for its disk: a power cut may lose jobs")
         if used > 0.9 * most:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from packhorse import clock
+from packhorse.storage.moving import problems
 from packhorse.storage.records import Health
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.bell import Bell
@@ -53,7 +56,8 @@ class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queue
         self._server.close()
 
     def health(self) -> Health:
-        return health_of(self._server, self._bell)
+        health = health_of(self._server, self._bell)
+        return replace(health, problems=[*problems(self.move()), *health.problems])
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 

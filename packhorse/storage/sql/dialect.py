@@ -17,6 +17,7 @@ class Dialect(NamedTuple):
     like: str  # `{column}` LIKE a value, folding the letters A to Z and no others
     escape: str = " ESCAPE '\\'"  # behind a LIKE whose value has backslashes before what it means literally
     true: str = "1"
+    of_rank: str = "rank = ?"  # said so that the index of the line is used; the rank is bound to each mark
     unordered_seq: str = "seq"  # said so that no index on it is used
     say: Callable[[str], str] = str
     name: Callable[[str], str] = str  # a column's name, which some database may take for a word of its own

@@ -125,10 +125,10 @@ class Index:
 
     def _walk_one_line(self, rank: int, queue: str, behind: int) -> Iterator[Place]:
         return self._rows(
-            f"SELECT rank, seq FROM {self._jobs}"
-            " WHERE state = 'queued' AND rank = ? AND queue = ? AND seq > ? ORDER BY seq",
+            f"SELECT rank, seq FROM {self._jobs} WHERE state = 'queued' AND {self._dialect.of_rank}"
+            " AND queue = ? AND seq > ? ORDER BY rank, seq",
             (behind,),
-            (rank, queue),
+            (*[rank] * self._dialect.of_rank.count("?"), queue),
         )
 
     def _queues_of(self, rank: int) -> list[str]:

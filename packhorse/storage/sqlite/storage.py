@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue
+from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, Migration
 from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.schedules import Schedules
@@ -126,7 +127,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
                 "free_pages": free_pages,
                 "page_size": page_size,
             },
-            problems=[*_problems(wal_size, free, self._db.options), *ground.doubts(self.path)],
+            problems=[*problems(self.move()), *_problems(wal_size, free, self._db.options), *ground.doubts(self.path)],
         )
 
 

@@ -37,6 +37,8 @@ SAYINGS = {
     "schedule_resumed": "The schedule goes on.",
     "schedule_skipped": "Its next slot is left out.",
     "schedule_removed": "The schedule was removed.",
+    "silenced": "It is shown apart for a while, and counted as ever.",
+    "unsilenced": "It is shown among the others again.",
     "unchanged": "It was so already.",
     "bulk": "{changed} jobs were changed, {skipped} left alone.",
 }

@@ -448,4 +448,5 @@ def test_a_storage_that_was_moved_says_where_to(storage: Storage) -> None:
         move_to(storage, open_storage("memory://"))
     with pytest.raises(CopyRefused, match="was moved"):
         cancel(End(storage, "here"))
+    assert "this storage was moved to there" in storage.health().problems
     assert not storage.find(Filter(states=HELD)).jobs

@@ -10,8 +10,8 @@ import pytest
 
 from packhorse.storage import statements
 from packhorse.storage.mysql import MySQL
-from packhorse.storage.mysql.marks import Raw, spelled
 from packhorse.storage.mysql.schema import MIGRATIONS
+from packhorse.storage.mysql.spelling import Raw, spelled
 from packhorse.storage.mysql.statements import NOW, statements_for
 from tests.mysql_server import new_database_url
 

@@ -520,7 +520,7 @@ def test_closing_while_another_thread_lies_down_does_not_hang(storage: SQLite) -
             closings[0] += 1
 
     threads = [Caller(look), Caller(close)]
-    in_time = done.wait(3)
+    in_time = done.wait(30)
     done.set()
 
     if not in_time:

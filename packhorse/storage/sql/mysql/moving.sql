@@ -1,3 +1,6 @@
+-- name: which_storage
+SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'storage'
+
 -- name: get_move
 SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'move'
 

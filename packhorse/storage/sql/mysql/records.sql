@@ -3,8 +3,11 @@ SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line FORCE IND
 WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3
 
 -- name: latest_failures
-SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
 FROM {schema}.packhorse_failure ORDER BY last_at DESC, cause LIMIT $1
+
+-- name: silence_failure
+UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2 WHERE cause = $3
 
 -- name: series
 SELECT at - at % $1 AS point, queue, task, counted, CAST(sum(amount) AS signed)

@@ -8,9 +8,9 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_meta (
     value longtext NOT NULL
 ) {table};
 
--- Every transaction that writes shares a lock on the first of these, so that a move can wait for all of them. The other
--- one is for who folds what was counted.
-INSERT INTO {schema}.packhorse_meta (`key`, value) VALUES ('move', ''), ('fold', '')
+-- Every transaction that writes shares a lock on the first of these, so that a move can wait for all of them. The second
+-- one is for who folds what was counted; the third tells these tables from those of any other server.
+INSERT INTO {schema}.packhorse_meta (`key`, value) VALUES ('move', ''), ('fold', ''), ('storage', uuid())
 ON DUPLICATE KEY UPDATE value = value;
 
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_job (
@@ -151,7 +151,9 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_failure (
     number      bigint NOT NULL,
     first_at    bigint NOT NULL,
     last_at     bigint NOT NULL,
-    last_job_id varchar(255) NOT NULL
+    last_job_id varchar(255) NOT NULL,
+    silenced_until bigint,
+    silenced_by    longtext
 ) {table};
 
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_queue (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.storage.mysql import MySQL
-from packhorse.storage.mysql.marks import Raw, literal, plain_literal, spelled
+from packhorse.storage.mysql.spelling import Raw, literal, plain_literal, spelled
 from packhorse.storage.mysql.statements import quoted, said
 from tests.mysql_server import shared_mysql
 

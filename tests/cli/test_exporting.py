@@ -1,0 +1,108 @@
+"""`packhorse export` and `packhorse import`: jobs as lines of JSON, and in again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import asdict
+
+from packhorse.clock import HOUR
+from packhorse.job import State, UniqueLock
+from packhorse.storage import open_storage
+from packhorse.storage.records import Filter
+from tests.cli.conftest import Call
+from tests.cli.yard import Yard
+
+
+def test_every_job_is_a_line_with_all_that_it_has(yard: Yard, packhorse: Call) -> None:
+    jobs = yard.in_every_state()
+
+    result = packhorse("export")
+
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {line["id"] for line in lines} == {job.id for job in jobs.values()}
+    (dead,) = (line for line in lines if line["state"] == "dead")
+    assert dead["args"] == {"image_id": 7}
+    assert dead["error"]["message"] == "cannot decode image 7"
+    stored = asdict(jobs[State.DEAD])
+    assert {name: dead[name] for name in dead if name not in ("args", "error")} == {
+        name: value for name, value in stored.items() if value is not None and name not in ("args", "error")
+    }
+    assert result.stderr == "8 exported\n"
+
+
+def test_a_filter_says_which(yard: Yard, packhorse: Call) -> None:
+    jobs = yard.in_every_state()
+
+    result = packhorse("export", "dead", "-q")
+
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [jobs[State.DEAD].id]
+    assert result.stderr == ""
+
+
+def test_what_waited_waits_again_where_it_is_imported(yard: Yard, packhorse: Call) -> None:
+    later = yard.add(delay=HOUR, priority=7, timeout=5, meta='{"a": 1}', unique=UniqueLock("once"))
+    yard.in_every_state()
+    (yard.directory / "all.jsonl").write_text(packhorse("export").stdout)
+
+    first = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db")
+    second = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db")
+
+    assert first.stdout == (
+        "4 enqueued, 1 left out: aborted, 1 left out: completed, 1 left out: dead, 1 left out: reserved,"
+        " 1 left out: running\n"
+    )
+    assert second.stdout.startswith("1 left out: aborted")
+    assert "4 there already" in second.stdout
+    new = open_storage(f"sqlite:///{yard.directory / 'new.db'}")
+    found = new.get(later.id)
+    assert found is not None
+    fields = ("id", "task", "queue", "args", "state", "priority", "due_at", "timeout", "meta", "unique_key")
+    assert [getattr(found, name) for name in fields] == [getattr(later, name) for name in fields]
+    assert new.count(Filter()).number == 4
+    new.close()
+
+
+def test_what_had_ended_runs_again_if_one_says_so(yard: Yard, packhorse: Call) -> None:
+    dead = yard.job("dead")
+    line = packhorse("export", "dead").stdout
+
+    result = packhorse("import", "-", "--again", "--url", "sqlite:///new.db", "--json", stdin=line)
+
+    assert json.loads(result.stdout) == {"enqueued": 1}
+    new = open_storage(f"sqlite:///{yard.directory / 'new.db'}")
+    found = new.get(dead.id)
+    assert found is not None
+    assert (found.state, found.failures, found.error) == ("queued", 0, None)
+    new.close()
+
+
+def test_a_unique_twin_is_not_doubled(yard: Yard, packhorse: Call) -> None:
+    yard.add(unique=UniqueLock("once"))
+    line = packhorse("export").stdout
+    packhorse("delete", json.loads(line)["id"])
+    yard.add(unique=UniqueLock("once"))
+
+    result = packhorse("import", "-", stdin=line)
+
+    assert result.stdout == "1 left out: a unique twin waits\n"
+
+
+@pytest.mark.parametrize("line", ["{", '{"id":"a"}', '"text"', '{"id":1,"seq":"x"}', "\xff"])
+def test_a_line_that_is_no_job_is_told_by_its_number(yard: Yard, packhorse: Call, line: str) -> None:
+    yard.add()
+    good = packhorse("export").stdout
+
+    result = packhorse("import", "-", "--url", "sqlite:///new.db", stdin=f"{good}\n{line}\n".encode("latin-1"))
+
+    assert result.exit_code == 2
+    assert "line 3 of - is not an exported job" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_file_that_is_not_there_is_not_found(yard: Yard, packhorse: Call) -> None:
+    result = packhorse("import", "nobody.jsonl")
+
+    assert result.exit_code == 3
+    assert "cannot read nobody.jsonl" in result.stderr

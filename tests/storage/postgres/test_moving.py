@@ -1,0 +1,47 @@
+"""Closing a PostgreSQL storage for a move: it waits for others' transactions, and holds for those that began before."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from packhorse.errors import StorageClosed
+from packhorse.storage.moving import Move, Stage
+from packhorse.storage.postgres import Postgres
+from packhorse.storage.records import Filter
+from tests.children import until
+from tests.storage.builders import new_job
+
+MARK = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
+
+
+def test_a_transaction_that_saw_the_storage_open_cannot_enqueue_once_it_is_closed(storage: Postgres) -> None:
+    storage.tallies()
+    with psycopg.connect(storage._db.address) as own:
+        own.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        own.execute("SELECT 1")  # from now on it sees only what there is
+        storage.set_move(MARK, expected=None)
+
+        with pytest.raises(StorageClosed):
+            storage.enqueue_within(own, [new_job()])
+
+
+def test_closing_waits_for_a_transaction_that_has_enqueued(storage: Postgres) -> None:
+    storage.tallies()
+    with psycopg.connect(storage._db.address) as own:
+        storage.enqueue_within(own, [new_job("ours")])
+        closing = threading.Thread(target=storage.set_move, args=(MARK,), kwargs={"expected": None})
+        closing.start()
+        until(lambda: _waits(storage), "it waits for a lock")
+        assert storage.move() is None
+        own.commit()
+        closing.join(30)
+
+    assert storage.move() == MARK
+    assert [job.id for job in storage.find(Filter()).jobs] == ["ours"]
+
+
+def _waits(storage: Postgres) -> bool:
+    return bool(storage._db.read("test", "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))

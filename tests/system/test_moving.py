@@ -1,0 +1,151 @@
+"""A real `packhorse copy-store` is killed again and again: called once more, it goes on where it was, and in the end
+the new storage has everything once. And while it works, nobody loses a job and none runs twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.copying import End, copy_storage
+from packhorse.errors import StorageClosed
+from packhorse.ids import new_id
+from packhorse.job import NewJob
+from packhorse.outcome import Completed
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+from packhorse.storage.moving import Move, Section, Stage
+from packhorse.storage.records import LogLine, WorkerInfo
+from tests.children import ROOT, until
+from tests.postgres_server import give_back
+from tests.storage.conftest import ADDRESSES, chosen_storages
+
+PAGE = 1_000
+KILLS = 4
+
+
+def begin(source: str, target: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "packhorse", "copy-store", source, target, "--yes"]
+    return subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+
+
+def kill_after_a_page(copying: subprocess.Popen[bytes], target: Storage, rows: int) -> None:
+    until(lambda: rows_in(target.move()) > rows or copying.poll() is not None, "another page", 60)
+    copying.kill()
+    copying.communicate()
+
+
+def rows_in(mark: Move | None) -> int:
+    return 0 if mark is None else sum(mark.counts.values())
+
+
+def lived(url: str) -> Storage:
+    """A storage with some thousand jobs, some of them done, with log lines."""
+    storage = open_storage(url)
+    storage.join(WorkerInfo("ann"))
+    for _ in range(2):
+        storage.enqueue([NewJob(new_id(), "send", "mail") for _ in range(PAGE)])
+    for _ in range(3):
+        jobs = storage.reserve("ann", {"mail": 1}, 500)
+        storage.append_log(jobs[0].token, [LogLine("a line")])
+        storage.finish([Completed(job.token, '"sent"') for job in jobs])
+    storage.leave("ann")
+    return storage
+
+
+@pytest.mark.parametrize("kind", [name for name in chosen_storages() if name != "memory"])
+def test_a_copy_that_is_killed_goes_on_and_nothing_is_there_twice(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    source_url, target_url = f"sqlite:///{tmp_path / 'old.db'}", ADDRESSES[kind](tmp_path / "new")
+    source, target = lived(source_url), open_storage(target_url)
+    before, killed_at = contents(source), [0]
+
+    for _ in range(KILLS):
+        kill_after_a_page(begin(source_url, target_url), target, killed_at[-1])
+        killed_at.append(rows_in(target.move()))
+    ended = begin(source_url, target_url)
+    _, told = ended.communicate(timeout=120)
+
+    assert ended.returncode == 0, told.decode()
+    assert 0 < killed_at[1] < killed_at[2]
+    assert contents(target) == before
+    assert target.tallies() == source.tallies()
+    assert target.move() is None
+    assert source.move().stage is Stage.MOVED  # type: ignore[union-attr]
+    source.close()
+    target.close()
+    if kind == "postgres":
+        give_back(target_url)
+
+
+def contents(storage: Storage) -> dict[str, list[str]]:
+    """Every row of every section, in whatever order."""
+    found: dict[str, list[str]] = {}
+    for section in Section:
+        cursor = None
+        while True:
+            page = storage.dump(section, cursor=cursor)
+            found.setdefault(section, []).extend(map(repr, page.rows))
+            if (cursor := page.next) is None:
+                break
+        found[section].sort()
+    return found
+
+
+def test_while_a_storage_is_moved_no_job_is_lost_and_none_runs_twice(tmp_path: Path) -> None:
+    old, new = (open_storage(f"sqlite:///{tmp_path / name}") for name in ("old.db", "new.db"))
+    told, runs, stop = set[str](), Counter[str](), threading.Event()
+
+    def enqueue() -> None:
+        storage = old
+        while not stop.is_set():
+            job = NewJob(new_id(), "send", "mail")
+            try:
+                storage.enqueue([job])
+            except StorageClosed:
+                storage = new  # what somebody does who was told where the jobs are now
+                continue
+            told.add(job.id)
+
+    def work(storage: Storage, owner: str) -> None:
+        if storage is new:
+            until(lambda: new.move() is not None, "the copy has begun")
+        until(lambda: has_joined(storage, owner), "the storage is open")
+        while not (stop.is_set() and storage.move() is not None) and not (storage is new and done()):
+            jobs = storage.reserve(owner, {"mail": 1}, 20)
+            runs.update(job.id for job in jobs)
+            storage.finish([Completed(job.token, ran=SECOND) for job in jobs])
+
+    def done() -> bool:
+        return stop.is_set() and len(runs) == len(told)
+
+    threads = [threading.Thread(target=enqueue, daemon=True) for _ in range(2)]
+    threads += [threading.Thread(target=work, args=one, daemon=True) for one in ((old, "ann"), (new, "bob"))]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(runs) > 200, "the old one is at work")
+    copy_storage(End(old, "old"), End(new, "new"))
+    until(lambda: new.workers() and len(told) > len(runs), "the new one is at work")
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+
+    assert not any(thread.is_alive() for thread in threads)
+    assert set(runs) == told
+    assert set(runs.values()) == {1}
+    old.close()
+    new.close()
+
+
+def has_joined(storage: Storage, owner: str) -> bool:
+    try:
+        storage.join(WorkerInfo(owner))
+    except StorageClosed:
+        return False
+    return True
