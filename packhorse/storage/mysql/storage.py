@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from packhorse import clock
 from packhorse.errors import StorageError
+from packhorse.storage import moving
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
 from packhorse.storage.mysql.bell import Bell
@@ -124,7 +125,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         counters = {name.lower(): int(value) for name, value in self._db.read("health", self._sql["server_counters"])}
         used, history = counters.get("threads_connected", 0), counters.get("innodb_history_list_length", 0)
         opened, in_use = self._db.connections()
-        problems = []
+        problems = moving.problems(self.move())
         if flushes != 1:
             problems.append("the server does not wait for its disk: a power cut may lose jobs")
         if used > 0.9 * most:
