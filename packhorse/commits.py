@@ -28,22 +28,45 @@ def when_committed(transaction: Any, action: Callable[[], object]) -> None:
         )
 
 
+_ASKED = "packhorse_when_committed"
+"""Where a Session keeps what is to be done: each action with the transactions that it hangs on."""
+
+
 def _when_session_commits(session: Any, action: Callable[[], object]) -> None:
-    event = importlib.import_module("sqlalchemy.event")  # there, since a Session of it is
-
-    is_over = False
-
-    def committed(_: Any) -> None:
-        nonlocal is_over
-        if not is_over:
-            is_over = True
-            action()
-
-    def rolled_back(_: Any) -> None:
-        nonlocal is_over
-        is_over = True
-
     if not session.in_transaction():
         session.begin()  # a commit would else have nothing to do, and tell nobody
-    event.listen(session, "after_commit", committed, once=True)
-    event.listen(session, "after_rollback", rolled_back, once=True)
+    if _ASKED not in session.info:
+        event = importlib.import_module("sqlalchemy.event")  # there, since a Session of it is
+        session.info[_ASKED] = []
+        event.listen(session, "after_commit", _committed)
+        event.listen(session, "after_soft_rollback", _rolled_back)
+        event.listen(session, "after_transaction_end", _ended)
+    session.info[_ASKED].append((_with_those_around(session.get_nested_transaction()), action))
+
+
+def _committed(session: Any) -> None:
+    if session.in_nested_transaction():
+        return  # a savepoint was released, which has not committed anything
+    asked, session.info[_ASKED] = session.info[_ASKED], []
+    for _, action in asked:
+        action()
+
+
+def _rolled_back(session: Any, ended: Any) -> None:
+    """A savepoint that is rolled back takes along what was asked for within it, and nothing else."""
+    session.info[_ASKED] = [one for one in session.info[_ASKED] if ended not in one[0]]
+
+
+def _ended(session: Any, ended: Any) -> None:
+    """By commit, and then nothing is left; by rollback, or because the session was closed."""
+    if ended.parent is None:
+        session.info[_ASKED] = []
+
+
+def _with_those_around(savepoint: Any) -> list[Any]:
+    """A savepoint, and those that it is a part of."""
+    within = []
+    while savepoint is not None and savepoint.nested:
+        within.append(savepoint)
+        savepoint = savepoint.parent
+    return within

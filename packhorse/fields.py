@@ -316,11 +316,18 @@ class FailureFields(msgspec.Struct):
     first_at: Moment
     last_at: Moment
     last_job_id: str
+    silenced_until: Moment | None
+    silenced_by: str | None
 
 
 def failure_fields(group: FailureGroup) -> FailureFields:
     """A group of failures."""
-    times = {"first_at": iso(group.first_at), "last_at": iso(group.last_at)}
+    until = group.silenced_until
+    times = {
+        "first_at": iso(group.first_at),
+        "last_at": iso(group.last_at),
+        "silenced_until": None if until is None else iso(until),
+    }
     return FailureFields(**{**msgspec.structs.asdict(group), **times})
 
 

@@ -25,8 +25,15 @@ has() {
 }
 
 if has redis; then need redis-server redis-server valkey-server; fi
-if has postgres; then need postgresql initdb /usr/lib/postgresql/*/bin/initdb; fi  # Debian keeps it off PATH
+if has postgres; then
+    # Debian and Homebrew keep it off PATH; tests/postgres_server.py looks in the same places.
+    need postgresql initdb /usr/lib/postgresql/*/bin/initdb /usr/local/pgsql/bin/initdb \
+        /opt/homebrew/opt/postgresql*/bin/initdb
+fi
 need chromium chromium chromium-browser google-chrome  # tests/web/test_browser.py
+needed=$missing
+# A test that goes through a pooler is left out where there is none.
+if has postgres; then need pgbouncer pgbouncer /usr/sbin/pgbouncer; fi
 [ -n "$missing" ] || exit 0
 
 as_root=
@@ -38,8 +45,9 @@ if command -v apt-get >/dev/null 2>&1 && $as_root true 2>/dev/null; then
     ($as_root apt-get -qq update && $as_root env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
         apt-get -qq install --no-install-recommends $missing) >/dev/null && exit 0
 fi
-printf '%s\n' "" "The tests need programs that are not installed:$missing" \
-    "Install them:  Debian, Ubuntu: apt-get install$missing   Fedora: dnf install valkey postgresql-server chromium" \
+[ -n "$needed" ] || exit 0
+printf '%s\n' "" "The tests need programs that are not installed:$needed" \
+    "Install them:  Debian, Ubuntu: apt-get install$needed   Fedora: dnf install valkey postgresql-server chromium" \
     "               macOS: brew install redis postgresql, brew install --cask chromium" \
     "Or leave the servers out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
 exit 1

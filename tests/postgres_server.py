@@ -18,6 +18,7 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -61,14 +62,37 @@ class PostgresServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> PostgresServer:
+        self._start([], self._as_user())
+        return self
+
+    def _start(self, before: list[str], how: dict[str, Any]) -> None:
         told = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.directory}"]
         command = [postgres_program(), "-D", str(self.directory / "data")]
         for setting in [*told, "max_connections=200", *self._settings]:
             command += ["-c", setting]
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
+            self._process = subprocess.Popen([*before, *command], stdout=log, stderr=log, **how)
         self._await_answer()
-        return self
+
+    def start_with_small_disk(self, megabytes: int) -> None:
+        """Start it where `small` in its directory is a disk of its own, of this size. For that one must be root."""
+        if self._user is None or not shutil.which("unshare") or not shutil.which("nsenter"):
+            pytest.skip("only root can give a server a disk of its own")
+        self.small = self.directory / "small"
+        self.small.mkdir()
+        words = f"uid={self._user.pw_uid},gid={self._user.pw_gid},size={megabytes}m"
+        tried = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(self.small)], check=False)
+        if tried.returncode != 0:
+            pytest.skip("not even root may mount a disk here")
+        mount = f"mount -t tmpfs -o {words} tmpfs {self.small} && exec"
+        as_user = f"setpriv --reuid={self._user.pw_uid} --regid={self._user.pw_gid} --clear-groups"
+        self._start(["unshare", "--mount", "sh", "-c", f'{mount} {as_user} "$@"', "sh"], {"cwd": str(self.directory)})
+
+    def enlarge_disk(self, megabytes: int) -> None:
+        """More room, while the server runs."""
+        assert self._process is not None
+        inside = ["nsenter", "--mount", "--target", str(self._process.pid)]
+        subprocess.run([*inside, "mount", "-o", f"remount,size={megabytes}m", str(self.small)], check=True)
 
     def kill(self) -> None:
         """As a power cut would: no goodbye to anybody."""
@@ -112,8 +136,8 @@ class PostgresServer:
         if done.returncode != 0:
             pytest.fail(f"{program} failed:\n{done.stderr}")
 
-    def _as_user(self) -> dict[str, object]:
-        own = {"cwd": str(self.directory)}
+    def _as_user(self) -> dict[str, Any]:
+        own: dict[str, Any] = {"cwd": str(self.directory)}
         return own if self._user is None else {**own, "user": self._user.pw_uid, "group": self._user.pw_gid}
 
 
@@ -121,7 +145,8 @@ class PgBouncer:
     """A pooler of our own before a server, in transaction mode: each transaction may get another connection."""
 
     def __init__(self, server: PostgresServer, pool_size: int = 3) -> None:
-        program = shutil.which("pgbouncer") or pytest.skip("there is no pgbouncer on this machine")
+        places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])  # Debian's, which is not on every PATH
+        program = shutil.which("pgbouncer", path=places) or pytest.skip("there is no pgbouncer on this machine")
         self.port = _free_port()
         self._directory = Path(tempfile.mkdtemp(prefix="packhorse-pgbouncer-"))
         user = _unprivileged()

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import django
 import psycopg
 import pytest
+from django.conf import settings
+from django.db import connections, transaction
 from psycopg.rows import dict_row
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from packhorse import Packhorse
 from packhorse.errors import BadValue, NotUnique
+from packhorse.storage import open_storage
 from packhorse.storage.postgres import Postgres
-from tests.children import until
-from tests.postgres_server import new_schema_url, shared_postgres
+from packhorse.storage.sqlite import SQLite
+from tests.children import ROOT, until
+from tests.postgres_server import PostgresServer, new_database_url, new_schema_url, shared_postgres
+from tests.storage.builders import join
 from tests.storage.conftest import chosen_storages
 
 needs_postgres = pytest.mark.skipif("postgres" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")
@@ -61,6 +72,35 @@ class Place:
 
 def send(to: str) -> None:
     """A task."""
+
+
+class Sleeper:
+    """Another process's worker, as it were, that sleeps until there is something to do."""
+
+    def __init__(self, place: Place) -> None:
+        self.storage = open_storage(place.jobs_url)
+        join(self.storage)
+        while self.storage.reserve("ann", {"send": 1}, 1):
+            pass  # until nothing is left to do
+        self._woken: list[bool] = []
+        self._thread = threading.Thread(target=lambda: self._woken.append(self.storage.wait(60)), daemon=True)
+        self._thread.start()
+        until(lambda: self._is_asleep(place), "it lies down")
+
+    def _is_asleep(self, place: Place) -> bool:
+        if isinstance(self.storage, SQLite):
+            return bool(self.storage._bell._sleepers)
+        assert isinstance(self.storage, Postgres)
+        with place.connect() as bystander:
+            return bool(bystander.execute(f"SELECT 1 FROM {self.storage.options.schema}.packhorse_sleeper").fetchall())
+
+    def is_woken(self) -> bool:
+        return bool(self._woken)
+
+    def end(self) -> None:
+        self.storage.interrupt()
+        self._thread.join()
+        self.storage.close()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=needs_postgres)])
@@ -162,6 +202,93 @@ def test_a_stranger_is_refused(place: Place, stranger: object) -> None:
         place.app.enqueue("send", {"to": "ann"}, connection=stranger)
 
 
+def test_a_job_vanishes_with_its_savepoint_only(place: Place) -> None:
+    connection = place.connect()
+    connection.execute(place.insert)
+    place.app.enqueue("send", {"to": "ann"}, connection=connection)
+    connection.execute("SAVEPOINT mine")
+    place.app.enqueue("send", {"to": "nobody"}, connection=connection)
+    connection.execute("ROLLBACK TO SAVEPOINT mine")
+    place.app.enqueue("send", {"to": "bob"}, connection=connection)
+    connection.commit()
+
+    assert {job.args["to"] for job in place.app.jobs()} == {"everybody", "ann", "bob"}
+    assert place.app.storage.tallies()[0].number == 3
+    connection.close()
+
+
+def test_a_closed_connection_is_refused(place: Place) -> None:
+    connection = place.connect()
+    connection.close()
+
+    with pytest.raises(BadValue, match="is closed"):
+        place.app.enqueue("send", {"to": "ann"}, connection=connection)
+
+
+@needs_postgres
+def test_a_transaction_that_has_failed_is_refused(postgres: Place) -> None:
+    connection = postgres.connect()
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        connection.execute("SELECT 1 / 0")
+
+    with pytest.raises(BadValue, match="has failed already"):
+        postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
+    connection.rollback()
+    postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
+    connection.commit()
+
+    assert postgres.number_of_jobs() == 1
+    connection.close()
+
+
+@needs_postgres
+def test_a_connection_to_another_kind_of_database_is_refused(postgres: Place, tmp_path: Path) -> None:
+    jobs_in_a_file = Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}")
+    for app, connection in ((postgres.app, sqlite3.connect(":memory:")), (jobs_in_a_file, postgres.connect())):
+        with pytest.raises(BadValue, match="cannot enqueue by"):
+            app.enqueue("send", {"to": "ann"}, connection=connection)
+        connection.close()
+    jobs_in_a_file.close()
+
+
+@needs_postgres
+def test_a_connection_to_another_database_of_the_server_is_refused(postgres: Place) -> None:
+    """Even if there are tables of ours in it: whoever looks for the job would not find it there."""
+    other = Packhorse(f"{new_database_url()}?schema={postgres.jobs_url.rpartition('=')[2]}")
+    assert other.count() == 0
+    with psycopg.connect(other.storage._db.address) as connection:
+        with pytest.raises(BadValue, match="this connection is to the database d"):
+            postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
+        connection.execute("SELECT 1")  # what it does besides goes on
+
+    assert other.count() == 0
+    other.close()
+
+
+@needs_postgres
+def test_a_connection_to_another_server_is_refused(postgres: Place) -> None:
+    server = PostgresServer().start()
+    with (
+        psycopg.connect(server.url) as connection,
+        pytest.raises(BadValue, match="this connection is to another server"),
+    ):
+        postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
+    server.end()
+
+
+@needs_postgres
+def test_a_server_that_was_restarted_is_the_same_one() -> None:
+    server = PostgresServer().start()
+    with Packhorse(server.url) as app:
+        for number in range(2):
+            with psycopg.connect(server.url) as connection:
+                app.enqueue("send", {"to": "ann"}, connection=connection)
+            assert app.count() == number + 1
+            server.stop()
+            server.start()
+    server.end()
+
+
 def test_a_connection_to_another_file_is_refused(tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path)
 
@@ -194,25 +321,15 @@ def test_a_coroutine_is_told_how(place: Place) -> None:
 
 @needs_postgres
 def test_a_sleeper_is_woken_by_the_commit_and_not_before(postgres: Place) -> None:
-    import threading
-
-    sleeper = Postgres.from_url(postgres.jobs_url)
-    woken: list[bool] = []
-    thread = threading.Thread(target=lambda: woken.append(sleeper.wait(30)), daemon=True)
-    thread.start()
-    schema = sleeper.options.schema
-    with postgres.connect() as bystander:
-        asleep = f"SELECT 1 FROM {schema}.packhorse_sleeper"
-        until(lambda: bystander.execute(asleep).fetchall(), "it lies down")
+    sleeper = Sleeper(postgres)
     connection = postgres.connect()
     postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
 
-    assert not woken
+    assert not sleeper.is_woken()
     connection.commit()
-    until(lambda: woken, "it wakes")
-    thread.join()
+    until(sleeper.is_woken, "it wakes")
+    sleeper.end()
     connection.close()
-    sleeper.close()
 
 
 # --- SQLAlchemy -------------------------------------------------------------------------------------------------------
@@ -220,8 +337,7 @@ def test_a_sleeper_is_woken_by_the_commit_and_not_before(postgres: Place) -> Non
 
 @pytest.fixture
 def engine(place: Place) -> Iterator[Any]:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    engine = sqlalchemy.create_engine(place.alchemy_url)
+    engine = create_engine(place.alchemy_url)
     yield engine
     engine.dispose()
 
@@ -242,9 +358,6 @@ def test_sqlalchemy_connections(place: Place, engine: Any) -> None:
 
 
 def test_sqlalchemy_sessions(place: Place, engine: Any) -> None:
-    from sqlalchemy import text
-    from sqlalchemy.orm import Session
-
     with Session(engine) as session:
         session.execute(text(place.insert))
         place.app.enqueue("send", {"to": "ann"}, connection=session)
@@ -257,10 +370,6 @@ def test_sqlalchemy_sessions(place: Place, engine: Any) -> None:
 
 @needs_postgres
 def test_an_asynchronous_session_of_sqlalchemy_through_its_synchronous_side(postgres: Place) -> None:
-    pytest.importorskip("sqlalchemy")
-    pytest.importorskip("greenlet")
-    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-
     async def work() -> None:
         engine = create_async_engine(postgres.alchemy_url)
         async with AsyncSession(engine) as session:
@@ -277,15 +386,86 @@ def test_an_asynchronous_session_of_sqlalchemy_through_its_synchronous_side(post
     assert postgres.number_of_jobs() == 1
 
 
+@needs_postgres
+def test_an_asynchronous_connection_of_sqlalchemy_through_its_synchronous_side(postgres: Place) -> None:
+    async def work() -> None:
+        engine = create_async_engine(postgres.alchemy_url)
+        async with engine.begin() as connection:
+            own = connection.sync_connection
+            await connection.run_sync(lambda _: postgres.app.enqueue("send", {"to": "ann"}, connection=own))
+            assert postgres.number_of_jobs() == 0
+        async with engine.connect() as connection:
+            await connection.run_sync(lambda own: postgres.app.enqueue("send", {"to": "nobody"}, connection=own))
+            await connection.rollback()
+        await engine.dispose()
+
+    asyncio.run(work())
+
+    assert postgres.number_of_jobs() == 1
+
+
+@needs_postgres
+def test_what_has_to_be_awaited_is_refused_and_told_how(postgres: Place) -> None:
+    async def work() -> None:
+        engine = create_async_engine(postgres.alchemy_url)
+        async with AsyncSession(engine) as session, engine.connect() as connection:
+            for given in (session, connection, connection.sync_connection):
+                with pytest.raises(BadValue, match=r"has to be awaited.*run_sync"):
+                    postgres.app.enqueue("send", {"to": "ann"}, connection=given)
+        await engine.dispose()
+        async with await psycopg.AsyncConnection.connect(shared_postgres().url) as raw:
+            with pytest.raises(BadValue, match=r"cannot enqueue by psycopg\.AsyncConnection"):
+                postgres.app.enqueue("send", {"to": "ann"}, connection=raw)
+
+    asyncio.run(work())
+
+    assert postgres.number_of_jobs() == 0
+
+
+def test_a_savepoint_of_sqlalchemy(place: Place, engine: Any) -> None:
+    with Session(engine) as session:
+        session.execute(text(place.insert))
+        with session.begin_nested():
+            place.app.enqueue("send", {"to": "ann"}, connection=session)
+        nested = session.begin_nested()
+        place.app.enqueue("send", {"to": "nobody"}, connection=session)
+        nested.rollback()
+        session.commit()
+
+    assert [job.args["to"] for job in place.app.jobs(limit=1)] == ["ann"]
+    assert (place.number_of_jobs(), place.number_of_sales()) == (1, 1)
+
+
+def test_a_closed_connection_of_sqlalchemy_is_refused(place: Place, engine: Any) -> None:
+    connection = engine.connect()
+    connection.close()
+
+    with pytest.raises(BadValue, match="is closed"):
+        place.app.enqueue("send", {"to": "ann"}, connection=connection)
+
+
+@needs_postgres
+def test_sqlalchemy_with_another_kind_of_database_is_refused(postgres: Place) -> None:
+    with create_engine("sqlite://").connect() as connection, pytest.raises(BadValue, match="cannot enqueue by"):
+        postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
+
+
+def test_the_commit_of_a_session_wakes_a_sleeper(place: Place, engine: Any) -> None:
+    sleeper = Sleeper(place)
+    with Session(engine) as session:
+        place.app.enqueue("send", {"to": "ann"}, connection=session)
+        assert not sleeper.is_woken()
+        session.commit()
+
+        until(sleeper.is_woken, "it wakes")
+    sleeper.end()
+
+
 # --- Django -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def django_connection(place: Place) -> Iterator[Any]:
-    django = pytest.importorskip("django")
-    from django.conf import settings
-    from django.db import connections
-
     if place.kind == "sqlite":
         database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(place.path)}
     else:
@@ -302,8 +482,6 @@ def django_connection(place: Place) -> Iterator[Any]:
 
 
 def test_django_transactions(place: Place, django_connection: Any) -> None:
-    from django.db import transaction
-
     atomic: Callable[[], Any] = lambda: transaction.atomic(using="place")  # noqa: E731
     with atomic():
         place.app.enqueue("send", {"to": "ann"}, connection=django_connection)
@@ -320,13 +498,39 @@ def test_django_transactions(place: Place, django_connection: Any) -> None:
     assert place.number_of_jobs() == 2
 
 
+def test_a_savepoint_of_django(place: Place, django_connection: Any) -> None:
+    with transaction.atomic(using="place"):
+        place.app.enqueue("send", {"to": "ann"}, connection=django_connection)
+        with transaction.atomic(using="place"):
+            place.app.enqueue("send", {"to": "nobody"}, connection=django_connection)
+            transaction.set_rollback(True, using="place")
+
+    assert [job.args["to"] for job in place.app.jobs(limit=1)] == ["ann"]
+    assert place.number_of_jobs() == 1
+
+
+def test_the_commit_of_django_wakes_a_sleeper(place: Place, django_connection: Any) -> None:
+    sleeper = Sleeper(place)
+    with transaction.atomic(using="place"):
+        place.app.enqueue("send", {"to": "ann"}, connection=django_connection)
+        assert not sleeper.is_woken()
+
+    until(sleeper.is_woken, "it wakes")
+    sleeper.end()
+
+
+def test_a_closed_connection_of_django_opens_itself(place: Place, django_connection: Any) -> None:
+    django_connection.close()
+
+    place.app.enqueue("send", {"to": "ann"}, connection=django_connection)
+
+    assert place.number_of_jobs() == 1
+
+
 # --- jobs that are somewhere else -------------------------------------------------------------------------------------
 
 
 def test_after_a_session_has_committed_jobs_are_enqueued_elsewhere(place: Place, engine: Any) -> None:
-    from sqlalchemy import text
-    from sqlalchemy.orm import Session
-
     elsewhere = Packhorse("memory://")
     task = elsewhere.task(send)
     with Session(engine) as session:
@@ -343,9 +547,32 @@ def test_after_a_session_has_committed_jobs_are_enqueued_elsewhere(place: Place,
     assert job.state == "queued"
 
 
-def test_after_django_has_committed_jobs_are_enqueued_elsewhere(place: Place, django_connection: Any) -> None:
-    from django.db import transaction
+def test_what_is_enqueued_after_a_commit_goes_with_its_savepoint_and_with_no_other(engine: Any) -> None:
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+    with Session(engine) as session:
+        elsewhere.enqueue_after_commit(session, [task.call("ann")])
+        with session.begin_nested():
+            elsewhere.enqueue_after_commit(session, [task.call("bob")])
+        nested = session.begin_nested()
+        elsewhere.enqueue_after_commit(session, [task.call("nobody")])
+        nested.rollback()
+        assert elsewhere.count() == 0
+        session.commit()
+        assert {job.args["to"] for job in elsewhere.jobs()} == {"ann", "bob"}
 
+        with session.begin_nested():
+            elsewhere.enqueue_after_commit(session, [task.call("nobody")])
+        session.rollback()
+        elsewhere.enqueue_after_commit(session, [task.call("nobody")])
+        session.close()
+        session.execute(text("SELECT 1"))
+        session.commit()
+
+    assert elsewhere.count() == 2
+
+
+def test_after_django_has_committed_jobs_are_enqueued_elsewhere(place: Place, django_connection: Any) -> None:
     elsewhere = Packhorse("memory://")
     task = elsewhere.task(send)
     with transaction.atomic(using="place"):
@@ -363,3 +590,58 @@ def test_a_connection_that_does_not_tell_of_commits_is_refused() -> None:
 
     with pytest.raises(BadValue, match="does not tell when it commits"):
         app.enqueue_after_commit(sqlite3.connect(":memory:"), [])
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def programs() -> dict[str, str]:
+    """The programs of docs/transactions.md, by the headings above them."""
+    page = (ROOT / "docs" / "transactions.md").read_text("utf-8")
+    title, found = "", {}
+    for heading, code in re.findall(r"^## (.*?)$|^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL):
+        title = heading or title
+        if code:
+            found[f"{title}, in a coroutine" if title in found else title] = code
+    return found
+
+
+@pytest.mark.parametrize(
+    ("title", "only_on"),
+    [
+        ("psycopg", "postgres"),
+        ("sqlite3", "sqlite"),
+        ("SQLAlchemy", None),
+        ("SQLAlchemy, in a coroutine", "postgres"),
+        ("Django", None),
+    ],
+)
+def test_a_program_of_the_page_does_what_it_says(
+    title: str, only_on: str | None, place: Place, django_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it stands there, but for the names of database and table."""
+    if only_on not in (None, place.kind):
+        pytest.skip(f"this program is for {only_on}")
+    monkeypatch.setattr(connections._connections, "default", django_connection, raising=False)
+    names: dict[str, Any] = {"app": place.app, "AsyncSession": AsyncSession, "text": text}
+    _, _, task = programs()[""].partition("\n\n\n")
+    program = programs()[title].replace("orders (id)", f"{place.sales} (amount)").replace("shop.db", str(place.path))
+    program = re.sub(r'"postgresql\+psycopg:[^"]*"', repr(place.alchemy_url), program)
+    program = re.sub(r'"postgresql:[^"]*"', f'"{shared_postgres().url}"' if place.kind == "postgres" else "", program)
+    exec(task + program, names)
+    if "order" in names:
+        asyncio.run(_with_session(place, names["order"]))
+
+    assert place.number_of_jobs() == place.number_of_sales() >= 1
+    assert place.app.count(state="queued", task="send_invoice") == place.number_of_jobs()
+
+
+async def _with_session(place: Place, work: Callable[[AsyncSession], Any]) -> None:
+    engine = create_async_engine(place.alchemy_url)
+    async with AsyncSession(engine) as session:
+        await work(session)
+    await engine.dispose()
+
+
+def test_every_program_of_the_page_is_tried() -> None:
+    assert list(programs()) == ["", "psycopg", "sqlite3", "SQLAlchemy", "SQLAlchemy, in a coroutine", "Django"]

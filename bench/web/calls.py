@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bench.percentile import percentile
+from bench.web.processor import milliseconds
 
 API = "/api/v1"
 _STATES = ("scheduled", "queued", "reserved", "running", "retrying", "completed", "dead", "aborted")
@@ -24,10 +25,11 @@ _LISTS = ("queues", "tasks", "workers", "busy_slots", "clients", "schedules", "s
 
 
 class Timed(NamedTuple):
-    """How long one address took, in milliseconds."""
+    """How long one address took, and how much of that the server was on a processor; in milliseconds."""
 
     path: str
     took: list[float]
+    worked: list[float]
 
     @property
     def p50(self) -> float:
@@ -36,6 +38,11 @@ class Timed(NamedTuple):
     @property
     def p95(self) -> float:
         return percentile(self.took, 95)
+
+    @property
+    def work(self) -> float:
+        """95 of 100 cost the server at most this."""
+        return percentile(self.worked, 95)
 
 
 class Visitor:
@@ -73,13 +80,14 @@ def paths(ask_json: Callable[[str], Any]) -> Iterator[str]:
     yield "/find?q=0badf00d"
 
 
-def ask(visitor: Visitor, rounds: int) -> list[Timed]:
+def ask(visitor: Visitor, server: int, rounds: int) -> list[Timed]:
     """Ask for everything in each round. What is shared for a second is shared by chance, as in life."""
-    all_timed = [Timed(path, []) for path in paths(visitor.json)]
+    all_timed = [Timed(path, [], []) for path in paths(visitor.json)]
     dice = random.Random(7)
     for _ in range(rounds):
         for timed in dice.sample(all_timed, len(all_timed)):
-            began_at = time.perf_counter()
+            worked, began_at = milliseconds([server]), time.perf_counter()
             visitor.get(timed.path)
             timed.took.append(1_000 * (time.perf_counter() - began_at))
-    return sorted(all_timed, key=lambda timed: -timed.p95)
+            timed.worked.append(milliseconds([server]) - worked)
+    return sorted(all_timed, key=lambda timed: -timed.work)

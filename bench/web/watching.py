@@ -6,7 +6,9 @@ import http.client
 import statistics
 import threading
 import time
+from typing import NamedTuple
 
+from bench.web.processor import milliseconds
 from packhorse.storage import Storage
 
 _STREAM = "/api/v1/stream?topics=overview"
@@ -50,21 +52,52 @@ class Viewers:
         pages.close()
 
 
-def share_left(storage: Storage, host: str, port: int, viewers: int, seconds: float, turns: int) -> float:
-    """Of the jobs that end with nobody watching, the share that ends with so many. Medians of several turns."""
-    alone: list[float] = []
-    watched: list[float] = []
+class Stretch(NamedTuple):
+    """What was done in a stretch of time."""
+
+    jobs: float  # a second
+    work: float  # of the worker for one job, in microseconds of a processor
+    web: float  # of the web, in processors
+
+
+class Course(NamedTuple):
+    """Where it takes place."""
+
+    storage: Storage
+    host: str
+    port: int
+    web: int
+    workers: list[int]
+
+
+def watched_share(course: Course, viewers: int, seconds: float, turns: int) -> tuple[float, float]:
+    """With so many viewers, and with none: the ratio of the jobs that end in a second, and of those that a worker does
+    with a second of its processor. Medians of several turns."""
+    alone: list[Stretch] = []
+    watched: list[Stretch] = []
     for _ in range(turns):
-        alone.append(_rate(storage, seconds))
-        with Viewers(host, port, viewers):
+        alone.append(_stretch(course, seconds))
+        with Viewers(course.host, course.port, viewers):
             time.sleep(1)
-            watched.append(_rate(storage, seconds))
-    print("  alone:   " + "  ".join(f"{rate:,.0f}" for rate in alone) + " jobs/s")
-    print("  watched: " + "  ".join(f"{rate:,.0f}" for rate in watched) + " jobs/s")
-    return statistics.median(watched) / statistics.median(alone)
+            watched.append(_stretch(course, seconds))
+    for title, stretches in (("alone", alone), ("watched", watched)):
+        print(f"  {title:8}", "  ".join(f"{each.jobs:,.0f}" for each in stretches), "jobs/s;", end=" ")
+        print(f"{_median(stretches, 'work'):.1f} µs of a processor for a job,", end=" ")
+        print(f"the web uses {_median(stretches, 'web'):.1%} of one")
+    return (
+        _median(watched, "jobs") / _median(alone, "jobs"),
+        _median(alone, "work") / _median(watched, "work"),
+    )
 
 
-def _rate(storage: Storage, seconds: float) -> float:
-    before, began_at = storage.totals().get("completed", 0), time.monotonic()
+def _median(stretches: list[Stretch], name: str) -> float:
+    return float(statistics.median(getattr(each, name) for each in stretches))
+
+
+def _stretch(course: Course, seconds: float) -> Stretch:
+    done, began_at = course.storage.totals().get("completed", 0), time.monotonic()
+    worked, served = milliseconds(course.workers), milliseconds([course.web])
     time.sleep(seconds)
-    return (storage.totals().get("completed", 0) - before) / (time.monotonic() - began_at)
+    jobs, took = course.storage.totals().get("completed", 0) - done, time.monotonic() - began_at
+    worked, served = milliseconds(course.workers) - worked, milliseconds([course.web]) - served
+    return Stretch(jobs / took, 1_000 * worked / max(1, jobs), served / 1_000 / took)

@@ -43,9 +43,12 @@ class TickSchedules:
 
     def run(self) -> float | None:
         """Tick every schedule that is due; one that cannot be understood here keeps none of the others waiting."""
+        schedules = self._storage.schedules()
+        if not schedules:
+            return None
         now = self._storage.now()
         slots = [now + round(self.interval * SECOND)]
-        for schedule in self._storage.schedules():
+        for schedule in schedules:
             if schedule.paused_at is not None:
                 continue
             try:

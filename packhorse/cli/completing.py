@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from packhorse.cli.invocation import Invocation
+from packhorse.cli.output import short_id
 from packhorse.storage import Storage
 from packhorse.storage.records import Filter
 
@@ -55,11 +56,18 @@ def _answered(ask: Callable[[], list[tuple[str, str]]]) -> list[tuple[str, str]]
 
 
 def _jobs(storage: Storage) -> Iterable[tuple[str, str]]:
-    return [(job.id[-8:], f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_JOBS).jobs]
+    return [(short_id(job.id), f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_JOBS).jobs]
 
 
 def _workers(storage: Storage) -> Iterable[tuple[str, str]]:
-    return [(worker.id[:8], f"{worker.subject} {worker.host}:{worker.pid}") for worker in storage.workers()]
+    # An id that begins with a dash would be taken for an option; its pid will do.
+    return [
+        (
+            str(worker.pid) if worker.id.startswith("-") else worker.id[:8],
+            f"{worker.subject} {worker.host}:{worker.pid}",
+        )
+        for worker in storage.workers()
+    ]
 
 
 complete_queue = offering(lambda storage: [(queue.name, "") for queue in storage.queues()])

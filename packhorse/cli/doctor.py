@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+
 import click
 
 from packhorse.cli.bug_report import report_lines
@@ -13,6 +17,7 @@ from packhorse.cli.output import escape, paint, say
 from packhorse.cli.snapshot import take_snapshot
 from packhorse.errors import PackhorseError, SettingsError
 
+_INDENT = 17
 _STYLES = {Verdict.WELL: "green", Verdict.REMARK: "yellow", Verdict.WRONG: "red"}
 
 
@@ -67,9 +72,18 @@ def _examined(invocation: Invocation) -> tuple[list[Symptom], Patient]:
 
 def _show(symptom: Symptom) -> None:
     word = paint(f"{symptom.verdict:<4}", _STYLES[symptom.verdict])
-    say(f"{word}  {symptom.name:<9}  {masked(escape(symptom.sentence))}")
+    say(f"{word}  {symptom.name:<9}  {_wrapped(symptom.sentence)}")
     if symptom.fix:
-        say(f"{' ' * 17}{paint('try:', 'dim')} {masked(escape(symptom.fix))}")
+        say(f"{' ' * _INDENT}{paint('try:', 'dim')} {_wrapped(symptom.fix)}")
+
+
+def _wrapped(text: str) -> str:
+    """On a terminal, broken between words and indented."""
+    safe = masked(escape(text))
+    if not sys.stdout.isatty():
+        return safe
+    room = max(shutil.get_terminal_size().columns - _INDENT - len("try: "), 20)
+    return f"\n{' ' * _INDENT}".join(textwrap.wrap(safe, room, break_long_words=False, break_on_hyphens=False))
 
 
 def _summary(symptoms: list[Symptom]) -> str:

@@ -132,7 +132,7 @@ def app(patient: Patient) -> Iterator[Symptom]:
         yield wrong("app", f"{error.what}: {(error.why or '').partition(chr(10))[0]}", error.hint)
         return
     if found is None:
-        yield remark("app", "there is no app in app.py, jobs.py or tasks.py here", "fine, unless jobs shall run here")
+        yield remark("app", "there is none in app.py, jobs.py or tasks.py here; it is needed where jobs are to run")
         return
     tasks = list(found.registry)
     if not tasks:
@@ -216,7 +216,7 @@ def foremen(patient: Patient) -> Iterator[Symptom]:
         yield well("foreman", f"{len(alive)} alive, with {len(patient.snapshot.alive(Subject.WORKER))} workers")
     else:
         yield wrong(
-            "foreman", "none is running: no job is run, and none of a dead worker is taken back", "packhorse work"
+            "foreman", "none is running: no job runs, and those of dead workers are not taken back", "packhorse work"
         )
 
 

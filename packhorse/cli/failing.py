@@ -139,7 +139,7 @@ def _tell(error: BaseException, storage_source: str | None) -> Told:
 
 
 def _misused(error: click.ClickException) -> Told:
-    what = error.format_message().rstrip(".")
+    what = " ".join(error.format_message().split()).rstrip(".")  # choices come on lines of their own
     what = what[:1].lower() + what[1:]
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context else "packhorse --help"

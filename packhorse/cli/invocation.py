@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 
 from packhorse.app import Packhorse
-from packhorse.cli.output import Shown, json_text, say
+from packhorse.cli.output import Shown, json_text, picked, say
 from packhorse.cli.target import app_from, open_existing, open_for_writing, url_source
 from packhorse.settings import Settings, load_settings
 from packhorse.storage import Storage
@@ -20,6 +20,7 @@ class Invocation:
     def __init__(self) -> None:
         self.url: str | None = None
         self.as_json = False
+        self.fields: tuple[str, ...] = ()
         self.verbose = 0
         self.quiet = False
         self.utc = False
@@ -85,8 +86,8 @@ class Invocation:
             say(text, err=True)
 
     def print_json(self, value: object) -> None:
-        """One JSON value on a line of stdout."""
-        say(json_text(value))
+        """One JSON value on a line of stdout; of an object, the fields that --fields wants."""
+        say(json_text(picked(value, self.fields) if self.fields else value))
 
 
 def operator() -> str | None:

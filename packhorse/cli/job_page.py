@@ -33,7 +33,7 @@ from packhorse.failure import Failure
 from packhorse.fields import event_fields, log_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, FINAL, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
-from packhorse.job_text import call_text, cut, state_text
+from packhorse.job_text import call_text, cut, state_text, try_text
 from packhorse.storage.records import LogKind, LogLine
 from packhorse.why import span_text
 
@@ -148,7 +148,7 @@ def _facts(record: Job, shown: Shown, took: str) -> Iterator[tuple[str, str]]:
 
 
 def _counts(record: Job) -> str:
-    text = f"{min(record.attempt, record.max_attempts)} of {record.max_attempts}"
+    text = try_text(record).replace("/", " of ")
     counts = {"failed": record.failures, "halted": record.halts, "taken back": record.losses, "snoozed": record.snoozes}
     told = [f"{word} {number} ×" for word, number in counts.items() if number]
     return ", ".join([text, *told])

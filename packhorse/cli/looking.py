@@ -256,6 +256,7 @@ def _by_foreman(found: Iterable[WorkerInfo]) -> list[WorkerInfo]:
 
 def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str | None], lease: int) -> None:
     foremen = {worker.id for worker in found if worker.subject is Subject.FOREMAN}
+    has_states = not shown.is_terminal or any(_process_state(worker) not in ("", "working") for worker in found)
     columns = [
         Column("WORKER"),
         Column("KIND"),
@@ -265,7 +266,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
         Column("SLOTS", right=True),
         Column("UP", right=shown.is_terminal, spare=True),
         Column("BEAT", style=lambda text: "red" if "silent" in text else "green"),
-        Column("STATE", style=_process_style),
+        *([Column("STATE", style=_process_style)] if has_states else []),
         Column("QUEUES", flexible=True),
     ]
     rows = []
@@ -282,7 +283,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
                 "" if is_foreman else shown.number(worker.concurrency),
                 shown.age(worker.joined_at),
                 _beat(worker, shown, lease),
-                _process_state(worker),
+                *([_process_state(worker)] if has_states else []),
                 ", ".join(worker.queues),
             ]
         )
@@ -331,7 +332,7 @@ def events(invocation: Invocation, job_id: str | None, number: int, follow: bool
     )
     found = invocation.storage.events(where, limit=number, newest_first=True)[::-1] if number else []
     if not found and not follow:
-        invocation.note("No events fit.")
+        invocation.note("No events fit." if where != EventFilter() else "Nothing has happened yet.")
     for event in found:
         _print_event(invocation, event)
     if follow:

@@ -7,6 +7,7 @@ it with `@command` and give it a line in `COMMANDS`.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -200,9 +201,16 @@ def _guarded(call: Any, invocation: Invocation, words: list[str]) -> int:
 
 
 def _manner(invocation: Invocation, words: list[str]) -> Manner:
-    # The words themselves are asked too: they may be wrong before --json is understood.
+    # The words themselves are asked too: they may be wrong before --json and --color are understood.
     as_json = invocation.as_json or "--json" in words
-    return Manner(as_json, invocation.verbose, invocation.color, invocation.storage_source)
+    color = invocation.color if invocation.color is not None else _colour_in(words)
+    return Manner(as_json, invocation.verbose, color, invocation.storage_source)
+
+
+def _colour_in(words: list[str]) -> bool | None:
+    pairs = [*itertools.pairwise(words), *(word.partition("=")[::2] for word in words)]
+    wanted = next((value for name, value in pairs if name == "--color"), None)
+    return {"always": True, "never": False}.get(wanted or "")
 
 
 def _unknown(word: str) -> CommandError:

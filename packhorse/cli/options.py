@@ -84,6 +84,13 @@ def _keep_url(ctx: click.Context, parameter: click.Parameter, value: str | None)
     _keep("url")(ctx, parameter, value)
 
 
+def _keep_fields(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    invocation = ctx.find_object(Invocation)
+    names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
+    if invocation is not None and names:
+        invocation.fields, invocation.as_json = names, True
+
+
 def _choose_colour(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is None:
         return
@@ -99,6 +106,7 @@ def _common(*names: str, callback: Any, **rest: Any) -> Callable[[Function], Fun
 _COMMON = (
     _common("--url", metavar="URL", callback=_keep_url, help="Where the jobs are, e.g. sqlite:///jobs.db."),
     _common("--json", is_flag=True, callback=_keep("as_json"), help="Print JSON; of lists, an object on each line."),
+    _common("--fields", metavar="A,B", callback=_keep_fields, help="With --json, which it implies: only these fields."),
     _common("--utc", is_flag=True, callback=_keep("utc"), help="Show times in UTC, not in local time."),
     _common(
         "--color",

@@ -19,6 +19,8 @@ import click
 import msgspec
 
 from packhorse.clock import to_datetime
+from packhorse.codec import nearest
+from packhorse.errors import BadValue
 from packhorse.fields import iso
 from packhorse.job_text import cut
 from packhorse.why import span_text
@@ -72,6 +74,18 @@ def _visible(found: re.Match[str]) -> str:
 def json_text(value: Any) -> str:
     """One line of JSON that is safe to show; text that is JSON already may be in it as `msgspec.Raw`."""
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(value).decode())
+
+
+def picked(value: Any, names: Iterable[str]) -> Any:
+    """Of an object, the fields of these names, in this order; BadValue if one is not there."""
+    fields = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+    if not isinstance(fields, dict):
+        return value
+    for name in names:
+        if name not in fields:
+            hint = f"the fields are {', '.join(fields)}"
+            raise BadValue(f"there is no field {name!r}{nearest(name, fields)}", hint=hint)
+    return {name: fields[name] for name in names}
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:

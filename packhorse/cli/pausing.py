@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from packhorse.cli.completing import complete_queue
-from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command
 from packhorse.cli.output import escape, say
-from packhorse.codec import nearest
+from packhorse.cli.where import check_queue
 
 
 @command("pause", "packhorse pause mail", "packhorse pause mail --why 'the mail server is down'")
@@ -18,7 +17,7 @@ from packhorse.codec import nearest
 @by_option
 def pause(invocation: Invocation, queue: str, why: str | None, by: str | None) -> None:
     """Let no job of a queue begin until it is resumed, but those that are forced. Running ones go on."""
-    _check_queue(invocation, queue)
+    check_queue(invocation.storage, queue)
     changed = invocation.client.pause(queue, by=by, why=why)
     _tell_queue(invocation, queue, changed, "paused" if changed else "paused already")
 
@@ -28,16 +27,9 @@ def pause(invocation: Invocation, queue: str, why: str | None, by: str | None) -
 @by_option
 def resume(invocation: Invocation, queue: str, by: str | None) -> None:
     """Undo a pause."""
-    _check_queue(invocation, queue)
+    check_queue(invocation.storage, queue)
     changed = invocation.client.resume(queue, by=by)
     _tell_queue(invocation, queue, changed, "resumed" if changed else "not paused")
-
-
-def _check_queue(invocation: Invocation, queue: str) -> None:
-    names = [known.name for known in invocation.storage.queues()]
-    if queue not in names:
-        hint = f"there are {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "there are none yet"
-        raise CommandError(f"there is no queue {queue!r}{nearest(queue, names)}", ExitCode.NOT_FOUND, hint=hint)
 
 
 def _tell_queue(invocation: Invocation, queue: str, changed: bool, words: str) -> None:

@@ -167,7 +167,7 @@ def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> It
         return
     elif not is_served:
         yield Notice(f"{queue.name} is served by no worker; {queued:,} jobs wait", "packhorse workers")
-    elif snapshot.now - queue.oldest_queued_at > _LATE and snapshot.workers:
+    elif snapshot.now - queue.oldest_queued_at > _LATE and snapshot.alive(Subject.WORKER):
         yield from _about_delay(snapshot, queue)
 
 

@@ -13,7 +13,7 @@ from packhorse.event import Subject
 from packhorse.job import HELD, WAITING, State
 
 # The first five of these that there are.
-_FIRST = ("demo", "dev", "work", "run", "jobs", "enqueue", "job", "queues")
+_FIRST = ("demo", "dev", "work", "run", "status", "jobs", "enqueue", "job", "queues")
 _GROUPS = {
     "waiting": WAITING,
     "running": HELD,

@@ -14,6 +14,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import paint, unless_nought
 from packhorse.cli.table import Column, print_table
+from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import DAY, MINUTE, SECOND
 from packhorse.errors import BadValue
 from packhorse.measures import Measured, by_queue, by_task, measured
@@ -41,6 +42,10 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
     """
     if not MINUTE <= length <= _LONGEST:
         raise BadValue(f"--range must be from 1m to 90d, not {span_text(length)}")
+    if queue is not None:
+        check_queue(invocation.storage, queue)
+    if task is not None:
+        check_task(invocation.storage, task)
     span = span_for(length)
     since = max(invocation.storage.now() - length, 0)
     points = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -27,7 +28,7 @@ from packhorse.why import span_text
 
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 _MOST_NOTICES = 6
-_KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL", "mysql": "MySQL"}
+_KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 @command("status", "packhorse status", "packhorse status --watch", "packhorse status --json | jq .totals.states")
@@ -55,7 +56,7 @@ def _show(invocation: Invocation, *, is_first: bool, is_watched: bool = False) -
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     lines = list(status_lines(snapshot, width))
-    if is_watched and sys.stdout.isatty() and click.get_current_context().color is not False:
+    if is_watched and width is not None and os.environ.get("TERM", "") not in ("", "dumb"):
         say(_CLEAR, end="")
     elif not is_first:
         say("")
@@ -137,8 +138,8 @@ def _count(number: int, word: str) -> str:
 
 def _hour_text(snapshot: Snapshot, width: int | None) -> str:
     hour = snapshot.last_hour
-    if not hour.runs and not hour.added:
-        return paint("last hour: nothing ran", "dim")
+    if not hour.runs:
+        return paint(f"last hour: nothing ran{f', {hour.added:,} came in' if hour.added else ''}", "dim")
     bad = hour.ended_badly
     parts = [
         f"last hour {hour.completed:,} done",

@@ -20,7 +20,7 @@ from packhorse.storage import Storage
 from packhorse.storage.records import Health
 
 _TRIES = 5
-_SIZES = ("size", "memory", "bytes")
+_BYTES = ("wal_size", "page_size", "used_memory", "used_memory_peak", "maxmemory")  # the facts that are
 
 
 class StorageFields(HealthFields, kw_only=True):
@@ -38,7 +38,8 @@ def storage(invocation: Invocation) -> None:
         fields = msgspec.structs.asdict(health_fields(health))
         invocation.print_json(StorageFields(**fields, write_latency=None if write is None else write / SECOND))
         return
-    print_pairs(_facts(health, write, invocation.settings.source_of("url")), 13)
+    facts = list(_facts(health, write, invocation.settings.source_of("url")))
+    print_pairs(facts, max(len(name) for name, _ in facts) + 1)
     for problem in health.problems:
         say(f"{paint('!', 'yellow')} {masked(escape(problem))}")
     if not health.problems:
@@ -60,7 +61,8 @@ def _write_latency(storage: Storage) -> int | None:
 
 def _facts(health: Health, write: int | None, source: str) -> Iterator[tuple[str, str]]:
     yield "storage", f"{masked(health.url)}  ({source})"
-    yield "kind", f"{health.kind} {health.version}, tables of version {health.schema}"
+    version = health.version if health.version[:1].isalpha() else f"{health.kind} {health.version}"
+    yield "kind", f"{version}, tables of version {health.schema}"
     yield "small read", _milliseconds(health.latency)
     yield "empty write", "refused" if write is None else _milliseconds(write)
     if health.size is not None:
@@ -68,8 +70,9 @@ def _facts(health: Health, write: int | None, source: str) -> Iterator[tuple[str
     if health.free is not None:
         yield "free", size_text(health.free)
     for name, value in health.facts.items():
-        is_size = isinstance(value, int) and any(word in name for word in _SIZES)
-        yield name.replace("_", " "), size_text(value) if is_size else str(value)
+        if value is None:
+            continue
+        yield name.replace("_", " "), size_text(value) if name in _BYTES and isinstance(value, int) else str(value)
 
 
 def _milliseconds(duration: int) -> str:

@@ -82,16 +82,16 @@ def _least_width(columns: Sequence[Column], cells: list[list[str]]) -> int:
 def _widths(columns: Sequence[Column], cells: list[list[str]], room: int | None) -> list[int]:
     """As wide as the texts are; if that is too much, the widest of the flexible columns gives way first."""
     widths = _wanted(cells)
-    excess = 0 if room is None else sum(widths) + len(_GAP) * (len(columns) - 1) - room
     flexible = [place for place, column in enumerate(columns) if column.flexible]
-    while excess > 0 and flexible:
+    if room is None or not flexible:
+        return widths
+    for place in flexible:
+        widths[place] = min(widths[place], max(room, _LEAST))
+    for _ in range(sum(widths) + len(_GAP) * (len(columns) - 1) - room):
         widest = max(flexible, key=lambda place: widths[place])
         if widths[widest] <= _LEAST:
             break
-        next_width = max([widths[place] for place in flexible if widths[place] < widths[widest]], default=_LEAST)
-        step = max(1, min(excess, widths[widest] - max(next_width, _LEAST)))
-        widths[widest] -= step
-        excess -= step
+        widths[widest] -= 1
     return widths
 
 

@@ -1,5 +1,5 @@
-"""Which jobs are meant by ids on the command line. A job is named by its id, or by its beginning or end, if no other
-job's is the same."""
+"""What is meant by names on the command line: jobs, queues, tasks. A job is named by its id, or by the beginning or the
+end of it, if no other job's is the same."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.clock import to_datetime
+from packhorse.codec import nearest
 from packhorse.errors import JobNotFound
 from packhorse.event import Kind
 from packhorse.id_part import SHORTEST, WHOLE, jobs_with_part
@@ -72,3 +73,19 @@ def gone(storage: Storage, job_id: str) -> Exception:
     return CommandError(
         f"there is no job {job_id} any more", ExitCode.NOT_FOUND, why=why, hint=f"packhorse events --job {job_id}"
     )
+
+
+def check_queue(storage: Storage, name: str) -> None:
+    """CommandError, with the nearest, if there is no such queue."""
+    _check("queue", name, [queue.name for queue in storage.queues()])
+
+
+def check_task(storage: Storage, name: str) -> None:
+    """CommandError, with the nearest, if no such task is known."""
+    _check("task", name, [task.name for task in storage.tasks()])
+
+
+def _check(noun: str, name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        hint = f"there are {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "there are none yet"
+        raise CommandError(f"there is no {noun} {name!r}{nearest(name, names)}", ExitCode.NOT_FOUND, hint=hint)

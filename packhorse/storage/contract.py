@@ -371,6 +371,11 @@ class Storage(ABC):
         """Failures grouped by cause, the latest first."""
 
     @abstractmethod
+    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
+        """Somebody knows of these failures: for so long they are shown apart, but counted. None: they
+        are to be shown again. False: no failure has this cause."""
+
+    @abstractmethod
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
         """What happened over time, for charts."""
 

@@ -291,6 +291,11 @@ class FailureGroup(msgspec.Struct, frozen=True):
     first_at: int
     last_at: int
     last_job_id: str
+    silenced_until: int | None = None  # somebody knows of it, and does not want to be told before then
+    silenced_by: str | None = None
+
+    def is_silenced(self, now: int) -> bool:
+        return self.silenced_until is not None and self.silenced_until > now
 
 
 class Span(StrEnum):

@@ -58,8 +58,10 @@ class History:
         found = self._storage.events(replace(where, after=after, before=edge + 1), limit=limit)
         if len(found) == limit:
             return self._told(found, found[-1].id, None)
-        newest = self._newest(None)
-        return self._told(found, max(after, min(edge, newest)), None)
+        # Only when one beyond the edge can be seen are all before it sure to be there.
+        goes_on = bool(self._storage.events(EventFilter(after=edge), limit=1))
+        last = edge if goes_on else found[-1].id if found else after
+        return self._told(found, last, None)
 
     def latest(self, where: EventFilter, limit: int) -> Told:
         """Events that fit and came before `where.before`, the newest first."""
@@ -85,6 +87,7 @@ class History:
             for where in [
                 *(EventFilter(kind=kind, before=top, after=edge) for kind in _JOB_DEEDS),
                 *(EventFilter(subject=subject, before=top, after=edge) for subject in _OTHER_DEEDS),
+                EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, before=top, after=edge),
             ]
         ]
         # Of a list that was cut short nothing is known below its last one, so nothing below that is told of any.

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from packhorse.app import Packhorse
 from packhorse.codec import nearest
-from packhorse.errors import JobNotFound, QueueNotFound
+from packhorse.errors import BadValue, JobNotFound, QueueNotFound, WorkerNotFound
 from packhorse.id_part import SHORTEST, jobs_with_part
 from packhorse.job import HELD, Job
 from packhorse.job_handle import JobHandle
@@ -139,6 +139,13 @@ class Reader:
         """Every worker and foreman; of what they run, what concerns this operator."""
         return [self._shown(worker) for worker in self._glance.workers()]
 
+    def worker(self, owner: str) -> WorkerInfo:
+        """The worker or foreman of this id; WorkerNotFound if there is none."""
+        for worker in self.workers():
+            if worker.id == owner:
+                return worker
+        raise WorkerNotFound(owner[:128])
+
     def _shown(self, worker: WorkerInfo) -> WorkerInfo:
         if not self._operator.queues:
             return worker
@@ -179,6 +186,18 @@ class Reader:
             tasks = {task.name for task in self.tasks()}
             groups = [group for group in groups if group.task in tasks]
         return [replace(group, pattern=self._redaction.text(group.pattern) or "") for group in groups]
+
+    def open_failures(self) -> list[FailureGroup]:
+        """Those that nobody has silenced."""
+        now = self.now()
+        return [group for group in self.failures() if not group.is_silenced(now)]
+
+    def failure(self, cause: str) -> FailureGroup:
+        """All failures of one cause; BadValue if there are none."""
+        for group in self.failures():
+            if group.cause == cause:
+                return group
+        raise BadValue(f"there is no failure {cause[:40]!r}", hint="GET /api/v1/failures, or /failures, has them all")
 
     def series(self, span: Span, queue: str | None = None, task: str | None = None) -> list[Point]:
         return [

@@ -6,10 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 
+from packhorse.cli import completing
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.main import cli
+from packhorse.storage.records import ScheduleInfo
 from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.cli.yard import WORKER, Yard
@@ -50,6 +57,7 @@ def test_the_shell_understands_its_script(packhorse: Call, shell: str):
 
 def test_another_shell_is_refused(packhorse: Call):
     assert packhorse("completion", "cmd").exit_code == 2
+    assert "Choose from: bash, zsh, fish\n" in packhorse("completion").stderr
 
 
 def test_commands_and_options_are_offered(here: Path):
@@ -57,15 +65,45 @@ def test_commands_and_options_are_offered(here: Path):
     assert offered(here, "stats", "--ra") == ["--range"]
 
 
-def test_what_the_storage_knows_is_offered(yard: Yard):
+@pytest.fixture
+def offered_here(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The same in this process, with all the time that a slow machine may need."""
+    monkeypatch.setattr(completing, "_PATIENCE", 60)
+
+    def offer(*words: str) -> list[str]:
+        invocation = Invocation()
+        try:
+            completer = BashComplete(cli, {"obj": invocation}, "packhorse", "_PACKHORSE_COMPLETE")
+            return [item.value for item in completer.get_completions(list(words[:-1]), words[-1])]
+        finally:
+            invocation.close()
+
+    return offer
+
+
+def test_what_the_storage_knows_is_offered(yard: Yard, offered_here: Callable[..., list[str]]):
     yard.join()
+    yard.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *")])
     job = yard.add("send_notice", queue="mail")
 
-    assert offered(yard.directory, "pause", "ma") == ["mail"]
-    assert offered(yard.directory, "run", "send") == ["send_notice"]
-    assert offered(yard.directory, "job", "") == [job.id[-8:]]
-    assert WORKER[:8] in offered(yard.directory, "quiet", "")
-    assert offered(yard.directory, "jobs", "de") == ["dead"]
+    assert offered_here("pause", "ma") == ["mail"]
+    assert offered_here("run", "send") == ["send_notice"]
+    assert offered_here("job", "") == [job.id[-8:]]
+    assert offered_here("schedule", "run", "n") == ["nightly"]
+    assert WORKER[:8] in offered_here("quiet", "")
+    assert offered_here("jobs", "de") == ["dead"]
+    assert offered_here("config", "lea") == ["lease"]
+
+
+def test_a_storage_that_takes_its_time_is_not_waited_for(
+    yard: Yard, offered_here: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    answers = threading.Event()
+    monkeypatch.setattr(completing, "_PATIENCE", 0.01)
+    monkeypatch.setattr(type(yard.storage), "queues", lambda self: answers.wait(60) and [])
+
+    assert offered_here("pause", "") == []
+    answers.set()
 
 
 def test_without_a_storage_nothing_is_offered_and_none_is_made(here: Path):

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse import __version__, clock
+from packhorse.cli import examining
 from packhorse.cli.bug_report import Redaction
 from packhorse.cli.examining import HERE, THERE
 from packhorse.clock import DAY, SECOND
@@ -39,7 +40,8 @@ def test_there_are_about_twenty_checks():
     assert len(HERE) + len(THERE) >= 20
 
 
-def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call):
+def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(examining, "_VERY_SLOW_READ", DAY)  # this machine may be busy
     yard.join()
     (yard.directory / "jobs.py").write_text(
         "from packhorse import Packhorse\napp = Packhorse()\n@app.task\ndef f(): ...\n"

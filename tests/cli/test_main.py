@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,18 @@ import pytest
 from packhorse import __version__
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.cli.options import Command, CommonOption
+from packhorse.coming import ShownSchedule
+from packhorse.fields import (
+    EventFields,
+    FailureFields,
+    HealthFields,
+    JobFields,
+    QueueFields,
+    TaskFields,
+    WorkerFields,
+)
 from packhorse.job import NewJob
+from packhorse.storage.records import ScheduleInfo
 from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
@@ -70,7 +82,41 @@ def test_every_option_says_what_it_is_for(name: str):
 def test_every_command_has_the_common_options(name: str):
     common = {option.opts[-1] for option in command(name).params if isinstance(option, CommonOption)}
 
-    assert common == {"--url", "--json", "--utc", "--color", "--quiet", "--verbose"}
+    assert common == {"--url", "--json", "--fields", "--utc", "--color", "--quiet", "--verbose"}
+
+
+def test_fields_are_picked_in_their_order(yard: Yard, packhorse: Call):
+    yard.job("dead")
+
+    assert packhorse("jobs", "--fields", "state,task").stdout == '{"state":"dead","task":"resize"}\n'
+    assert packhorse("queues", "--fields", "name").stdout == '{"name":"for-dead"}\n{"name":"mail"}\n{"name":"resize"}\n'
+    wrong = packhorse("jobs", "--fields", "sate")
+    assert (wrong.exit_code, "did you mean 'state'?" in wrong.stderr) == (2, True)
+
+
+# What the API says of each thing: --json of the command line says the same.
+SAID = {
+    "jobs": JobFields,
+    "queues": QueueFields,
+    "workers": WorkerFields,
+    "events": EventFields,
+    "failures": FailureFields,
+    "tasks": TaskFields,
+    "schedules": ShownSchedule,
+    "storage": HealthFields,
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_json_has_the_fields_of_the_api(yard: Yard, packhorse: Call, name: str):
+    yard.in_every_state()
+    yard.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *", next_at=yard.storage.now())])
+
+    lines = packhorse(name, "--json").stdout.splitlines()
+
+    assert lines
+    for line in lines:
+        assert set(json.loads(line)) >= set(SAID[name].__struct_fields__)
 
 
 def test_help_lists_every_command_and_the_exit_codes(packhorse: Call):

@@ -55,6 +55,17 @@ def test_a_queue_or_a_task_narrows_it(ran: Yard, packhorse: Call):
     assert json.loads(packhorse("stats", "--task", "report", "--json").stdout)["name"] == "report"
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(("--queue", "image"), "did you mean 'images'?"), (("--task", "resise"), "did you mean 'resize'?")],
+)
+def test_names_that_are_none_bring_the_nearest(ran: Yard, packhorse: Call, words: tuple[str, str], text: str):
+    result = packhorse("stats", *words)
+
+    assert result.exit_code == 3
+    assert text in result.stderr
+
+
 def test_nothing_ran(yard: Yard, packhorse: Call):
     yard.join()
 

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from packhorse.cli.snapshot import Flow, bars, flow_of
+from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.job import State
-from packhorse.storage.records import Point, WorkerInfo
+from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
+from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
@@ -89,6 +90,15 @@ def test_it_fits_the_screen(yard: Yard, width: int):
     assert max(map(len, plain(seen).splitlines())) <= width
 
 
+def test_watching_goes_on_until_ctrl_c(yard: Yard):
+    yard.add(queue="mail")
+
+    with Terminal(yard, "status", "--watch", "--every", "100ms") as terminal:
+        terminal.read_until("mail", times=3)
+        terminal.write(b"\x03")
+        assert terminal.wait() == 0
+
+
 # --- what a snapshot comes to -----------------------------------------------------------------------------------------
 
 
@@ -112,3 +122,34 @@ def test_bars_show_shares_and_what_is_there_at_all():
     assert bars([0, 1, 50, 100]) == "▁▂▅█"
     assert bars([0, 0]) == "▁▁"
     assert bars([0, 1, 50, 100], "ascii") == "_.=#"
+
+
+def crowded(*points: Point, oldest: int) -> Snapshot:
+    """A queue in which jobs wait, the oldest since so long, with a worker that serves it."""
+    worker = WorkerInfo("w1", queues=["mail"], concurrency=2, beat_at=NOON, joined_at=NOON - HOUR)
+    queue = QueueInfo("mail", {State.QUEUED: 40}, oldest_queued_at=NOON - oldest)
+    return Snapshot(NOON, 15 * SECOND, Health("sqlite", "", "3", 1, 1), [queue], [worker], points)
+
+
+def test_a_queue_that_is_behind_is_told_with_its_rates():
+    slow = Point(NOON - 2 * MINUTE, "mail", "send", {"added": 480, "completed": 240})
+
+    (notice,) = notices(crowded(slow, oldest=2 * MINUTE))
+
+    assert notice == ("mail is behind: 2 a second arrive, 1 end", "packhorse scale +2 --all")
+
+
+def test_a_queue_that_catches_up_is_told_only_when_its_jobs_have_waited_long():
+    quick = Point(NOON - 2 * MINUTE, "mail", "send", {"added": 240, "completed": 480})
+
+    assert list(notices(crowded(quick, oldest=2 * MINUTE))) == []
+    (notice,) = notices(crowded(quick, oldest=HOUR))
+    assert notice == ("mail: the oldest job has waited 1h", "packhorse jobs queue:mail")
+
+
+def test_busy_slots_are_those_that_run_now_or_were_reported():
+    snapshot = crowded(oldest=0)
+
+    assert snapshot.slots == (0, 2)
+    queue = QueueInfo("mail", {State.RUNNING: 5})
+    assert snapshot._replace(queues=[queue]).slots == (2, 2)

@@ -13,7 +13,7 @@ def test_it_tells_kind_latency_size_and_where_the_url_came_from(yard: Yard, pack
 
     result = packhorse("storage")
 
-    facts = {line[:13].strip(): line[14:] for line in result.stdout.splitlines() if line[:1].islower()}
+    facts = {line[:12].strip(): line[13:] for line in result.stdout.splitlines() if line[:1].islower()}
     assert result.exit_code == 0
     assert facts["storage"] == f"sqlite:///{yard.path}  (default)"
     assert facts["kind"].startswith("sqlite 3.")

@@ -36,6 +36,14 @@ def test_the_widest_column_gives_way_first():
     ]
 
 
+def test_columns_that_are_too_wide_share_the_room():
+    columns = [Column("CALL", flexible=True), Column("REMARK", flexible=True)]
+
+    (_, line) = table_lines(columns, [["a" * 100, "b" * 90]], 42)
+
+    assert line == f"{'a' * 19}…  {'b' * 19}…"
+
+
 def test_columns_that_can_be_spared_go_rather_than_that_lines_are_broken():
     columns = [Column("ID"), Column("HOST", spare=True), Column("PID", spare=True), Column("QUEUES", flexible=True)]
     rows = [["0123456789abcdef", "horse.example.org", "4711", "mail, images, reports"]]

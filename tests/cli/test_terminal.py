@@ -112,6 +112,7 @@ def test_color_never_holds_for_errors_too(yard: Yard):
     yard.add()
 
     assert "\x1b[" not in on_terminal(yard, "job", "deadbeef", "--color", "never")[1]
+    assert "\x1b[" not in on_terminal(yard, "jobs", "--nonsense", "--color", "never")[1]
     assert "\x1b[31m" in on_terminal(yard, "job", "deadbeef", "--color", "always", NO_COLOR="1")[1]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -77,6 +79,20 @@ def web(application: Application) -> Iterator[TestClient]:
 def guarded_web(guarded: Application) -> Iterator[TestClient]:
     with TestClient(guarded, base_url=BASE, follow_redirects=False) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The Chromium on PATH, which requirements/servers.sh sees to; Playwright's own is never fetched."""
+    from playwright import sync_api as playwright  # takes a moment, and few tests need it
+
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    assert program, "the tests need a Chromium on PATH: `make servers` installs it, or says how"
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @contextmanager

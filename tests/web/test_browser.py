@@ -1,13 +1,7 @@
-"""The pages in a real browser: both themes, three widths, with JavaScript and without.
-
-The browser is the Chromium on PATH, which requirements/servers.sh sees to; Playwright's own is never fetched.
-"""
+"""The pages in a real browser: how they look in both themes and at three widths, and what JavaScript adds to them."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,36 +15,11 @@ from packhorse.storage.records import LogLine
 from packhorse.web.application import Application
 from tests.children import until
 from tests.cli.yard import Yard
+from tests.web.browsing import WIDTHS, keep_picture, opened
 from tests.web.conftest import SECRETS, served
 
-WIDTHS = (390, 768, 1280)
 HOSTILE = "<img src=x onerror=\"document.title='broken in'\"><script>document.title='broken in'</script>"
 LISTS = ["/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage", "/audit", "/jobs/new"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    assert program, "the tests need a Chromium on PATH: `make servers` installs it, or says how"
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def opened(browser: Any, base: str, **options: Any) -> Iterator[Any]:
-    """A page of a fresh browser; whatever it complains of fails the test."""
-    context = browser.new_context(base_url=base, **{"viewport": {"width": 1280, "height": 900}, **options})
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.set_default_timeout(15_000)
-    yield page
-    context.close()
-    assert [text for text in complaints if "404" not in text] == []
 
 
 def fill(yard: Yard) -> dict[State, str]:
@@ -90,6 +59,7 @@ def test_no_page_complains_or_runs_over_the_edge(
             over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert over <= 0, f"{path} is {over} px too wide"
             assert page.locator("h1").count() == 1
+            keep_picture(page, f"{theme}-{width}", path)
 
 
 def test_numbers_and_lists_follow_without_a_reload(browser: Any, application: Application, yard: Yard):
@@ -185,36 +155,6 @@ def test_ticked_jobs_are_aborted_together(browser: Any, application: Application
         page.wait_for_url("**said=bulk**")
 
     assert [yard.get(job.id).state for job in jobs] == ["aborted", "aborted", "queued"]
-
-
-@_SCRIPTS
-def test_a_queue_is_paused_and_resumed(browser: Any, application: Application, yard: Yard, scripts: bool):
-    yard.add(queue="mail")
-    with served(application) as base, opened(browser, base, java_script_enabled=scripts) as page:
-        page.goto("/queues/mail")
-        page.get_by_placeholder("Why").fill("server down")
-        page.get_by_role("button", name="Pause").click()
-        page.wait_for_url("**said=paused")
-        assert yard.storage.queues()[0].paused_why == "server down"
-        page.get_by_role("button", name="Resume").click()
-        page.wait_for_url("**said=resumed")
-
-    assert not yard.storage.queues()[0].is_paused
-
-
-@_SCRIPTS
-def test_a_job_is_enqueued_and_a_copy_edited(browser: Any, application: Application, yard: Yard, scripts: bool):
-    yard.join()
-    with served(application) as base, opened(browser, base, java_script_enabled=scripts) as page:
-        page.goto("/jobs/new?task=resize")
-        page.get_by_label("Arguments").fill('{"image_id": 1}')
-        page.get_by_role("button", name="Enqueue").click()
-        page.wait_for_url("**said=enqueued")
-        page.get_by_role("link", name="Edit and run a copy").click()
-        page.get_by_label("Arguments").fill('{"image_id": 2}')
-        page.get_by_role("button", name="Run the copy").click()
-        page.wait_for_url("**said=copied")
-        assert '"image_id": 2' in page.locator("#args").inner_text()
 
 
 @_SCRIPTS

@@ -10,6 +10,7 @@ from packhorse.errors import BadValue, UnsafeAddress
 from packhorse.job import State
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.application import make_application
+from packhorse.web.pages import DEEDS, PAGES
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.gate import safe_path
 from packhorse.web.security.operator import Operator, Role
@@ -328,3 +329,36 @@ def test_every_answer_has_the_headers_that_protect(web: TestClient, path: str):
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "same-origin"
     assert headers["cache-control"] == "no-store"
+
+
+# --- every page and every form ----------------------------------------------------------------------------------------
+
+
+def _place(path: str, job_id: str) -> str:
+    return path.replace("{id}", job_id).replace("{name}", "mail").replace("{cause}", "0" * 16)
+
+
+@pytest.mark.parametrize("path", [page.path for page in PAGES])
+def test_no_page_is_shown_to_nobody(guarded_web: TestClient, yard: Yard, path: str):
+    job = yard.job("dead", queue="mail")
+
+    answer = guarded_web.get(_place(path, job.id), headers={"accept": "text/html"})
+
+    assert (answer.status_code, answer.headers["location"][:6]) == (303, "/login")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_nothing_changes_by_a_method_that_a_route_does_not_have(web: TestClient, yard: Yard, method: str):
+    job = yard.job("dead", queue="mail")
+    has = {(endpoint.method, API + endpoint.path) for endpoint in ENDPOINTS}
+    has |= {("GET", page.path) for page in PAGES} | {("POST", deed.path) for deed in DEEDS}
+    before = yard.get(job.id)
+
+    for path in sorted({path for _, path in has}):
+        if ("GET" if method == "HEAD" else method, path) in has and method != "GET":
+            continue
+        status = web.request(method, _place(path, job.id)).status_code
+        assert status == 405 or method in ("GET", "HEAD"), f"{method} {path} answered {status}"
+
+    assert yard.get(job.id) == before
+    assert not any(queue.is_paused for queue in yard.storage.queues())

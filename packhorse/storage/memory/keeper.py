@@ -125,6 +125,8 @@ class Keeper(Storage):
             first_at=old.first_at if old else now,
             last_at=now,
             last_job_id=job.id,
+            silenced_until=old.silenced_until if old else None,
+            silenced_by=old.silenced_by if old else None,
         )
 
     def _record(self, event: Event) -> None:

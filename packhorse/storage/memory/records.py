@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from packhorse.event import Event
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span
@@ -22,6 +24,14 @@ class Records(Keeper):
     @atomic
     def failures(self, *, limit: int = 50) -> list[FailureGroup]:
         return sorted(self._failures.values(), key=lambda group: (-group.last_at, group.cause))[:limit]
+
+    @atomic
+    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
+        if cause not in self._failures:
+            return False
+        until, who = (None, None) if duration is None else (self.now() + duration, by)
+        self._failures[cause] = replace(self._failures[cause], silenced_until=until, silenced_by=who)
+        return True
 
     @atomic
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:

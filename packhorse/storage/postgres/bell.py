@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _POLL = 0.5
 _NAP = 0.02
 """Seconds that are too short for lying down."""
+_STANDS = 4.0
+"""Seconds for which the row of a sleeper stays beyond its sleep, once it has slept in vain a few times: it will sleep
+again in a moment, and need not write the row each time."""
+_IN_VAIN = 3
 
 
 class _Ear:
@@ -39,7 +43,21 @@ class _Ear:
     def __init__(self, connection: Pg) -> None:
         self.connection = connection
         self.channel = f"packhorse_{secrets.token_hex(8)}"
+        self.in_vain = 0  # how often in a row nothing was heard
+        self._queues: list[str] = []
+        self._until = 0.0
         connection.execute(f"LISTEN {self.channel}")
+
+    def stands(self, queues: list[str], until: float) -> bool:
+        """Has it a row for these queues that lasts so long?"""
+        return self._until >= until and self._queues == queues
+
+    def has_lain_down(self, queues: list[str], until: float) -> None:
+        self._queues, self._until = queues, until
+
+    def is_up(self) -> bool:
+        """Has it no row, as far as it knows?"""
+        return self._until <= time.monotonic()
 
     def forget_old(self) -> None:
         """What was heard before one lay down is old news."""
@@ -50,7 +68,10 @@ class _Ear:
     def hear(self) -> bool:
         """Was something said, and was it not only a notice?"""
         self.connection.pgconn.consume_input()
-        return self.connection.pgconn.notifies() is not None
+        if self.connection.pgconn.notifies() is None:
+            return False
+        self._until = 0.0  # whoever rang has removed the row
+        return True
 
 
 class Bell:
@@ -114,15 +135,10 @@ class Bell:
     def _listen(self, sleeper: socket.socket, timeout: float) -> bool:
         ear = self._take_ear()
         try:
-            ear.forget_old()
-            lasts = round(max(0.0, timeout) * clock.SECOND)
-            queues = to_json(self._queues)
-            asked = (ear.channel, queues, lasts, self._moment())
-            if self._db.run("wait", self._sql["lie_down"], asked)[0][0]:
-                self._db.run("wait", self._sql["get_up"], (ear.channel,))
-                woken = True
-            else:
-                woken = self._sleep(ear, sleeper, timeout)
+            woken = self._lie_down(ear, timeout) or self._sleep(ear, sleeper, timeout)
+            ear.in_vain = 0 if woken else ear.in_vain + 1
+            if woken:
+                self._get_up(ear)
         except psycopg.Error as error:
             ear.connection.close()
             raise translate(error, self._db.address) from error
@@ -132,6 +148,31 @@ class Bell:
         with self._lock:
             self._ears.append(ear)
         return woken
+
+    def _lie_down(self, ear: _Ear, timeout: float) -> bool:
+        """Write where to ring, unless it stands there. Answers whether there is work already."""
+        queues, wakes_at = self._queues, time.monotonic() + timeout
+        if ear.stands(queues, wakes_at):
+            return ear.hear()  # whoever came meanwhile has seen the row, and removed it
+        ear.forget_old()
+        lasts = timeout + (_STANDS if ear.in_vain >= _IN_VAIN else 0.0)
+        asked = (ear.channel, to_json(queues), round(lasts * clock.SECOND), self._moment())
+        ear.has_lain_down(queues, wakes_at - timeout + lasts)
+        return bool(self._db.run("wait", self._sql["lie_down"], asked)[0][0])
+
+    def _get_up(self, ear: _Ear) -> None:
+        """Nobody shall ring for one who does not sleep."""
+        if not ear.is_up():
+            ear.has_lain_down([], 0.0)
+            self._db.run("wait", self._sql["get_up"], (ear.channel,))
+
+    def rouse(self) -> None:
+        """There was work although nobody rang: those whose rows stand are awake."""
+        with self._lock:
+            standing = [ear for ear in self._ears if ear.in_vain >= _IN_VAIN and not ear.is_up()]
+        with contextlib.suppress(StorageError):
+            for ear in standing:
+                self._get_up(ear)
 
     def _sleep(self, ear: _Ear, sleeper: socket.socket, timeout: float) -> bool:
         deadline = time.monotonic() + timeout

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from packhorse.storage.guest import driver_connection, refused, sqlalchemy_connection
+from packhorse.storage.guest import closed, driver_connection, failed, refused, sqlalchemy_connection, telling
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.transaction import Cursor
@@ -54,17 +54,18 @@ class GuestLink(Link):
 @contextmanager
 def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[GuestLink]:
     """The caller's connection as a link. What fails is undone as far as it is ours; his own work stays."""
-    run, is_alone = _runner(given)
-    link = GuestLink(run, sql, dialect)
-    begin, undo, end = ("BEGIN", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
-    run(begin, ())
-    try:
-        yield link
-    except Exception:
-        with suppress(Exception):  # the first error is the one to tell
-            run(undo, ())
-        raise
-    run(end, ())
+    with telling(given):
+        run, is_alone = _runner(given)
+        link = GuestLink(run, sql, dialect)
+        begin, undo, end = ("BEGIN", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
+        run(begin, ())
+        try:
+            yield link
+        except Exception:
+            with suppress(Exception):  # the first error is the one to tell
+                run(undo, ())
+            raise
+        run(end, ())
 
 
 _SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse")
@@ -74,8 +75,12 @@ def _runner(given: Any) -> tuple[Run, bool]:
     """How to run a statement, and whether there is no transaction that it could be part of."""
     driver = driver_connection(given)
     if isinstance(driver, psycopg.Connection):
-        idle = driver.info.transaction_status is pq.TransactionStatus.IDLE
-        return _by_psycopg(driver), driver.autocommit and idle
+        if driver.closed:
+            raise closed(given)
+        status = driver.info.transaction_status
+        if status is pq.TransactionStatus.INERROR:
+            raise failed(given)
+        return _by_psycopg(driver), driver.autocommit and status is pq.TransactionStatus.IDLE
     wrapped = sqlalchemy_connection(given)
     if wrapped is not None and wrapped.dialect.name == "postgresql":
         return _by_sqlalchemy(wrapped), False

@@ -4,18 +4,22 @@ is in `sql/in_and_out.py`."""
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
+from typing import Any
 
 import psycopg
 
-from packhorse.job import NewJob
+from packhorse.errors import StorageError
+from packhorse.job import NewJob, State
+from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres.guest import guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import translate
-from packhorse.storage.records import Enqueued, Placement
+from packhorse.storage.postgres.trouble import translate, without_password
+from packhorse.storage.records import Enqueued, Placement, QueueInfo
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import to_json
 
@@ -25,8 +29,15 @@ _values_of_one = attrgetter(
     "idle_timeout", "expires", "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta",
 )  # fmt: skip
 
+_all_but_id_and_args = attrgetter(
+    "task", "queue", "priority", "delay", "due_at", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires",
+    "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta", "copied_from",
+)  # fmt: skip
+
 
 class InAndOut(PostgresKeeper, in_and_out.InAndOut):
+    _here: list[Any] | None = None
+
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
@@ -35,6 +46,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if len(jobs) == 1 and jobs[0].copied_from is None:
             values = (*_values_of_one(jobs[0]), self._moment())
             rows = self._db.run("enqueue", self._sql["enqueue_one"], values)
+        elif self._enqueue_alike(jobs):
+            rows = list(jobs)
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
@@ -42,27 +55,64 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
             may_go_on(self.move(), "enqueue")  # else their ids are there already
         return _placements(jobs, rows)
 
+    def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
+        """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""
+        common = {_all_but_id_and_args(new) for new in jobs}
+        ids, args = "\n".join([new.id for new in jobs]), "\n".join([new.args for new in jobs])
+        if len(common) > 1 or jobs[0].copied_from is not None or ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:
+            return False
+        _, task, queue, _, *rest = _values_of_one(jobs[0])
+        values = (ids, task, queue, args, *rest, self._moment(), len(jobs))
+        try:
+            return bool(self._db.run("enqueue", self._sql["enqueue_alike"], values))
+        except StorageError as error:
+            if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
+                return False  # somebody repeats a call whose answer was lost
+            raise
+
     def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        with self._db.lent():
-            pass  # makes sure that the tables are there: making them is not for the caller's transaction
+        here = self._here or self._look_around()
         if not jobs:
             return []
         try:
             with guest(connection, self._sql, self._dialect) as link:
-                now = self._moment()
-                if now is None:
-                    now = int(link.execute(self._sql["now"]).fetchone()[0])
-                tx = Transaction(link, now, is_guest=True)
+                now, *there = link.execute(self._sql["whereabouts"]).fetchone()
+                if there != here and there != self._look_around():  # it may have been restarted
+                    which = f"the database {there[0]}" if there[0] != here[0] else "another server"
+                    raise elsewhere(which, without_password(self._db.address))
+                tx = Transaction(link, now if self._clock is None else self._clock(), is_guest=True)
                 # Whoever closes the storage waits for this transaction from now on. Asked on a connection of our own:
                 # the caller's may be of the kind that sees only what was there when it began.
                 link.execute(self._sql["share_writing"])
                 may_go_on(self.move(), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
-                link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), now))
+                link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
         except psycopg.Error as error:
             raise translate(error, self._db.address) from error
         return enqueued
+
+    def _look_around(self) -> list[Any]:
+        """Which database of which server the jobs are in. Asking also makes sure that the tables are there: making them
+        is not for the caller's transaction."""
+        ((_, *self._here),) = self._db.read("whereabouts", self._sql["whereabouts"])
+        return self._here
+
+    def queues(self) -> list[QueueInfo]:
+        paused: dict[str, tuple[Any, Any, Any]] = {}
+        counts: defaultdict[str, dict[State, int]] = defaultdict(dict)
+        oldest: dict[str, int] = {}
+        for name, what, number, by, why in self._db.read("queues", self._sql["all_queues"]):
+            if not what:
+                paused[name] = (number, by, why)
+            elif what == "oldest":
+                oldest[name] = number
+            else:
+                counts[name][State(what)] = number
+        return [
+            QueueInfo(name, counts.get(name, {}), at, by, why, oldest.get(name))
+            for name, (at, by, why) in sorted(paused.items())
+        ]
 
     def _are_known(self, jobs: Sequence[NewJob]) -> bool:
         now = time.monotonic()
@@ -83,7 +133,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return _placements(jobs, rows)
 
 
-def _placements(jobs: Sequence[NewJob], rows: Sequence[tuple[str]]) -> list[Enqueued]:
+def _placements(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Enqueued]:
     if len(rows) == len(jobs):
         return [Enqueued(new.id) for new in jobs]
     added = {row[0] for row in rows}

@@ -41,6 +41,7 @@ class Link:
         self.sql = sql
         self.dialect = dialect
         self.used_at = time.monotonic()
+        self.looked_for = 0  # microseconds for which lines were looked for, before the jobs in them
         connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type for numbers: one plan for a statement
         self._cursor = psycopg.RawCursor(connection)
 

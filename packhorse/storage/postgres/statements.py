@@ -45,6 +45,7 @@ def dialect_for(schema: str) -> Dialect:
         numbers="(SELECT value::bigint FROM json_array_elements_text(?::json))",
         like="ILIKE",
         true="true",
+        of_rank="rank BETWEEN ? AND ?",  # in the order of (rank, seq) no other index can give them
         say=numbered,
     )
 

@@ -14,6 +14,7 @@ from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
+from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
@@ -47,6 +48,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         self._known = {}
         self._unfolded = 0
         self._last_line = ""
+        self._marks = Marks()
         self._db = Database(
             address,
             options,
@@ -54,7 +56,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             self._dialect,
             prepare=lambda link: schema.prepare(link, options.schema),
             now=now,
-            after_commit=lambda: self._bell.ring(),
+            after_commit=self._came_into_line,
         )
         self._bell = Bell(self._db, self._sql, now)
 
@@ -75,6 +77,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
 
     def close(self) -> None:
         self._known.clear()
+        self._here = None
         self._bell.close()
         self._db.close()
 
@@ -85,6 +88,11 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
             self._unfolded = 0
             with suppress(StorageError):  # what was asked for is done; the next one folds
                 self._fold()
+
+    def _came_into_line(self) -> None:
+        """A job has, by a write of ours that is committed, wherever in its line."""
+        self._marks.forget()
+        self._bell.ring()
 
     # --- migrations -----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@ thousands of them a process sums them up, and so does the roll-up."""
 
 from __future__ import annotations
 
+import time
+
+from packhorse import clock
 from packhorse.job import Job
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.sql import upkeep
@@ -14,7 +17,22 @@ FOLD_AFTER = 2_000
 _AT_ONCE = 20_000
 
 
+_FRESH = 0.02
+"""Seconds for which it is believed what reserving in vain has told."""
+
+
 class Upkeep(PostgresKeeper, upkeep.Upkeep):
+    def next_due(self) -> int | None:
+        seen, self._due_seen = self._due_seen, None
+        if seen is not None and self._clock is None and time.monotonic() - seen[0] < _FRESH:
+            return None if seen[1] is None else max(0, seen[1] - round((time.monotonic() - seen[0]) * clock.SECOND))
+        ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self._moment(),))
+        return None if due_in is None else max(0, due_in)
+
+    def expire(self, *, limit: int = 500) -> int:
+        ((is_any,),) = self._db.read("expire", self._sql["has_expired"], (self._moment(),))
+        return super().expire(limit=limit) if is_any else 0
+
     def _fold(self) -> None:
         self._db.write("fold", self._fold_deltas)
 

@@ -4,6 +4,7 @@ finish of one batch with the reservation of the next in one round trip."""
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import msgspec
 
 from packhorse import changes
+from packhorse.clock import SECOND
 from packhorse.errors import WorkerNotFound
 from packhorse.job import RANKS, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.sql import working
 from packhorse.storage.sql.rows import job_of, to_json
@@ -27,12 +30,21 @@ _LINES_AT_ONCE = 100
 
 
 class _Line(msgspec.Struct):
-    """How many to take of a queue's jobs, of ranks from `low` to `high`."""
+    """How many to take of a queue's jobs, of ranks from `low` to `high`, beginning with the number `start`."""
 
     queue: str
     low: int
     high: int
     share: int
+    start: int = 0
+
+
+class _Start(msgspec.Struct):
+    """Where to begin looking for jobs of a queue and a rank."""
+
+    queue: str
+    rank: int
+    start: int
 
 
 class _Told(msgspec.Struct):
@@ -48,6 +60,7 @@ class _Told(msgspec.Struct):
 
 class Working(PostgresKeeper, working.Working):
     _last_line: str
+    _marks: Marks
 
     # --- reserve --------------------------------------------------------------------------------------------------
 
@@ -58,6 +71,8 @@ class Working(PostgresKeeper, working.Working):
             self._write("promote", self._see_to_time)
             taken, _ = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, anyway=True))
         self._counting(2 * len(queues))
+        if taken:
+            self._bell.rouse()
         return taken
 
     def _see_to_time(self, tx: Transaction) -> None:
@@ -70,11 +85,12 @@ class Working(PostgresKeeper, working.Working):
         """Jobs, and whether somebody must see first to those that are due or have expired."""
         taken: list[Job] = []
         for _ in range(_SOME_TRIES):  # others may be quicker at what was seen in line
-            lines = self._lines(link, owner, queues, limit - len(taken), anyway)
+            wanted = limit - len(taken)
+            lines = self._lines(link, owner, queues, wanted, anyway)
             if not lines:
                 return taken, lines is None
-            rows = link.execute(self._sql["take"], self._asked(owner, lines, limit, anyway)).fetchall()
-            batch, is_late = self._taken(owner, queues, rows)
+            rows = link.execute(self._sql["take"], self._asked(owner, lines, wanted, anyway)).fetchall()
+            batch, is_late = self._taken(owner, queues, rows, wanted, link.looked_for)
             taken += batch
             missed = sum(line.share for line in lines) - len(batch) if len(queues) > 1 else 0
             if is_late or len(taken) >= limit or missed <= 0:
@@ -89,24 +105,44 @@ class Working(PostgresKeeper, working.Working):
     ) -> list[_Line] | None:
         """What to take from where; None: time must be seen to first. A lone queue needs no turns."""
         if len(queues) == 1:
+            link.looked_for = 0
             return self._lone_line(queues, limit)
         most = max(_LINES_AT_ONCE, limit)  # each has one job at least, so nobody needs more lines than that
-        asked = (to_json(sorted(queues)), limit, owner, self._moment(), anyway, self._last_line, most)
-        rows = link.execute(self._sql["lines"], asked).fetchall()
+        statement, told = self._where(queues)
+        began_at = time.perf_counter()
+        rows = link.execute(statement, (told, limit, owner, self._moment(), anyway, self._last_line, most)).fetchall()
+        link.looked_for = round((time.perf_counter() - began_at) * SECOND)
         if len(rows) == most:
             self._last_line = self._behind(rows)
-        is_known, is_late = rows[0][:2]
+        is_known, is_late, due_in = rows[0][:3]
         if not is_known:
             raise WorkerNotFound(owner)
-        return None if is_late else self._shares([row[2:] for row in rows if row[2] is not None], queues, limit)
+        self._due_seen = (time.monotonic(), due_in)
+        return None if is_late else self._shares([row[3:] for row in rows if row[3] is not None], queues, limit)
+
+    def _where(self, queues: Mapping[str, int]) -> tuple[str, str]:
+        """The statement that looks for lines, and what it is told."""
+        if not self._marks.are_there(queues):
+            return self._sql["lines"], to_json(sorted(queues))
+        starts = [
+            _Start(queue, rank, start)
+            for queue in sorted(queues)
+            for low, high, start in self._marks.ranges(queue)
+            for rank in range(low, high + 1)
+        ]
+        return self._sql["lines_from"], to_json(starts)
 
     def _behind(self, rows: Sequence[tuple[Any, ...]]) -> str:
         """The queue that the lines of the lowest rank came to: the next call begins behind it."""
-        lowest: list[str] = [queue for _, _, rank, queue, _ in rows if rank == rows[0][2]]
+        lowest: list[str] = [queue for _, _, _, rank, queue, _ in rows if rank == rows[0][3]]
         return max((queue for queue in lowest if queue > self._last_line), default=lowest[-1])
 
     def _lone_line(self, queues: Mapping[str, int], limit: int) -> list[_Line]:
-        return [_Line(queue, RANKS[0], RANKS[-1], limit) for queue in queues]
+        if not self._marks.are_there(queues):
+            return [_Line(queue, RANKS[0], RANKS[-1], limit) for queue in queues]
+        return [
+            _Line(queue, low, high, limit, start) for queue in queues for low, high, start in self._marks.ranges(queue)
+        ]
 
     def _shares(self, rows: Sequence[tuple[int, str, int]], weights: Mapping[str, int], limit: int) -> list[_Line]:
         """Rank by rank, turns by weight."""
@@ -114,21 +150,28 @@ class Working(PostgresKeeper, working.Working):
         for rank, group in itertools.groupby(rows, key=itemgetter(0)):
             lengths = {queue: length for _, queue, length in group}
             shares = self._turns.share(lengths, weights, limit)
-            lines += [_Line(queue, rank, rank, share) for queue, share in shares.items()]
+            lines += [
+                _Line(queue, rank, rank, share, self._marks.start(queue, rank)) for queue, share in shares.items()
+            ]
             limit -= sum(shares.values())
             if limit <= 0:
                 break
         return lines
 
-    def _taken(self, owner: str, queues: Mapping[str, int], rows: Sequence[tuple[Any, ...]]) -> tuple[list[Job], bool]:
-        is_known, is_late = rows[0][:2]
+    def _taken(
+        self, owner: str, queues: Mapping[str, int], rows: Sequence[tuple[Any, ...]], wanted: int, looked_for: int
+    ) -> tuple[list[Job], bool]:
+        is_known, is_late, due_in, took = rows[0][:4]
         if not is_known:
             raise WorkerNotFound(owner)
-        jobs = [job_of(row[2:]) for row in rows if row[2] is not None]
+        jobs = [job_of(row[4:]) for row in rows if row[4] is not None]
+        if not jobs:
+            self._due_seen = (time.monotonic(), due_in)
         if len(queues) == 1:  # it had no rivals; the turns that it has had count all the same
             for _, group in itertools.groupby(jobs, key=lambda job: job.rank):
                 number = len(list(group))
                 self._turns.share(dict.fromkeys(queues, number), queues, number)
+        self._marks.note(queues, jobs, took + looked_for, is_all=len(jobs) < wanted)
         return jobs, is_late
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -194,7 +237,7 @@ class Working(PostgresKeeper, working.Working):
         with link.pipeline() as pipeline:  # one transaction, committed when all has been sent
             completed = pipeline.execute(self._sql["complete"], told)
             taken = pipeline.execute(self._sql["take"], self._asked(owner, lines, limit, anyway=False))
-        return completed.fetchall(), self._taken(owner, queues, taken.fetchall())
+        return completed.fetchall(), self._taken(owner, queues, taken.fetchall(), limit, link.looked_for)
 
     def _verdicts(self, outcomes: Sequence[Outcome], rows: Sequence[tuple[str]]) -> list[Verdict]:
         if len(rows) == len(outcomes):

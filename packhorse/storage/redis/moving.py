@@ -310,7 +310,8 @@ class Moving(Schedules, Queues, Clients, Records):
             tx.do(
                 "HSET", self._keys.failure(row.cause), "task", row.task, "pattern", row.pattern,
                 "place", row.place or "", "number", row.number, "first_at", row.first_at, "last_at", row.last_at,
-                "last_job_id", row.last_job_id,
+                "last_job_id", row.last_job_id, "silenced_until", row.silenced_until or "",
+                "silenced_by", row.silenced_by or "",
             )  # fmt: skip
             tx.do("ZADD", self._keys.failures, -row.last_at, row.cause)
 

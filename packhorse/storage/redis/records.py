@@ -16,6 +16,7 @@ from packhorse.series import LEVELS
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper
+from packhorse.storage.redis.transaction import Transaction
 
 _NEWEST: Final = 1 << 53
 _FEWEST_ENTRIES, _MOST_ENTRIES = 16, 200
@@ -78,6 +79,17 @@ class Records(Keeper):
             if len(told) < most:
                 break
         return found
+
+    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
+        def work(tx: Transaction) -> bool:
+            key = self._keys.failure(cause)
+            if tx.field(key, "task") is None:
+                return False
+            tx.put_field(key, "silenced_until", None if duration is None else str(tx.now + duration))
+            tx.put_field(key, "silenced_by", None if duration is None else by)
+            return True
+
+        return self._change("silence_failure", work)
 
     def _prune_records(self, before: int, limit: int) -> None:
         """Ticks, failures and calls that have replaced another job's, when they are older than events are kept."""
@@ -142,8 +154,10 @@ def _highest(where: EventFilter) -> int:
 
 def failure_in(told: Sequence[bytes]) -> FailureGroup:
     """A failure as `lua/failures.lua` tells it."""
-    cause, task, pattern, place, number, first_at, last_at, job_id = (word.decode() for word in told)
-    return FailureGroup(cause, task, pattern, place or None, int(number), int(first_at), int(last_at), job_id)
+    cause, task, pattern, place, *numbers, job_id, until, by = (word.decode() for word in told)
+    number, first_at, last_at = map(int, numbers)
+    silenced = (int(until) if until else None, by or None)
+    return FailureGroup(cause, task, pattern, place or None, number, first_at, last_at, job_id, *silenced)
 
 
 def _fits(event: Event, where: EventFilter) -> bool:

@@ -16,6 +16,7 @@ class Dialect(NamedTuple):
     numbers: str  # the numbers of a JSON list, as a subquery
     like: str  # LIKE that folds the letters A to Z and no others
     true: str = "1"
+    of_rank: str = "rank = ?"  # said so that the index of the line is used; the rank is bound to each mark
     unordered_seq: str = "seq"  # said so that no index on it is used
     say: Callable[[str], str] = str
     name: Callable[[str], str] = str  # a column's name, which some database may take for a word of its own

@@ -123,10 +123,10 @@ class _Index:
             behind = start_seq if rank == start_rank else -1
             lines = [
                 self._rows(
-                    f"SELECT rank, seq FROM {self._jobs}"
-                    " WHERE state = 'queued' AND rank = ? AND queue = ? AND seq > ? ORDER BY seq",
+                    f"SELECT rank, seq FROM {self._jobs} WHERE state = 'queued' AND {self._dialect.of_rank}"
+                    " AND queue = ? AND seq > ? ORDER BY rank, seq",
                     (behind,),
-                    (rank, queue),
+                    (*[rank] * self._dialect.of_rank.count("?"), queue),
                 )
                 for queue in queues
             ]

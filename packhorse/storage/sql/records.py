@@ -8,6 +8,7 @@ from packhorse.event import Event
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import event_of, to_json
+from packhorse.storage.sql.transaction import Transaction
 
 _EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
 _CONDITIONS = {
@@ -45,6 +46,13 @@ class Records(Keeper):
 
     def failures(self, *, limit: int = 50) -> list[FailureGroup]:
         return [FailureGroup(*row) for row in self._db.read("failures", self._sql["latest_failures"], (limit,))]
+
+    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
+        def work(tx: Transaction) -> bool:
+            until, who = (None, None) if duration is None else (tx.now + duration, by)
+            return bool(tx.execute(self._sql["silence_failure"], (until, who, cause)).rowcount)
+
+        return self._db.write("silence_failure", work)
 
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
         width, start = span.level.width, span.level.start_of(self.now() - span.length)

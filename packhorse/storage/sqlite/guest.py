@@ -1,7 +1,7 @@
 """Somebody else's connection to the same file: what is done by it is part of his transaction.
 
-SQLite tells nobody that a transaction was committed, so no sleeper is woken: workers find such jobs when they next
-look, within a second.
+SQLite tells nobody that a transaction was committed. Where a SQLAlchemy Session or Django does, a sleeper is woken;
+else workers find such jobs when they next look, within a second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.errors import BadValue
-from packhorse.storage.guest import driver_connection, refused
+from packhorse.storage.guest import closed, driver_connection, elsewhere, refused, telling
 from packhorse.storage.sqlite.trouble import translate
 
 _SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO packhorse", "RELEASE packhorse")
@@ -22,10 +22,16 @@ _SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO packhorse", "RELEASE packhorse
 @contextmanager
 def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
     """A cursor of the caller's connection, in his transaction. What fails is undone as far as it is ours."""
-    connection = driver_connection(given)
+    with telling(given):
+        connection = driver_connection(given)
     if not isinstance(connection, sqlite3.Connection):
         raise refused(given, "a sqlite3 connection")
-    cursor = connection.cursor()
+    try:
+        cursor = connection.cursor()
+    except sqlite3.ProgrammingError as error:
+        if "closed" in str(error):
+            raise closed(given) from error
+        raise BadValue("this connection belongs to another thread", why=str(error)) from error
     cursor.row_factory = None  # plain tuples, whatever he likes to have
     try:
         _must_be(cursor, path)
@@ -56,7 +62,4 @@ def _whole(cursor: sqlite3.Cursor, words: tuple[str, str, str]) -> Iterator[sqli
 def _must_be(cursor: sqlite3.Cursor, path: Path) -> None:
     (_, _, file), *_ = cursor.execute("PRAGMA database_list").fetchall()
     if not file or Path(file).resolve() != path.resolve():
-        raise BadValue(
-            f"this connection is to {file or 'a database in memory'}; the jobs are in {path}",
-            hint="use a connection to the file of the jobs",
-        )
+        raise elsewhere(file or "a database in memory", str(path))

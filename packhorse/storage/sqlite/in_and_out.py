@@ -5,9 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 from packhorse import changes
 from packhorse.clock import SECOND
+from packhorse.commits import when_committed
+from packhorse.errors import BadValue
 from packhorse.event import Kind
 from packhorse.job import Job, NewJob, State
 from packhorse.storage.moving import may_go_on
@@ -34,6 +37,8 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
             may_go_on(self._mark_in(tx), "enqueue")
             enqueued = self._enqueue(tx, jobs)
             tx.flush()
+        with suppress(BadValue):  # not all connections tell
+            when_committed(connection, self._bell.ring)
         return enqueued
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:

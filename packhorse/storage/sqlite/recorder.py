@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from packhorse.event import Event, Kind, Subject
 from packhorse.storage.sql.rows import EventRow, Row, event_of, event_row, from_json, to_json
+from packhorse.storage.sqlite.insert import Insert
 
 Packed = tuple[Any, ...]
 """What an event of a pack has of its own: (job_id, fence, its `at` less the pack's, data); the last ones may lack."""
@@ -30,10 +31,7 @@ _INSERT_AT = (
     "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data, id)"
     " VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, 0), nullif(?, ''), ?)"
 )
-_INSERT_PACK = (
-    "INSERT INTO packhorse_event (id, at, kind, subject, queue, state, owner, jobs, span)"
-    " VALUES (?, ?, ?, 'job', ?, ?, nullif(?, ''), ?, ?)"
-)
+_INSERT_PACK = Insert("packhorse_event", ("id", "at", "kind", "subject", "queue", "state", "owner", "jobs", "span"))
 
 
 class _Pack(NamedTuple):
@@ -102,12 +100,13 @@ class Recorder:
         for row in self._rows:
             if type(row) is _Pack:
                 number += len(row.jobs)
-                packs.append((number, now, *row[:4], to_json(row.jobs), len(row.jobs) - 1))
+                kind, queue, state, owner, jobs = row
+                packs.append((number, now, kind, "job", queue, state, owner or None, to_json(jobs), len(jobs) - 1))
             else:
                 number += 1
                 rows.append((*row, number))
         self._connection.executemany(_INSERT_AT, rows)
-        self._connection.executemany(_INSERT_PACK, packs)
+        _INSERT_PACK.put(self._connection, packs)
 
 
 def _row(

@@ -12,19 +12,22 @@ from packhorse.job import Job
 from packhorse.series import MINUTES
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import Row, event_row
+from packhorse.storage.sqlite.insert import Insert
 from packhorse.storage.sqlite.recorder import Recorder
 from packhorse.storage.sqlite.rows import LARGE_ARGS, UPDATE_JOB, changed_row
 from packhorse.storage.sqlite.statements import SQL
 
 R = TypeVar("R")
 
-_ADD_TALLY = (
-    "INSERT INTO packhorse_tally (queue, task, state, number) VALUES (?, ?, ?, ?)"
-    " ON CONFLICT (queue, task, state) DO UPDATE SET number = number + excluded.number"
+_ADD_TALLY = Insert(
+    "packhorse_tally",
+    ("queue", "task", "state", "number"),
+    "ON CONFLICT (queue, task, state) DO UPDATE SET number = number + excluded.number",
 )
-_ADD_MEASURE = (
-    "INSERT INTO packhorse_measure (level, at, queue, task, counted, amount) VALUES (?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (level, at, queue, task, counted) DO UPDATE SET amount = amount + excluded.amount"
+_ADD_MEASURE = Insert(
+    "packhorse_measure",
+    ("level", "at", "queue", "task", "counted", "amount"),
+    "ON CONFLICT (level, at, queue, task, counted) DO UPDATE SET amount = amount + excluded.amount",
 )
 
 
@@ -82,8 +85,7 @@ class Transaction(transaction.Transaction):
     def flush(self) -> None:
         """Write what was collected."""
         self.events.flush(self.now)
-        if self.tallies:
-            self.executemany(_ADD_TALLY, [(*key, number) for key, number in self.tallies.items() if number])
-        if self.measures:
-            at = MINUTES.start_of(self.now)
-            self.executemany(_ADD_MEASURE, [(MINUTES.name, at, *key, amount) for key, amount in self.measures.items()])
+        _ADD_TALLY.put(self._connection, [(*key, number) for key, number in self.tallies.items() if number])
+        at = MINUTES.start_of(self.now)
+        measures = [(MINUTES.name, at, *key, amount) for key, amount in self.measures.items()]
+        _ADD_MEASURE.put(self._connection, measures)

@@ -14,7 +14,7 @@ from packhorse.job import RANK_FORCED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
 from packhorse.storage.sql import working
-from packhorse.storage.sql.rows import FIELDS, from_json, job_of, to_json
+from packhorse.storage.sql.rows import FIELDS, Row, from_json, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
@@ -33,6 +33,8 @@ _MOST_DEALT = 10_000
 
 _Ended = tuple[Job, Completed, int]
 """A job, its outcome, and when it started."""
+_Row = tuple[int, int, str | None, str]
+"""What a completed job's row is told: its seq, when it started, its result, and the packs that it is in."""
 
 
 class _NotHeldError(Exception):
@@ -71,35 +73,31 @@ class Working(SQLiteKeeper, working.Working):
         taken: list[Job] = []
         rank = tx.execute(SQL["next_rank"], (-1,)).fetchone()[0]
         while rank is not None and len(taken) < limit:
-            lines = self._lines(tx, rank, every if rank == RANK_FORCED else unpaused)
-            shares = self._shares(tx, rank, lines, queues, limit - len(taken))
-            batch = [job for queue, share in shares.items() for job in self._take(tx, owner, rank, queue, share)]
-            if len(lines) == 1:  # it was not asked how long it is; the turns that it has had count all the same
-                self._turns.share({lines[0]: len(batch)}, queues, len(batch))
-            batch.sort(key=lambda job: job.seq)
+            wanted = limit - len(taken)
+            lines = self._lines(tx, rank, every if rank == RANK_FORCED else unpaused, wanted)
+            if len(lines) <= 1:  # how long it is need not be known; the turns that it has had count all the same
+                batch = [job for queue in lines for job in self._take(tx, owner, rank, queue, wanted)]
+                self._turns.share(dict.fromkeys(lines, len(batch)), queues, len(batch))
+            else:
+                batch = self._take_of_each(tx, owner, rank, self._turns.share(lines, queues, wanted))
+                batch.sort(key=lambda job: job.seq)
             taken += batch
             if len(lines) < _LINES_AT_ONCE:  # else this rank may have more
                 rank = tx.execute(SQL["next_rank"], (rank,)).fetchone()[0]
         return taken
 
-    def _lines(self, tx: Transaction, rank: int, queues: Sequence[str]) -> list[str]:
-        """Which of these queues have jobs of this rank. With very many, a part of them: the next call begins behind."""
+    def _lines(self, tx: Transaction, rank: int, queues: Sequence[str], wanted: int) -> dict[str, int]:
+        """Which of these queues have jobs of this rank, and how many, up to what is wanted; of a single one that is not
+        asked. With very many, a part of them: the next call begins behind."""
         if len(queues) <= 1:
-            return list(queues)
+            return dict.fromkeys(queues, wanted)
         start = bisect_right(queues, self._last_lines.get(rank, "")) if len(queues) > _LINES_AT_ONCE else 0
         asked = to_json([*queues[start:], *queues[:start]])
-        found = [row[0] for row in tx.execute(SQL["lines_with_jobs"], (asked, rank, _LINES_AT_ONCE)).fetchall()]
+        answer = tx.execute(SQL["lines_with_jobs"], (asked, rank, _LINES_AT_ONCE, wanted)).fetchone()
+        found: dict[str, int] = dict(from_json(answer[0]))
         if len(found) == _LINES_AT_ONCE:
-            self._last_lines[rank] = found[-1]
+            self._last_lines[rank] = next(reversed(found))
         return found
-
-    def _shares(
-        self, tx: Transaction, rank: int, lines: Sequence[str], weights: Mapping[str, int], limit: int
-    ) -> dict[str, int]:
-        if len(lines) <= 1:
-            return dict.fromkeys(lines, limit)
-        lengths = {line: tx.execute(SQL["length_of_line"], (rank, line, limit)).fetchone()[0] for line in lines}
-        return self._turns.share(lengths, weights, limit)
 
     def _take(self, tx: Transaction, owner: str, rank: int, queue: str, limit: int) -> list[Job]:
         rows = from_json(tx.execute(SQL["head_of_line"], (rank, queue, limit)).fetchone()[0])
@@ -121,10 +119,35 @@ class Working(SQLiteKeeper, working.Working):
         tx.execute(take, (owner, tx.now, pack, rank, queue, first, last))
         if others:
             self._put_old_packs(tx, others)
+        self._note_taken(tx, queue, jobs)
+        return jobs
+
+    def _take_of_each(self, tx: Transaction, owner: str, rank: int, shares: Mapping[str, int]) -> list[Job]:
+        """As `_take` from each of these lines, with fewer statements where all jobs are plain."""
+        heads: dict[str, list[Row]] = {queue: [] for queue in shares}
+        for share in set(shares.values()):
+            asked = to_json([queue for queue in shares if shares[queue] == share])
+            for row in from_json(tx.execute(SQL["heads_of_lines"], (asked, rank, share)).fetchone()[0]):
+                heads[row[-2]].append(row)
+        jobs: list[Job] = []
+        taken: list[tuple[int, str]] = []
+        for queue, rows in heads.items():
+            if not all(row[-1] for row in rows):
+                jobs += self._take(tx, owner, rank, queue, len(rows))
+                continue
+            line = [reserved_plain_job(row[:-2], queue, rank, owner, tx.now) for row in rows]
+            packed = [(job.id, job.fence) for job in line]
+            pack = tx.events.pack(Kind.RESERVED, tx.now, queue, "reserved", owner, packed)
+            taken += [(job.seq, pack) for job in line]
+            self._note_taken(tx, queue, line)
+            jobs += line
+        tx.execute(SQL["take_scattered"], (owner, tx.now, to_json(taken)))
+        return jobs
+
+    def _note_taken(self, tx: Transaction, queue: str, jobs: Sequence[Job]) -> None:
         for task, number in Counter([job.task for job in jobs]).items():
             tx.move((queue, task, "queued"), (queue, task, "reserved"), number)
         self._deal([job for job in jobs if job.fence == 1])
-        return jobs
 
     def _jobs_by_seq(self, tx: Transaction, seqs: Sequence[int]) -> dict[int, Job]:
         rows = tx.execute(SQL["jobs_by_seqs"], (to_json(seqs),)).fetchall()
@@ -222,12 +245,16 @@ class Working(SQLiteKeeper, working.Working):
                 started_at = max(now - outcome.ago - outcome.ran, queued_at)
                 alike.setdefault((outcome.token.owner, job.queue), []).append((job, outcome, started_at))
                 runs.setdefault((job.queue, job.task, "reserved"), []).append((outcome.ran, started_at - queued_at))
+            rows: dict[str, list[_Row]] = {}  # by owner
             for (owner, queue), ended in alike.items():
                 begun = [(job.id, 1, started_at - now) for job, _, started_at in ended]
                 done = [(job.id, 1, 0, {"ran": outcome.ran}) for job, outcome, _ in ended]
                 packs = own.events.pack(Kind.STARTED, now, queue, "running", owner, begun)
                 packs += own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, done)
-                if _complete_rows(own, owner, packs, ended) < len(ended):
+                its_rows = [(job.seq, started_at, outcome.result, packs) for job, outcome, started_at in ended]
+                rows.setdefault(owner, []).extend(its_rows)
+            for owner, its_rows in rows.items():
+                if _complete_rows(own, owner, its_rows) < len(its_rows):
                     raise _NotHeldError
             self._count_completed(own, runs)
 
@@ -290,11 +317,11 @@ class Working(SQLiteKeeper, working.Working):
             measure_runs(tx.measures, queue, task, times)
 
 
-def _complete_rows(tx: Transaction, owner: str, packs: str, ended: Sequence[_Ended]) -> int:
+def _complete_rows(tx: Transaction, owner: str, rows: list[_Row]) -> int:
     """Complete these rows; answers how many of them were still held."""
-    rows = sorted([(job.seq, started_at, outcome.result) for job, outcome, started_at in ended])
-    first, last = rows[0][0], rows[-1][0]
-    if last - first >= len(rows):  # others are between them
-        return tx.execute(SQL["complete_scattered"], (owner, tx.now, packs, to_json(rows))).rowcount
+    rows.sort()
+    first, last, packs = rows[0][0], rows[-1][0], rows[0][3]
+    if last - first >= len(rows) or len({row[3] for row in rows}) > 1:  # with others between, or of several queues
+        return tx.execute(SQL["complete_scattered"], (owner, tx.now, to_json(rows))).rowcount
     starts, results = to_json([row[1] for row in rows]), to_json([row[2] for row in rows])
     return tx.execute(SQL["complete_together"], (owner, tx.now, packs, first, last, starts, results)).rowcount

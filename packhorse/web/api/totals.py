@@ -17,7 +17,7 @@ def totals_for(reader: Reader) -> Totals:
         reader.workers(),
         reader.totals(),
         reader.series(Span.TWO_DAYS),
-        failure_kinds=len(reader.failures()),
+        failure_kinds=len(reader.open_failures()),
         schedules=len(reader.schedules()),
     )
 

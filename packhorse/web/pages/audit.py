@@ -1,4 +1,5 @@
-"""The audit: who did what to which job, queue or schedule, and when. What is done to many at once reads as one line."""
+"""The audit: who did what to which job, queue, schedule or foreman, and when. What is done to many at once
+reads as one line."""
 
 from __future__ import annotations
 

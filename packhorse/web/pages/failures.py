@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
-from packhorse.errors import BadValue, JobNotFound
+from packhorse.clock import microseconds
+from packhorse.errors import JobNotFound
 from packhorse.failure import Failure
 from packhorse.job import DEAD, RETRYING
 from packhorse.measures import measured
 from packhorse.storage.records import FailureGroup, Filter, Page, Span
 from packhorse.web.pages.jobs import row_of
-from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
 from packhorse.web.pages.traceback import pieces_of
 from packhorse.web.site import Call
 
 _JOBS = 20
+DURATIONS = {"1h": "an hour", "24h": "a day", "7d": "a week", "30d": "a month"}
+"""For how long a failure can be silenced, and how that is said."""
 
 
 @page("/failures", "failures")
 def failures(call: Call, asked: Asked) -> Shown:
-    """Every cause, the latest first."""
-    groups = call.reader.failures()
-    task = asked.query.get("task")
-    wanted = [group for group in groups if task in (None, group.task)]
-    total = sum(group.number for group in wanted)
-    ran = measured(call.reader.series(Span.TWO_DAYS)).runs
-    return Shown("failures.html", "Failures", {"groups": wanted, "total": total, "task": task, "ran": ran})
+    """Every cause, the latest first; what somebody has silenced is apart."""
+    groups, task, now = call.reader.failures(), asked.query.get("task"), call.reader.now()
+    of_task = [group for group in groups if task in (None, group.task)]
+    silenced = [group for group in of_task if group.is_silenced(now)]
+    is_apart = asked.query.get("show") == "silenced"
+    wanted = silenced if is_apart else [group for group in of_task if not group.is_silenced(now)]
+    context = {
+        "groups": wanted,
+        "total": sum(group.number for group in wanted),
+        "task": task,
+        "ran": measured(call.reader.series(Span.TWO_DAYS)).runs,
+        "is_apart": is_apart,
+        "open_number": len(of_task) - len(silenced),
+        "silenced_number": len(silenced),
+    }
+    return Shown("failures.html", "Failures", context)
 
 
 @page("/failures/{cause}", "failures")
 def failure(call: Call, asked: Asked, cause: str) -> Shown:
     """One cause: an example, the jobs, and what can be done to all of them."""
-    group = _group(call, cause)
-    now = call.reader.now()
-    found = {
-        state: call.reader.find(Filter(states=frozenset({state}), cause=cause), None, _JOBS)
-        for state in (RETRYING, DEAD)
-    }
+    group, now = call.reader.failure(cause), call.reader.now()
+    filters = {state: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD)}
+    found = {state: call.reader.find(where, None, _JOBS) for state, where in filters.items()}
     jobs = [job for page in found.values() for job in page.jobs]
     example = _example(call, group)
     context = {
         "group": group,
+        "is_silenced": group.is_silenced(now),
+        "durations": DURATIONS,
         "rows": [row_of(job, now) for job in jobs],
+        "counts": {state.value: call.reader.count(where) for state, where in filters.items()},
         "may_be_dead": _may_be(found[DEAD]),
         "may_be_some": any(map(_may_be, found.values())),
         "example": example,
@@ -49,11 +61,18 @@ def failure(call: Call, asked: Asked, cause: str) -> Shown:
     return Shown("failure.html", f"{group.task}: {group.pattern}"[:80], context)
 
 
-def _group(call: Call, cause: str) -> FailureGroup:
-    for group in call.reader.failures():
-        if group.cause == cause:
-            return group
-    raise BadValue(f"there is no failure {cause[:40]!r}", hint="see /failures")
+@deed("/failures/{cause}/silence")
+def silence(call: Call, asked: Asked, cause: str) -> Elsewhere:
+    """Show it apart for a while."""
+    call.steps.silence(cause, microseconds(asked.field("duration") or "24h"))
+    return Elsewhere(f"/failures/{cause}?said=silenced")
+
+
+@deed("/failures/{cause}/unsilence")
+def unsilence(call: Call, asked: Asked, cause: str) -> Elsewhere:
+    """Show it among the others again."""
+    call.steps.silence(cause, None)
+    return Elsewhere(f"/failures/{cause}?said=unsilenced")
 
 
 def _may_be(page: Page) -> bool:

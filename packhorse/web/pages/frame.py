@@ -37,6 +37,9 @@ SAYINGS = {
     "schedule_resumed": "The schedule goes on.",
     "schedule_skipped": "Its next slot is left out.",
     "schedule_removed": "The schedule was removed.",
+    "silenced": "It is shown apart for a while, and counted as ever.",
+    "unsilenced": "It is shown among the others again.",
+    "ordered": "The order is given; it is followed within a second or two.",
     "unchanged": "It was so already.",
     "bulk": "{changed} jobs were changed, {skipped} left alone.",
 }

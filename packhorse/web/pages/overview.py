@@ -27,6 +27,7 @@ def overview(call: Call, asked: Asked) -> Shown:
     points = reader.series(chosen.span)
     intervals = Intervals(points, chosen, now)
     present = {queue.name: sum(queue.counts.get(state, 0) for state in UNFINISHED) for queue in reader.queues()}
+    failures = reader.open_failures()
     return Shown(
         "overview.html",
         "Overview",
@@ -41,8 +42,8 @@ def overview(call: Call, asked: Asked) -> Shown:
             "before": _before(points, chosen, intervals),
             "seconds": chosen.length / 1e6,
             "next_retry": _next(reader, RETRYING),
-            "failures": reader.failures()[:_FEW],
-            "failure_count": len(reader.failures()),
+            "failures": failures[:_FEW],
+            "failure_count": len(failures),
             "slow": _slow(intervals.points),
             "running": _running(reader),
             "coming": _coming(reader, now),

@@ -5,6 +5,8 @@ import { startKeys } from "./keys.js";
 import { startForms } from "./forms.js";
 import { startLog } from "./log.js";
 import { startZone } from "./zone.js";
+import { startColumns } from "./columns.js";
+import { startSaved } from "./saved.js";
 
 for (const element of document.querySelectorAll(".js")) element.hidden = false;
 for (const element of document.querySelectorAll(".nojs")) element.hidden = true;
@@ -33,4 +35,6 @@ startForms();
 startKeys(nextTheme);
 readCharts();
 startLog();
+startColumns();
+startSaved();
 listen(() => { startZone(); startForms(); });

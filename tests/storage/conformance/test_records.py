@@ -279,3 +279,22 @@ def test_a_job_that_failed_and_went_straight_back_is_one_failure(storage: Storag
     assert stored(storage, job.id).state is QUEUED
     assert storage.totals()["failed"] == 1
     assert [event.state for event in history(storage, job.id)][-2:] == [RETRYING, QUEUED]
+
+
+def test_a_failure_is_silenced_for_a_while_and_counted_as_ever(storage: Storage, clock: TurnedClock) -> None:
+    finish(storage, Failed(run(storage, add(storage)).token, FAILURE))
+    (group,) = storage.failures()
+    assert (group.silenced_until, group.silenced_by, group.is_silenced(clock())) == (None, None, False)
+
+    assert storage.silence_failure(group.cause, HOUR, by="anna")
+    finish(storage, Failed(run(storage, add(storage)).token, FAILURE))
+    (silenced,) = storage.failures()
+    assert (silenced.number, silenced.silenced_by) == (2, "anna")
+    assert silenced.silenced_until is not None
+    assert silenced.is_silenced(silenced.silenced_until - 1)
+    assert not silenced.is_silenced(silenced.silenced_until)
+
+    assert storage.silence_failure(group.cause, None)
+    (loud,) = storage.failures()
+    assert (loud.silenced_until, loud.silenced_by) == (None, None)
+    assert not storage.silence_failure("nothing fails so", HOUR)

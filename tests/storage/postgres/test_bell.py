@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import psycopg
 
 from packhorse.job import NewJob
-from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres import Postgres, bell
+from packhorse.storage.sql.rows import to_json
 from tests.children import until
 from tests.storage.builders import add, join, new_job
 
@@ -137,3 +138,44 @@ def test_a_connection_that_listens_is_replaced_when_the_server_cuts_it(
 
 def _is_alive(bystander: Bystander, pid: int) -> bool:
     return bystander.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount > 0
+
+
+def test_a_row_that_stands_is_not_written_again_and_still_wakes(storage: Postgres, url: str, schema: str) -> None:
+    sleeper = Postgres.from_url(url)
+    join(sleeper)
+    for _ in range(bell._IN_VAIN + 2):
+        sleeper.reserve("ann", {"mail": 1}, 1)
+        assert sleeper.wait(0.03) is False
+    written = asleep_since(storage, schema)
+    for _ in range(5):
+        sleeper.reserve("ann", {"mail": 1}, 1)
+        assert sleeper.wait(0.03) is False
+    assert asleep_since(storage, schema) == written != []
+
+    add(storage)  # between two sleeps
+
+    assert sleeper.wait(20) is True
+    assert asleep_since(storage, schema) == []
+    sleeper.close()
+
+
+def test_one_who_finds_work_although_nobody_rang_gets_up(storage: Postgres, url: str, schema: str) -> None:
+    """A ring for one who is at work would wake nobody."""
+    sleeper = Postgres.from_url(url)
+    join(sleeper)
+    for _ in range(bell._IN_VAIN + 1):
+        sleeper.reserve("ann", {"mail": 1}, 1)
+        assert sleeper.wait(0.03) is False
+    assert len(asleep_since(storage, schema)) == 1
+    with storage._db.lent() as link:  # as somebody would whose ring got lost
+        link.rows(storage._sql["enqueue"], (to_json([new_job()]), None, False))
+
+    assert len(sleeper.reserve("ann", {"mail": 1}, 1)) == 1
+    assert asleep_since(storage, schema) == []
+    sleeper.close()
+
+
+def asleep_since(storage: Postgres, schema: str) -> list[tuple[str]]:
+    """The versions of the rows of those who sleep."""
+    with storage._db.lent() as link:
+        return link.rows(f"SELECT xmin::text FROM {schema}.packhorse_sleeper ORDER BY 1")

@@ -7,17 +7,17 @@ import time
 import psycopg
 import pytest
 
-from packhorse.clock import SECOND
+from packhorse.clock import HOUR, SECOND
 from packhorse.errors import BadURL, BadValue, StorageError, StorageUnavailable
 from packhorse.event import Kind
-from packhorse.job import COMPLETED
+from packhorse.job import COMPLETED, SCHEDULED
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER
-from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.records import EventFilter, Filter, Placement
 from tests.children import forked, in_child
 from tests.postgres_server import PgBouncer, shared_postgres
 from tests.storage.builders import (
@@ -291,3 +291,34 @@ def test_of_very_many_queues_each_has_its_turn(storage: Postgres) -> None:
     assert first[0].id == "urgent"
     assert len(set(served[:250])) > 150, "turns go round"
     assert sorted(served) == sorted([*names, *names])
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_jobs_that_differ_in_ids_and_arguments_only_are_stored_as_they_are(storage: Postgres) -> None:
+    storage.enqueue([new_job("first")])  # now the names are known, and the short way is taken
+    alike = [new_job(f"job-{n}", args=f'{{"n":{n}}}', priority=3, delay=HOUR, meta='{"a":1}') for n in range(5)]
+
+    assert [answer.placement for answer in storage.enqueue(alike)] == [Placement.ADDED] * 5
+    assert [answer.placement for answer in storage.enqueue([*alike, new_job("job-5")])] == [Placement.KEPT] * 5 + [
+        Placement.ADDED
+    ]
+
+    jobs = storage.get_many([new.id for new in alike])
+    assert [(job.args, job.priority, job.rank, job.meta, job.state) for job in jobs] == [
+        (new.args, 3, 10, '{"a":1}', SCHEDULED) for new in alike
+    ]
+    assert [job.seq for job in jobs] == sorted(job.seq for job in jobs)
+    (added,) = history(storage, "job-3")
+    assert added.data == {"due_at": jobs[3].due_at}
+    assert tallies(storage) == recount(storage)
+
+
+def test_arguments_may_be_written_in_several_lines(storage: Postgres) -> None:
+    storage.enqueue([new_job("first")])
+    lines = ['{\n"n": 1}', "{}", '{"n": 3}']
+
+    storage.enqueue([new_job(f"job-{n}", args=text) for n, text in enumerate(lines)])
+
+    assert [job.args for job in storage.get_many(["job-0", "job-1", "job-2"])] == lines

@@ -153,7 +153,10 @@ def _records(storage: Any) -> None:
         storage.events(EventFilter(kind=Kind.DELETED, queue="mail", owner="ann"), newest_first=newest_first)
     for job in storage.find(Filter(), limit=200).jobs:
         storage.log_lines(job.id)
-    storage.failures()
+    for group in storage.failures():
+        storage.silence_failure(group.cause, HOUR, by="ann")
+        storage.silence_failure(group.cause, None)
+    storage.silence_failure("nothing fails so", HOUR)
     for span in Span:
         storage.series(span, queue="mail")
     storage.totals()

@@ -118,6 +118,51 @@ woken AS (
 )
 SELECT id FROM stored
 
+-- name: enqueue_alike
+-- As `enqueue` does it, for many jobs that differ in nothing but ids ($1) and arguments ($4), a line each: half the work
+-- for the server. An id that is stored already makes it fail. No row in the answer: the storage is moved.
+WITH times AS MATERIALIZED (
+    SELECT now, CASE WHEN due > now THEN due END AS due_at, CASE WHEN due <= now THEN now END AS queued_at,
+           CASE WHEN due > now THEN 'scheduled' ELSE 'queued' END AS state
+    FROM (
+        SELECT now, coalesce($7::bigint, now + $6::bigint) AS due
+        FROM (SELECT coalesce($19::bigint, {schema}.packhorse_now()) AS now) AS clock
+    ) AS asked
+    WHERE {open}
+),
+stored AS (
+    INSERT INTO {schema}.packhorse_job (
+        id, task, queue, args, state, priority, rank, created_at, updated_at, due_at, queued_at, first_queued_at,
+        max_attempts, max_halts, timeout, idle_timeout, expires, total_timeout, expire_at, persistent, created_by,
+        schedule, backoff, meta
+    )
+    SELECT new.id, $2, $3, new.args, state, $5::smallint, 13 - $5, now, now, due_at, queued_at, queued_at,
+           $8, $9, $10, $11, $12, $13, queued_at + least($12::bigint, $13::bigint),
+           $14::boolean::integer, $15, $16, $17, $18
+    FROM times, unnest(string_to_array($1, E'\n'), string_to_array($4, E'\n')) AS new (id, args)
+),
+told AS (
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, data)
+    SELECT now, 'added', 'job', new.id, $3, state, '{"due_at":' || due_at || '}'
+    FROM times, unnest(string_to_array($1, E'\n')) AS new (id)
+),
+counted AS (
+    INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+    SELECT 'tally', 0, $3, $2, state, $20::bigint FROM times
+    UNION ALL
+    SELECT 'minute', now - now % 60000000, $3, $2, 'added', $20::bigint FROM times
+),
+woken AS (
+    DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
+        SELECT channel FROM {schema}.packhorse_sleeper
+        WHERE until > (SELECT now FROM times WHERE due_at IS NULL OR due_at < now + 2000000)
+          AND (queues = '{}' OR $3 = ANY (queues))
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    )
+    RETURNING pg_notify(channel, '')
+)
+SELECT now FROM times
+
 -- name: lock_keys
 SELECT pg_advisory_xact_lock(number) FROM (
     SELECT DISTINCT hashtextextended('{schema}' || key, 5040) AS number
@@ -179,7 +224,23 @@ SET queue = excluded.queue, options = excluded.options, announced_at = excluded.
 SELECT name, queue, options, announced_at FROM {schema}.packhorse_task ORDER BY name
 
 -- name: all_queues
-SELECT name, paused_at, paused_by, paused_why FROM {schema}.packhorse_queue ORDER BY name
+-- What there is to know of all queues, in one go: the queues, how many jobs each has in each state, and since when the
+-- oldest of its heads of line waits.
+WITH numbers AS MATERIALIZED (
+    SELECT queue, counted, sum(amount)::bigint AS number FROM {schema}.packhorse_counted
+    WHERE level = 'tally' GROUP BY queue, counted HAVING sum(amount) > 0
+)
+SELECT name, '' AS what, paused_at, paused_by, paused_why FROM {schema}.packhorse_queue
+UNION ALL
+SELECT queue, counted, number, NULL, NULL FROM numbers
+UNION ALL
+SELECT queue, 'oldest', (
+    SELECT min((
+        SELECT queued_at FROM {schema}.packhorse_job AS job
+        WHERE job.state = 'queued' AND job.rank = rank.number AND job.queue = numbers.queue ORDER BY seq LIMIT 1
+    )) FROM generate_series(0, 12) AS rank (number)
+), NULL, NULL
+FROM numbers WHERE counted = 'queued'
 
 -- name: all_tallies
 SELECT queue, task, counted, sum(amount)::bigint FROM {schema}.packhorse_counted

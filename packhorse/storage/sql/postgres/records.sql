@@ -2,8 +2,11 @@
 SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3
 
 -- name: latest_failures
-SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
 FROM {schema}.packhorse_failure ORDER BY last_at DESC, cause LIMIT $1
+
+-- name: silence_failure
+UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2 WHERE cause = $3
 
 -- name: series
 SELECT at - at % $1 AS point, queue, task, counted, sum(amount)::bigint
@@ -28,6 +31,11 @@ SELECT current_setting('server_version'), current_setting('synchronous_commit'),
 
 -- name: now
 SELECT {schema}.packhorse_now()
+
+-- name: whereabouts
+-- The time, and which database of which running server this is. Says nothing of our schema, which may not be there.
+SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, current_database()::text,
+       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
 
 -- name: put_events
 INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)

@@ -2,7 +2,10 @@
 SELECT {job} FROM {schema}.packhorse_job WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: next_due
-SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL
+SELECT min(due_at) - coalesce($1::bigint, {schema}.packhorse_now()) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL
+
+-- name: has_expired
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= coalesce($1::bigint, {schema}.packhorse_now()))
 
 -- name: expired_jobs
 SELECT {job} FROM {schema}.packhorse_job WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED

@@ -1,15 +1,18 @@
 -- name: lines
 -- The ranks in which each of these queues has jobs in line, and how many, up to a limit: a hop from rank to rank along
 -- the index, never over the jobs. Paused queues show only their forced jobs. The first two columns, which stand alone
--- when there is no line, tell whether the worker is known, and whether jobs are due or have expired. Of very many lines
--- a part is shown, beginning behind the queue $6.
-WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now),
+-- when there is no line, tell whether the worker is known, and whether jobs are due or have expired; the third when the
+-- next is due. Of very many lines a part is shown, beginning behind the queue $6.
+WITH RECURSIVE clock AS MATERIALIZED (
+    SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now,
+           (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL) AS due_at
+),
 gate AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3) AS is_known,
            NOT $5::boolean AND (
-               EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE due_at <= now)
-               OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
-           ) AS is_late
+               coalesce(due_at <= now, false) OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
+           ) AS is_late,
+           due_at - now AS due_in
     FROM clock
 ),
 line (queue, rank) AS (
@@ -36,7 +39,7 @@ open AS MATERIALIZED (
 enough AS MATERIALIZED (
     SELECT CASE WHEN count(*) <= 20 THEN $2::bigint ELSE greatest(10, 8 * $2 / count(*)) END AS number FROM open
 )
-SELECT gate.is_known, gate.is_late, open.rank, open.queue, (
+SELECT gate.is_known, gate.is_late, gate.due_in, open.rank, open.queue, (
     SELECT count(*) FROM (
         SELECT 1 FROM {schema}.packhorse_job AS job
         WHERE job.state = 'queued' AND job.queue = open.queue AND job.rank = open.rank
@@ -45,39 +48,81 @@ SELECT gate.is_known, gate.is_late, open.rank, open.queue, (
 )
 FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 
+-- name: lines_from
+-- The same for lines of which it is remembered where they begin: a JSON list of queues, ranks and first numbers.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now,
+           (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL) AS due_at
+),
+gate AS MATERIALIZED (
+    SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3) AS is_known,
+           NOT $5::boolean AND (
+               coalesce(due_at <= now, false) OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
+           ) AS is_late,
+           due_at - now AS due_in
+    FROM clock
+),
+open AS MATERIALIZED (
+    SELECT line.rank, line.queue, job.number
+    FROM json_to_recordset($1::json) AS line (queue text, rank integer, start bigint)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS number FROM (
+            SELECT 1 FROM {schema}.packhorse_job AS job
+            WHERE job.state = 'queued' AND job.queue = line.queue AND job.rank BETWEEN line.rank AND line.rank
+              AND job.seq >= line.start
+            ORDER BY job.rank, job.seq LIMIT $2 -- said so that no other index than that of the line can serve
+        ) AS job
+    ) AS job
+    WHERE job.number > 0 AND {open} AND (line.rank = 1 OR NOT EXISTS (
+        SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
+    ))
+    ORDER BY line.rank, line.queue <= $6, line.queue LIMIT $7
+)
+SELECT gate.is_known, gate.is_late, gate.due_in, open.rank, open.queue, open.number
+FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
+
 -- name: take
--- Reserve from lines, each a queue, a lowest and a highest rank, and a share. Takes nothing when the worker is unknown,
--- or when jobs are due or have expired, which is for somebody to see to first; $5 says to take all the same. The first
--- two columns tell which; when nothing is taken they stand alone. Whoever got all he asked for wakes the next sleeper.
-WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
+-- Reserve from lines, each a queue, a lowest and a highest rank, the number to begin at, and a share. Takes nothing when
+-- the worker is unknown, or when jobs are due or have expired, which is for somebody to see to first; $5 says to take all
+-- the same. The first two columns tell which, the next two when the next job is due and for how many microseconds jobs
+-- were looked for; when nothing is taken these stand alone. Whoever got all he asked for wakes the next sleeper.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now,
+           (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL) AS due_at
+),
 gate AS MATERIALIZED (
     SELECT now, EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $1) AS is_known,
            NOT $5::boolean AND (
-               EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE due_at <= now)
-               OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
-           ) AS is_late
+               coalesce(due_at <= now, false) OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= now)
+           ) AS is_late,
+           due_at - now AS due_in
     FROM clock
 ),
 picked AS MATERIALIZED (
     SELECT job.seq
-    FROM json_to_recordset($3::json) AS line (queue text, low integer, high integer, share bigint)
+    FROM json_to_recordset($3::json) AS line (queue text, low integer, high integer, start bigint, share bigint)
     CROSS JOIN LATERAL (
         SELECT seq FROM {schema}.packhorse_job
         WHERE (SELECT is_known AND NOT is_late AND {open} FROM gate)
-          AND state = 'queued' AND queue = line.queue AND rank BETWEEN line.low AND line.high
+          AND state = 'queued' AND queue = line.queue AND rank BETWEEN line.low AND line.high AND seq >= line.start
           AND (rank = 1 OR NOT EXISTS (
               SELECT 1 FROM {schema}.packhorse_queue AS queue
               WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
           ))
         ORDER BY rank, seq LIMIT line.share FOR UPDATE SKIP LOCKED
     ) AS job
+    LIMIT $4
+),
+walk AS MATERIALIZED ( -- nothing is changed before its end is known
+    SELECT count(*) AS number, (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took
+    FROM picked
 ),
 taken AS (
     UPDATE {schema}.packhorse_job AS job
     SET state = 'reserved', owner = $1, fence = fence + 1, updated_at = gate.now,
         progress = NULL, progress_text = NULL, checkin = NULL, checkin_at = NULL,
         expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
-    FROM picked, gate WHERE job.seq = picked.seq
+    FROM picked, gate, walk WHERE job.seq = picked.seq AND walk.number > 0
     RETURNING {job_columns}
 ),
 told AS (
@@ -99,7 +144,8 @@ woken AS (
     )
     RETURNING pg_notify(channel, '')
 )
-SELECT gate.is_known, gate.is_late, taken.* FROM gate LEFT JOIN taken ON true ORDER BY taken.rank, taken.seq
+SELECT gate.is_known, gate.is_late, gate.due_in, walk.took, taken.*
+FROM gate CROSS JOIN walk LEFT JOIN taken ON true ORDER BY taken.rank, taken.seq
 
 -- name: start_jobs
 -- Answers the ids that were marked as running now.
@@ -108,7 +154,8 @@ held AS MATERIALIZED (
     SELECT job.* FROM json_to_recordset($1::json) AS token (job_id text, owner text, fence bigint)
     CROSS JOIN LATERAL (
         SELECT seq, id, queue, task, owner, fence FROM {schema}.packhorse_job
-        WHERE id = token.job_id AND owner = token.owner AND fence = token.fence AND state = 'reserved' FOR UPDATE
+        WHERE id = token.job_id AND (owner = token.owner) IS TRUE AND fence = token.fence AND state = 'reserved'
+        FOR UPDATE -- IS TRUE keeps the server from walking over all that this owner holds
     ) AS job
 ),
 started AS (
@@ -141,7 +188,7 @@ held AS MATERIALIZED (
     ) WITH ORDINALITY AS outcome (id, owner, fence, result, ran, ago, place)
     CROSS JOIN LATERAL (
         SELECT seq, id, queue, task, state, owner, fence, queued_at, started_at FROM {schema}.packhorse_job
-        WHERE id = outcome.id AND owner = outcome.owner AND fence = outcome.fence
+        WHERE id = outcome.id AND (owner = outcome.owner) IS TRUE AND fence = outcome.fence
           AND ($3::text IS NULL OR (SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3)))
         FOR UPDATE
     ) AS job
@@ -202,15 +249,6 @@ WHERE queue IS NOT NULL AND ( -- not EXISTS, which the server may turn into a jo
     WHERE state = 'queued' AND job.queue = line.queue AND rank = $1 LIMIT 1
 )
 LIMIT $3
-
--- name: oldest_in_line
--- For each of these queues, since when the oldest of its heads of line waits.
-SELECT name.queue, min((
-    SELECT queued_at FROM {schema}.packhorse_job AS job
-    WHERE job.state = 'queued' AND job.rank = rank.number AND job.queue = name.queue ORDER BY seq LIMIT 1
-))
-FROM json_array_elements_text($1::json) AS name (queue), generate_series(0, 12) AS rank (number)
-GROUP BY name.queue
 
 -- name: jobs_of_owner
 SELECT {job} FROM {schema}.packhorse_job WHERE owner = $1 ORDER BY seq LIMIT $2 FOR UPDATE

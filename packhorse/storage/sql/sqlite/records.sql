@@ -7,8 +7,11 @@ SELECT packs FROM packhorse_job WHERE id = ?
 SELECT message, kind, at, attempt, id FROM packhorse_log_line WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?
 
 -- name: latest_failures
-SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
 FROM packhorse_failure ORDER BY last_at DESC, cause LIMIT ?
+
+-- name: silence_failure
+UPDATE packhorse_failure SET silenced_until = ?, silenced_by = ? WHERE cause = ?
 
 -- name: series
 SELECT at - at % ?1 AS point, queue, task, counted, sum(amount)

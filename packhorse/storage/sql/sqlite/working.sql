@@ -19,24 +19,40 @@ WITH RECURSIVE line (queue) AS (
 SELECT queue FROM line WHERE queue IS NOT NULL
 
 -- name: lines_with_jobs
-SELECT name.value FROM json_each(?) AS name
-WHERE EXISTS (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = name.value)
-ORDER BY name.key LIMIT ?
-
--- name: length_of_line
-SELECT count(*) FROM (
-    SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? LIMIT ?
+-- The first of these queues that have jobs of this rank, and how many, as far as that matters.
+-- All in one row: the driver gives the interpreter's lock away for each, and has to wait for it while jobs run.
+SELECT json_group_array(json_array(name, (
+    SELECT count(*) FROM (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ?2 AND queue = name LIMIT ?4)
+)))
+FROM (
+    SELECT value AS name FROM json_each(?1)
+    WHERE EXISTS (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ?2 AND queue = value)
+    ORDER BY key LIMIT ?3
 )
 
 -- name: head_of_line
 -- The last value tells whether the job is plain: it was never held before, and has nothing but what the others show.
--- All in one row: the driver gives the interpreter's lock away for each, and has to wait for it while jobs run.
+-- All in one row, for the same reason.
 SELECT json_group_array(json_array({plain}, is_plain)) FROM (
     SELECT {plain},
         fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
             timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
         ) IS NULL AS is_plain
     FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? ORDER BY seq LIMIT ?
+)
+
+-- name: heads_of_lines
+-- The same for several lines of one rank, of each as many; the last value but one is the job's queue.
+SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
+    SELECT {plain}, queue,
+        fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
+            timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
+        ) IS NULL AS is_plain
+    FROM (SELECT value AS line FROM json_each(?1)) CROSS JOIN packhorse_job
+    WHERE seq IN (
+        SELECT seq FROM packhorse_job WHERE state = 'queued' AND rank = ?2 AND queue = line ORDER BY seq LIMIT ?3
+    )
+    ORDER BY seq
 )
 
 -- name: take_plain
@@ -49,6 +65,13 @@ SET state = 'reserved', owner = ?, fence = fence + 1, updated_at = ?, packs = pa
     progress = NULL, progress_text = NULL, checkin = NULL, checkin_at = NULL,
     expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
 WHERE state = 'queued' AND rank = ? AND queue = ? AND seq BETWEEN ? AND ?
+
+-- name: take_scattered
+-- Plain jobs of several lines, each with the pack that it is in.
+UPDATE packhorse_job
+SET state = 'reserved', owner = ?1, fence = 1, updated_at = ?2, packs = packs || (taken.value ->> 1)
+FROM json_each(?3) AS taken
+WHERE seq = taken.value ->> 0
 
 -- name: long_packs
 -- A job that is held again and again must not have a row that grows for ever.
@@ -92,11 +115,11 @@ SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?6 ->> (seq
 WHERE seq BETWEEN ?4 AND ?5 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: complete_scattered
--- The same, for jobs that lie far from each other; ?4 has one row for each.
+-- The same, for jobs that lie far from each other, or in several queues: each with its packs, in a row of ?3.
 UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?1, started_at = dealt.value ->> 1, finished_at = ?2,
-    updated_at = ?2, attempts = 1, result = dealt.value ->> 2, expire_at = NULL, packs = packs || ?3
-FROM json_each(?4) AS dealt
+    updated_at = ?2, attempts = 1, result = dealt.value ->> 2, expire_at = NULL, packs = packs || (dealt.value ->> 3)
+FROM json_each(?3) AS dealt
 WHERE seq = dealt.value ->> 0 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: jobs_of_owner

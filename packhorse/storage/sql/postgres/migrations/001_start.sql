@@ -153,7 +153,9 @@ CREATE TABLE {schema}.packhorse_failure (
     number      bigint NOT NULL,
     first_at    bigint NOT NULL,
     last_at     bigint NOT NULL,
-    last_job_id text COLLATE "C" NOT NULL
+    last_job_id text COLLATE "C" NOT NULL,
+    silenced_until bigint,
+    silenced_by text COLLATE "C"
 ) WITH (fillfactor = 50);
 
 CREATE TABLE {schema}.packhorse_queue (

@@ -158,7 +158,9 @@ CREATE TABLE packhorse_failure (
     number      INTEGER NOT NULL,
     first_at    INTEGER NOT NULL,
     last_at     INTEGER NOT NULL,
-    last_job_id TEXT NOT NULL
+    last_job_id TEXT NOT NULL,
+    silenced_until INTEGER,
+    silenced_by TEXT
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE packhorse_queue (

@@ -1,0 +1,300 @@
+"""Every button and every form, pressed in a real browser: in both themes, at three widths, with JavaScript and without.
+
+Six browsers do it: each theme meets each width, and each width, like each theme, is seen with JavaScript and without.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import pytest
+from playwright.sync_api import expect
+
+from packhorse import Packhorse
+from packhorse.event import Kind, Subject
+from packhorse.ids import new_id
+from packhorse.job import NewJob, State
+from packhorse.storage.records import EventFilter, Filter
+from packhorse.web.application import Application
+from packhorse.web.pages import DEEDS
+from tests.children import until
+from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.web.browsing import keep_picture, opened
+from tests.web.conftest import served
+
+
+class Look(NamedTuple):
+    """How somebody looks at the pages."""
+
+    theme: str
+    width: int
+    scripts: bool
+
+    def __str__(self) -> str:
+        return f"{self.theme}-{self.width}{'' if self.scripts else '-no-scripts'}"
+
+
+LOOKS = [
+    *(Look("light", 390, True), Look("light", 768, False), Look("light", 1280, True)),
+    *(Look("dark", 390, False), Look("dark", 768, True), Look("dark", 1280, False)),
+]
+
+
+DEAD_ONES = Filter(states=frozenset({State.DEAD}))
+
+
+class Hand:
+    """What presses the buttons, and remembers which forms it has sent."""
+
+    def __init__(self, page: Any, look: Look) -> None:
+        self.page = page
+        self.look = look
+        self.sent: set[str] = set()
+        page.on("request", lambda request: self.sent.add(request.url) if request.method == "POST" else None)
+
+    def go(self, path: str) -> None:
+        self.page.goto(path)
+
+    def press(self, name: str, said: str, *, asks: bool = False, within: str = "main") -> None:
+        """Press a button; where scripts ask first, say yes. Then the page must say so."""
+        if self.look.scripts:
+            self.page.locator("[data-livemark]:not([hidden])").wait_for()
+        self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
+        if asks and self.look.scripts:
+            self.page.get_by_role("dialog").get_by_role("button").first.click()
+        self.page.wait_for_url(f"**said={said}**")
+        assert self.page.locator("[data-said]").inner_text()
+        keep_picture(self.page, str(self.look), f"said {said}")
+
+    def paths(self) -> set[str]:
+        """The forms that were sent."""
+        return {re.sub(r"^https?://[^/]+", "", url) for url in self.sent}
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+def test_every_form_of_every_page_does_what_it_says(browser: Any, application: Application, yard: Yard, look: Look):
+    app = Packhorse(storage=yard.storage)
+
+    @app.schedule("*/20 * * * *")
+    @app.task
+    def report() -> None: ...
+
+    app.put_schedules()
+    yard.join()
+    viewport = {"width": look.width, "height": 900}
+    options = {"viewport": viewport, "color_scheme": look.theme, "java_script_enabled": look.scripts}
+    with served(application) as base, opened(browser, base, **options) as page:
+        hand = Hand(page, look)
+        walk_through_the_navigation(hand)
+        steer_one_job(hand, yard)
+        enqueue_and_copy(hand, yard)
+        steer_many_jobs(hand, yard)
+        silence_a_failure(hand, yard)
+        pause_a_queue(hand, yard)
+        steer_a_schedule(hand, yard)
+        order_workers_about(hand, yard)
+        ask_and_filter(hand, yard)
+
+    missed = [deed.path for deed in DEEDS if not any(fits(deed.path, path) for path in hand.paths())]
+    assert missed == []
+
+
+def fits(pattern: str, path: str) -> bool:
+    return bool(re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", pattern), path))
+
+
+def walk_through_the_navigation(hand: Hand) -> None:
+    hand.go("/")
+    for title in ("Jobs", "Failures", "Queues", "Tasks", "Workers", "Schedules", "Storage", "Audit", "Overview"):
+        if hand.look.width < 760:
+            hand.page.get_by_label("Show the navigation").check()
+        hand.page.get_by_role("navigation", name="Pages").first.get_by_role("link", name=title).click()
+        expect(hand.page.locator("h1")).to_have_text(title)
+    hand.page.get_by_role("navigation", name="Time range").get_by_role("link", name="48h").click()
+    hand.page.wait_for_url("**range=48h")
+    hand.page.get_by_text("Show as table").first.click()
+    assert hand.page.locator(".numbers table").first.is_visible()
+
+
+def steer_one_job(hand: Hand, yard: Yard) -> None:
+    jobs = {state: yard.job(state) for state in State}
+    hand.go(f"/jobs/{jobs[State.DEAD].id}")
+    hand.press("Retry now", "retried")
+    assert yard.get(jobs[State.DEAD].id).state is State.QUEUED
+    hand.go(f"/jobs/{jobs[State.SCHEDULED].id}")
+    hand.press("Start now", "started")
+    assert yard.get(jobs[State.SCHEDULED].id).state is State.QUEUED
+    hand.go(f"/jobs/{jobs[State.QUEUED].id}")
+    hand.page.get_by_label("Priority").fill("9")
+    hand.press("Set", "moved")
+    assert yard.get(jobs[State.QUEUED].id).priority == 9
+    hand.press("Abort", "aborted")
+    assert yard.get(jobs[State.QUEUED].id).state is State.ABORTED
+    hand.go(f"/jobs/{jobs[State.RUNNING].id}")
+    hand.press("Abort", "aborted", asks=True)
+    assert yard.get(jobs[State.RUNNING].id).abort_at is not None
+    hand.go(f"/jobs/{jobs[State.COMPLETED].id}")
+    if hand.look.scripts:
+        hand.press("Delete …", "deleted", asks=True)
+    else:
+        hand.page.get_by_role("link", name="Delete …").click()
+        hand.press("Delete", "deleted")
+    assert yard.storage.get(jobs[State.COMPLETED].id) is None
+
+
+def enqueue_and_copy(hand: Hand, yard: Yard) -> None:
+    hand.go("/jobs")
+    hand.page.get_by_role("link", name="New job …").click()
+    hand.page.get_by_label("Task", exact=True).fill("resize")
+    hand.page.get_by_label("Arguments").fill('{"image_id": 1}')
+    hand.page.get_by_label("Delay").fill("10m")
+    hand.press("Enqueue", "enqueued")
+    hand.page.get_by_role("link", name="Edit and run a copy").click()
+    hand.page.get_by_label("Arguments").fill('{"image_id": 2}')
+    hand.page.get_by_label("Priority").fill("3")
+    hand.press("Run the copy", "copied")
+    copy = yard.get(hand.page.url.partition("/jobs/")[2].partition("?")[0])
+    assert (copy.args.replace(" ", ""), copy.priority) == ('{"image_id":2}', 3)
+
+
+def steer_many_jobs(hand: Hand, yard: Yard) -> None:
+    ticked = [yard.add(queue="bulk") for _ in range(2)]
+    hand.go("/jobs?state=queued&queue=bulk")
+    for job in ticked:
+        hand.page.locator(f'input[value="{job.id}"]').check()
+    hand.page.get_by_label("Action").select_option("set_priority")
+    hand.page.get_by_label("to", exact=True).fill("8")
+    hand.page.get_by_role("button", name="the ticked ones").click()
+    hand.press("Set priority", "bulk")
+    assert {yard.get(job.id).priority for job in ticked} == {8}
+    others = [NewJob(new_id(), "resize", "bulk") for _ in range(101)]
+    yard.storage.enqueue(others)
+    hand.go("/jobs?state=queued&queue=bulk")
+    hand.page.get_by_label("Action").select_option("delete")
+    hand.page.get_by_role("button", name="all 103 that fit").click()
+    hand.page.get_by_label("type the number").fill("103")
+    hand.press("Delete", "bulk")
+    assert yard.storage.get_many([job.id for job in [*ticked, *others]]) == []
+
+
+def silence_a_failure(hand: Hand, yard: Yard) -> None:
+    yard.job("dead", queue="fails")
+    hand.go("/failures")
+    hand.page.locator("#groups td.call a").first.click()
+    hand.page.get_by_label("For").select_option("7d")
+    hand.press("Silence", "silenced")
+    assert yard.storage.failures()[0].silenced_by == "local"
+    hand.go("/failures")
+    hand.page.get_by_role("link", name="Silenced").click()
+    hand.page.locator("#groups td.call a").first.click()
+    hand.press("Show it again", "unsilenced")
+    assert yard.storage.failures()[0].silenced_until is None
+    hand.page.get_by_role("button", name="Retry all of this cause").click()
+    hand.press("Retry", "bulk")
+    assert not yard.storage.find(DEAD_ONES).jobs
+    yard.job("dead", queue="fails-again")
+    hand.go(f"/failures/{yard.storage.failures()[0].cause}")
+    hand.page.get_by_role("button", name="Delete all that are dead …").click()
+    hand.press("Delete", "bulk")
+    assert not yard.storage.find(DEAD_ONES).jobs
+
+
+def pause_a_queue(hand: Hand, yard: Yard) -> None:
+    yard.add(queue="mail")
+    hand.go("/queues/mail")
+    hand.page.get_by_label("Why").fill("server down")
+    hand.press("Pause", "paused")
+    assert next(queue for queue in yard.storage.queues() if queue.name == "mail").paused_why == "server down"
+    hand.press("Resume", "resumed")
+    hand.go("/queues")
+    row = 'tr:has(a[href$="/queues/mail"])'
+    hand.press("Pause", "paused", within=row)
+    hand.press("Resume", "resumed", within=row)
+    assert not any(queue.is_paused for queue in yard.storage.queues())
+
+
+def steer_a_schedule(hand: Hand, yard: Yard) -> None:
+    hand.go("/schedules")
+    hand.press("Pause", "schedule_paused")
+    assert yard.storage.schedules()[0].paused_by == "local"
+    hand.press("Resume", "schedule_resumed")
+    hand.press("Skip next", "schedule_skipped")
+    hand.press("Run now", "enqueued")
+    hand.go("/schedules")
+    hand.press("Remove", "schedule_removed", asks=True)
+    assert yard.storage.schedules() == []
+
+
+def order_workers_about(hand: Hand, yard: Yard) -> None:
+    def see_them_alive() -> bool:
+        yard.storage.beat({FOREMAN: {"min": 1, "max": 4}, WORKER: {}})
+        hand.go("/workers")
+        return hand.page.get_by_label("at most").count() == 1
+
+    until(see_them_alive, "nobody seems to be alive")
+    hand.press("Quiet", "ordered")
+    until(see_them_alive, "nobody seems to be alive")
+    hand.press("Restart", "ordered")
+    until(see_them_alive, "nobody seems to be alive")
+    hand.page.get_by_label("at most").fill("6")
+    hand.press("Scale", "ordered")
+    until(see_them_alive, "nobody seems to be alive")
+    hand.press("Stop", "ordered", asks=True, within="article.worker")
+    given = yard.storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED))
+    assert [(event.data or {})["do"] for event in given] == ["quiet", "restart", "scale", "stop"]
+    assert ((given[2].data or {})["least"], (given[2].data or {})["most"]) == (1, 6)
+
+
+def ask_and_filter(hand: Hand, yard: Yard) -> None:
+    job = yard.job("dead", queue="found")
+    hand.go("/jobs")
+    hand.page.get_by_role("navigation", name="States").get_by_role("link", name="Dead").click()
+    hand.page.get_by_label("Filter", exact=True).last.fill("cannot decode")
+    hand.page.get_by_role("button", name="Find").click()
+    expect(hand.page.locator("#list")).to_contain_text("cannot decode image 7")
+    hand.page.get_by_role("link", name="Without state: dead").click()
+    hand.page.get_by_label("Find", exact=True).fill(job.id[:20])
+    hand.page.keyboard.press("Enter")
+    hand.page.wait_for_url(f"**/jobs/{job.id}")
+    hand.go("/audit")
+    hand.page.get_by_label("Who").fill("nobody in particular")
+    hand.page.get_by_role("button", name="Show").click()
+    expect(hand.page.locator("main")).to_contain_text("has done nothing")
+    hand.page.get_by_role("link", name="Everybody").click()
+    expect(hand.page.locator("main")).to_contain_text("retried")
+
+
+def test_what_only_scripts_offer_can_be_pressed_too(browser: Any, application: Application, yard: Yard):
+    job = yard.job("dead", queue="mail")
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/jobs?state=dead")
+        page.get_by_text("Columns").click()
+        page.get_by_label("Worker", exact=True).check()
+        page.get_by_label("Queue", exact=True).uncheck()
+        page.get_by_text("Columns").click()
+        page.get_by_text("Saved").click()
+        page.get_by_label("Name of this filter").fill("what died")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.goto("/jobs")
+        assert page.get_by_role("columnheader", name="Worker").is_visible()
+        assert not page.get_by_role("columnheader", name="Queue").is_visible()
+        page.get_by_text("Saved").click()
+        page.get_by_role("link", name="what died").click()
+        page.wait_for_url("**state=dead")
+        page.get_by_text("Saved").click()
+        page.get_by_role("button", name="Forget what died").click()
+        expect(page.locator("[data-saved]")).to_contain_text("None yet")
+        page.get_by_label("Find", exact=True).focus()
+        expect(page.locator('#find-names option[value="mail"]')).to_have_count(1)
+
+        page.goto(f"/jobs/{job.id}")
+        zone = page.locator("[data-zone]")
+        zone.click()
+        expect(zone).to_have_text("local time")
+        page.locator("[data-keys]").click()
+        page.get_by_role("button", name="Close").click()
+        page.locator('[data-copy="args"]').click()
+        expect(page.locator('[data-copy="args"]')).not_to_have_text("copy")
+        page.keyboard.press("p")
+        expect(page.locator("[data-livetext]")).to_have_text("paused")
