@@ -286,6 +286,7 @@ def operations(job_id: str, token: Token) -> dict[str, Callable[[Storage], Any]]
         "leave_client": lambda storage: storage.leave_client("carl"),
         "subscribe": lambda storage: storage.subscribe("carl", [job_id]),
         "acknowledge": lambda storage: storage.acknowledge("carl", [job_id]),
+        "silence_failure": lambda storage: storage.silence_failure("any", SECOND),
     }
 
 
