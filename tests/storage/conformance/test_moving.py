@@ -32,9 +32,8 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.postgres_server import give_back
 from tests.storage.builders import add, ids, in_state, join, kinds, new_job, reserve_ids, run, stored, take, unique
-from tests.storage.conftest import ADDRESSES, chosen_storages
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 from tests.storage.estate import everything, furnish, keep_shop
 
 NOTHING_KEPT = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
@@ -50,8 +49,7 @@ def fresh(kind: str, directory: Path, clock: TurnedClock) -> Iterator[Storage]:
         yield storage
     finally:
         storage.close()
-        if kind == "postgres":
-            give_back(url)
+        give_back(url)
 
 
 def move_to(source: Storage, target: Storage, name: str = "there") -> dict[str, int]:
