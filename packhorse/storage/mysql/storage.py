@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from packhorse import clock
 from packhorse.errors import StorageError
+from packhorse.storage import moving
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
 from packhorse.storage.mysql.bell import Bell
@@ -23,6 +24,7 @@ from packhorse.storage.mysql.upkeep import FOLD_AFTER, Upkeep
 from packhorse.storage.mysql.workers import Workers
 from packhorse.storage.mysql.working import Working
 from packhorse.storage.records import Health, Migration
+from packhorse.storage.sql.marks import Marks
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
@@ -46,6 +48,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
+        self._marks = Marks()
         self._own_id = None
         self._found_nothing = False
         self._paused = set()
@@ -77,6 +80,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
 
     def _committed(self, tx: Transaction) -> None:
         if tx.wakes:
+            self._marks.forget()
             self._bell.ring()
         self._counting(tx.deltas)
 
@@ -124,7 +128,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         counters = {name.lower(): int(value) for name, value in self._db.read("health", self._sql["server_counters"])}
         used, history = counters.get("threads_connected", 0), counters.get("innodb_history_list_length", 0)
         opened, in_use = self._db.connections()
-        problems = []
+        problems = moving.problems(self.move())
         if flushes != 1:
             problems.append("the server does not wait for its disk: a power cut may lose jobs")
         if used > 0.9 * most:
