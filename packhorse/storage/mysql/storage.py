@@ -18,13 +18,13 @@ from packhorse.storage.mysql.in_and_out import InAndOut
 from packhorse.storage.mysql.lists import Lists
 from packhorse.storage.mysql.moving import Moving
 from packhorse.storage.mysql.records import Records
+from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.statements import dialect_for, statements_for
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.upkeep import FOLD_AFTER, Upkeep
 from packhorse.storage.mysql.workers import Workers
 from packhorse.storage.mysql.working import Working
 from packhorse.storage.records import Health, Migration
-from packhorse.storage.sql.marks import Marks
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
@@ -48,7 +48,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
-        self._marks = Marks()
+        self._starts = Starts()
         self._own_id = None
         self._found_nothing = False
         self._paused = set()
@@ -80,7 +80,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
 
     def _committed(self, tx: Transaction) -> None:
         if tx.wakes:
-            self._marks.forget()
+            self._starts.forget()
             self._bell.ring()
         self._counting(tx.deltas)
 

@@ -11,16 +11,15 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from packhorse import changes
-from packhorse.clock import SECOND
 from packhorse.errors import WorkerNotFound
 from packhorse.job import RANK_FORCED, RANKS, RESERVED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.spelling import Raw, literal, spelled
+from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
 from packhorse.storage.sql import working
-from packhorse.storage.sql.marks import Marks
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
@@ -37,8 +36,6 @@ _MOST_DEALT = 10_000
 _COMPLETED_AT_ONCE = 100
 """The server looks for each job among all of its statement."""
 _SHORT_RESULT = 4_000
-_LONG_WALK = 0.05
-"""Seconds of looking for jobs after which it is worth remembering where they were."""
 
 _Line = tuple[str, int, int]
 """(queue, rank, how many)."""
@@ -48,7 +45,7 @@ class Working(MySQLKeeper, working.Working):
     _last_lines: dict[int, str]
     _dealt: dict[str, Job]
     _found_nothing: bool  # by the latest reservation
-    _marks: Marks
+    _starts: Starts
     _paused: set[str]  # queues that were paused when a reservation looked last
 
     # --- reserve --------------------------------------------------------------------------------------------------
@@ -97,9 +94,7 @@ class Working(MySQLKeeper, working.Working):
                 picked = tx.ask(self._picks(every[0], limit))
             rows = [row for one in picked for row in one.rows]
             jobs = self._from_one(tx, owner, queues, rows[:limit])
-        took = time.perf_counter() - began_at
-        if took >= _LONG_WALK:
-            self._marks.note(queues, jobs, round(took * SECOND), is_all=len(jobs) < limit)
+        self._starts.note(queues, jobs, time.perf_counter() - began_at, is_all=len(jobs) < limit)
         return jobs
 
     def _picks(self, queue: str, limit: int) -> list[str]:
@@ -109,10 +104,11 @@ class Working(MySQLKeeper, working.Working):
 
     def _stretches(self, queue: str, low: int, high: int) -> list[Raw]:
         """The line of a queue, from a rank to a rank: all of it in one, but for what need not be walked again."""
-        if not self._marks.are_there([queue]):
+        start = self._starts.of(queue)
+        if start is None or not low <= start[0] <= high:
             return [_stretch(low, high, 0)]
-        ranges = [(max(first, low), min(last, high), start) for first, last, start in self._marks.ranges(queue)]
-        return [_stretch(first, last, start) for first, last, start in ranges if first <= last]
+        rank, seq = start
+        return [_stretch(rank, rank, seq), *([_stretch(rank + 1, high, 0)] if rank < high else [])]
 
     def _from_one(self, tx: Transaction, owner: str, queues: Mapping[str, int], rows: Sequence[Row]) -> list[Job]:
         """A lone queue needs no turns; those that it has had count all the same."""

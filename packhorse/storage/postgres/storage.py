@@ -14,6 +14,7 @@ from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
+from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
@@ -22,7 +23,6 @@ from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
 from packhorse.storage.records import Health, Migration
 from packhorse.storage.sql.lists import Lists
-from packhorse.storage.sql.marks import Marks
 from packhorse.storage.sql.records import Records
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering

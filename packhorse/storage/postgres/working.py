@@ -18,9 +18,9 @@ from packhorse.job import RANKS, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.sql import working
-from packhorse.storage.sql.marks import Marks
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.working import Hand
 

@@ -6,9 +6,8 @@ import psycopg
 import pytest
 
 from packhorse.job import QUEUED, RANKS, Job
-from packhorse.storage.postgres import Postgres
-from packhorse.storage.sql import marks
-from packhorse.storage.sql.marks import LONG_WALK, Marks
+from packhorse.storage.postgres import Postgres, marks
+from packhorse.storage.postgres.marks import LONG_WALK, Marks
 from tests.storage.builders import add, join, new_jobs
 
 Bystander = psycopg.Connection[tuple[object, ...]]
