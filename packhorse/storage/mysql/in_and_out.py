@@ -13,7 +13,7 @@ import pymysql
 
 from packhorse import changes
 from packhorse.clock import MINUTE, SECOND
-from packhorse.job import NewJob, rank_of
+from packhorse.job import LOWEST_PRIORITY, NewJob, rank_of
 from packhorse.series import MINUTES
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
@@ -22,6 +22,7 @@ from packhorse.storage.mysql.guest import guest
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.spelling import Raw, spelled
+from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.trouble import DUPLICATE, NOT_THERE, code_of
 from packhorse.storage.records import Enqueued, Placement
@@ -50,6 +51,7 @@ _MINUTE = Raw(f"@packhorse_now - @packhorse_now % {MINUTE}")
 class InAndOut(MySQLKeeper, in_and_out.InAndOut):
     address: Address
     _own_id: str | None
+    _starts: Starts
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
@@ -90,6 +92,8 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
 
         self._db.read_with("enqueue", work)
         self._counting(len(deltas))
+        if any(new.priority > LOWEST_PRIORITY for new in jobs):
+            self._starts.forget({new.queue for new in jobs})
         self._bell.ring()
         return [Enqueued(new.id) for new in jobs]
 
