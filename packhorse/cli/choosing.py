@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import click
 from msgspec.structs import replace
 
-from packhorse.cli import asking
+from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
@@ -164,7 +164,7 @@ def number_of_jobs(number: int) -> str:
     return "1 job" if number == 1 else f"{number:,} jobs"
 
 
-def is_sure(intent: Intent, chosen: Chosen) -> bool:
-    """Ask whether these jobs are meant."""
+def are_meant(intent: Intent, chosen: Chosen) -> bool:
+    """Ask whether it shall be done to these."""
     refusal = f"will not {intent.verb} {number_of_jobs(len(chosen.ids))} without being sure"
-    return asking.is_sure(_what(intent, chosen), refusal, "look with --dry-run, then say --yes")
+    return is_sure(_what(intent, chosen), refusal, "look with --dry-run, then say --yes")

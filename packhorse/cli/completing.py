@@ -60,7 +60,14 @@ def _jobs(storage: Storage) -> Iterable[tuple[str, str]]:
 
 
 def _workers(storage: Storage) -> Iterable[tuple[str, str]]:
-    return [(worker.id[:8], f"{worker.subject} {worker.host}:{worker.pid}") for worker in storage.workers()]
+    # An id that begins with a dash would be taken for an option; its pid will do.
+    return [
+        (
+            str(worker.pid) if worker.id.startswith("-") else worker.id[:8],
+            f"{worker.subject} {worker.host}:{worker.pid}",
+        )
+        for worker in storage.workers()
+    ]
 
 
 complete_queue = offering(lambda storage: [(queue.name, "") for queue in storage.queues()])

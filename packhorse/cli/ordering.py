@@ -211,7 +211,7 @@ def _name(worker: WorkerInfo) -> str:
 def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo], Order]) -> int:
     chosen = _chosen(invocation, whom)
     orders = [(to, order_for(to)) for to in chosen]
-    if len(chosen) > 1 and not whom.yes and not _is_sure(orders):
+    if len(chosen) > 1 and not whom.yes and not _are_meant(orders):
         invocation.note("nothing was done")
         return ExitCode.REFUSED
     given = [_give(invocation.storage, to, order, whom.by) for to, order in orders]
@@ -221,10 +221,10 @@ def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo],
     return ExitCode.TIMED_OUT if open_ones else ExitCode.OK
 
 
-def _is_sure(orders: Sequence[tuple[WorkerInfo, Order]]) -> bool:
+def _are_meant(orders: Sequence[tuple[WorkerInfo, Order]]) -> bool:
     names = "".join(f"\n  {escape(_name(to))}" for to, _ in orders)
-    what = f"{orders[0][1].do} {len(orders)} of them"
-    return is_sure(f"{what}:{names}", f"will not {what} without being sure")
+    deed = f"{orders[0][1].do} {len(orders)} of them"
+    return is_sure(f"{deed}:{names}", f"will not {deed} without being sure")
 
 
 def _give(storage: Storage, to: WorkerInfo, order: Order, by: str | None) -> Given:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from packhorse.cli.choosing import Chosen, Selection, choose, is_sure, number_of_jobs, on_jobs, show_choice
+from packhorse.cli.choosing import Chosen, Selection, are_meant, choose, number_of_jobs, on_jobs, show_choice
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
@@ -130,7 +130,7 @@ def _steer(invocation: Invocation, action: Action, selection: Selection) -> int:
         return show_choice(invocation, action, chosen)
     if len(chosen.ids) == 1 and not chosen.missing:
         return _steer_one(invocation, action, chosen.ids[0], selection.by)
-    if len(chosen.ids) > 1 and not selection.yes and not is_sure(action, chosen):
+    if len(chosen.ids) > 1 and not selection.yes and not are_meant(action, chosen):
         invocation.note("nothing was done")
         return ExitCode.REFUSED
     return _steer_many(invocation, action, chosen, selection.by)

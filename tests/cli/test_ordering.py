@@ -71,6 +71,14 @@ def test_a_foreman_is_named_by_its_id_its_pid_or_its_place(yard: Yard, packhorse
     assert orders(yard) == [Order(Do.RESTART)]
 
 
+def test_an_id_that_looks_like_an_option_is_given_behind_two_dashes(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo("-foreman", Subject.FOREMAN, host="pony", pid=21))
+
+    packhorse("quiet", "--wait", "0s", "--", "-foreman")
+
+    assert orders(yard, "-foreman") == [Order(Do.QUIET)]
+
+
 def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
     yard.join()
 
