@@ -26,9 +26,10 @@ class Upkeep(MySQLKeeper, upkeep.Upkeep):
     def next_due(self) -> int | None:
         seen, self._due_seen = self._due_seen, None
         if seen is not None and self._clock is None and (since := time.monotonic() - seen[0]) < _FRESH:
-            return None if seen[1] is None else max(0, seen[1] - round(since * SECOND))
-        ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self._moment(),))
-        return None if due_in is None else max(0, due_in)
+            due_in = None if seen[1] is None else seen[1] - round(since * SECOND)
+        else:
+            ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self._moment(),))
+        return self._unless_moved(due_in)
 
     def promote(self, *, limit: int = 500) -> int:
         return super().promote(limit=limit) if self._is_late() else 0
