@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
@@ -13,7 +13,7 @@ import pymysql
 
 from packhorse import changes
 from packhorse.clock import MINUTE, SECOND
-from packhorse.job import LOWEST_PRIORITY, NewJob, rank_of
+from packhorse.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
 from packhorse.series import MINUTES
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
@@ -25,7 +25,7 @@ from packhorse.storage.mysql.spelling import Raw, spelled
 from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.trouble import DUPLICATE, NOT_THERE, code_of
-from packhorse.storage.records import Enqueued, Placement
+from packhorse.storage.records import Enqueued, Placement, QueueInfo
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
 
@@ -170,6 +170,23 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         # A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
         if any(job.due_at is None or job.due_at < tx.now + _SOON for job in stored):
             tx.wakes = True
+
+    # --- queues ---------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[QueueInfo]:
+        def work(link: Link) -> list[QueueInfo]:
+            paused: dict[str, tuple[Any, Any, Any]] = {}
+            counts: defaultdict[str, dict[State, int]] = defaultdict(dict)
+            for name, state, number, by, why in link.rows(self._sql["all_queues"]):
+                if state:
+                    counts[name][State(state)] = number
+                else:
+                    paused[name] = (number, by, why)
+            waiting = to_json([name for name, numbers in counts.items() if numbers.get(QUEUED)])
+            oldest = dict(link.rows(self._sql["oldest_in_line"], (waiting,))) if waiting != "[]" else {}
+            return [QueueInfo(name, counts.get(name, {}), *paused[name], oldest.get(name)) for name in sorted(paused)]
+
+        return self._db.read_with("queues", work)
 
     # --- names ----------------------------------------------------------------------------------------------------
 

@@ -61,11 +61,12 @@ class Working(MySQLKeeper, working.Working):
 
     def _is_worth_it(self, owner: str, queues: Mapping[str, int]) -> bool:
         """An idle worker looks before it begins a transaction."""
-        ((is_known, late, has_work),) = self._db.read(
+        ((is_known, late, has_work, due_in),) = self._db.read(
             "reserve", self._sql["glance"], (owner, self._moment(), to_json(list(queues)))
         )
         if not is_known:
             raise WorkerNotFound(owner)
+        self._due_seen = (time.monotonic(), due_in)
         return bool(late or has_work)
 
     def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:

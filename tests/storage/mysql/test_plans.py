@@ -116,7 +116,7 @@ def test_enqueueing(crowded: MySQL) -> None:
         ("due_jobs", (3_900_000_000_000_000, 100)),
         ("due_jobs", (5_000_000_000_000_000, 100)),
         ("expired_jobs", (3_900_000_000_000_000, 100)),
-        ("next_due", ()),
+        ("next_due", (3_900_000_000_000_000,)),
         ("lost_jobs", (0, 0, 100)),
         ("jobs_of_owner", ("ann", 100)),
         ("has_work", ('["mail", "print"]',)),

@@ -7,8 +7,9 @@ SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_
 SELECT {late_at_1}
 
 -- name: glance
--- Both, and whether a job is in line for these queues.
-SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}, EXISTS ({has_work_for_3})
+-- Both, whether a job is in line for these queues, and how long it is until the next one is due.
+SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}, EXISTS ({has_work_for_3}),
+       {due_in_at_2}
 
 -- name: paused_queues
 SELECT name FROM {schema}.packhorse_queue WHERE name IN ($1*) AND paused_at IS NOT NULL
