@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from packhorse.cli.asking import is_sure
+from packhorse.cli.choosing import number_of_jobs
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
@@ -93,12 +94,12 @@ def _end(invocation: Invocation, url: str, *, is_there: bool) -> End:
 
 
 def _is_sure(source: End, target: End) -> bool:
-    jobs = sum(tally.number for tally in source.storage.tallies())
+    jobs = number_of_jobs(sum(tally.number for tally in source.storage.tallies()))
     what = (
-        f"move {jobs:,} jobs from {escape(source.address)} to {escape(target.address)}.\n"
+        f"move {jobs} from {escape(source.address)} to {escape(target.address)}.\n"
         f"From now on {escape(source.address)} takes no jobs and runs none, for good."
     )
-    return is_sure(what, f"will not move {jobs:,} jobs without being sure")
+    return is_sure(what, f"will not move {jobs} without being sure")
 
 
 def _draw(bar: ProgressLine, progress: Progress) -> None:
@@ -106,10 +107,9 @@ def _draw(bar: ProgressLine, progress: Progress) -> None:
 
 
 def _tell(invocation: Invocation, target: End, counts: dict[str, int], took: float) -> None:
-    jobs = counts.get("jobs", 0)
     if invocation.as_json:
         invocation.print_json({"target": target.address, "seconds": round(took, 3), "rows": counts})
         return
-    events = counts.get("events", 0)
-    say(f"{jobs:,} jobs and {events:,} events are in {escape(target.address)}, each of them checked ({took:,.1f} s)")
+    jobs, events = number_of_jobs(counts.get("jobs", 0)), counts.get("events", 0)
+    say(f"{jobs} and {events:,} events are in {escape(target.address)}, each of them checked ({took:,.1f} s)")
     invocation.note(f"give workers and clients the new address: {escape(target.address)}")

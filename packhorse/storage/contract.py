@@ -233,7 +233,8 @@ class Storage(ABC):
 
     @abstractmethod
     def next_due(self) -> int | None:
-        """Microseconds until the next scheduled or retrying job is due (0 when one is already), or None."""
+        """Microseconds until the next scheduled or retrying job is due (0 when one is already), or None; also None
+        when one is due that cannot be queued, because the storage is moved."""
 
     @abstractmethod
     def expire(self, *, limit: int = 500) -> int:

@@ -55,7 +55,6 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.postgres_server import give_back
 from tests.storage import laws
 from tests.storage.answers import Refusal, answer_of, answer_to_repetition, by_subject, differences, in_order, plain
 from tests.storage.builders import LEASE, find_all, ids
@@ -82,7 +81,7 @@ from tests.storage.choices import (
     Ending,
     Wish,
 )
-from tests.storage.conftest import ADDRESSES
+from tests.storage.conftest import ADDRESSES, give_back
 
 ALL = 1_000_000
 _RAM = Path("/dev/shm")  # files that nobody will miss are fastest there, and need not be safe
@@ -589,8 +588,7 @@ class Machine(RuleBasedStateMachine):
                 if storage is not None:
                     storage.close()
             self.directory.cleanup()
-            if self.storage_name == "postgres":
-                give_back(self.url)
+            give_back(self.url)
 
 
 def _is_repeatable(jobs: Sequence[NewJob]) -> bool:

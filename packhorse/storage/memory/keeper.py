@@ -43,6 +43,7 @@ def atomic(call: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[K, P], 
         with self._lock:
             if may_go_on(self._move, call.__name__):
                 return call(self, *args, **kwargs)
+            self._looked = self._wakes  # there is nothing to be woken for
             answer: R = quiet_answer(call.__name__)
             return answer
 

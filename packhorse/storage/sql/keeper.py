@@ -64,6 +64,9 @@ class Keeper(Storage):
         rows = tx.execute(self._sql["lock_jobs"], (to_json(list(job_ids)),)).fetchall()
         return {row[0]: job_of(row) for row in rows}
 
+    def _is_stored(self, tx: Transaction, job_id: str) -> bool:
+        return bool(self._jobs(tx, [job_id]))
+
     def _holder(self, tx: Transaction, key: str) -> Job | None:
         """The job that holds this unique key now."""
         row = tx.execute(self._sql["get_lock"], (key,)).fetchone()
