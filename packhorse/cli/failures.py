@@ -59,6 +59,7 @@ def failures(invocation: Invocation, words: tuple[str, ...], number: int | None)
     The latest comes first. A NUMBER of the list, or a CAUSE, shows that one with an example. WORD is task, cause, since
     or text; TEXT is found in the task, the error and the place.
     """
+    invocation.tell_move()
     groups = invocation.storage.failures(limit=_MOST)
     everything = [Numbered(place, group) for place, group in enumerate(groups, 1)]
     if len(words) == 1 and (chosen := _chosen(words[0], everything)):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 
 from packhorse.app import Packhorse
-from packhorse.cli.output import Shown, json_text, picked, say
+from packhorse.cli.output import Shown, escape, json_text, paint, picked, say
 from packhorse.cli.target import app_from, open_existing, open_for_writing, url_source
 from packhorse.settings import Settings, load_settings
 from packhorse.storage import Storage
+from packhorse.storage.moving import problems
 
 
 class Invocation:
@@ -84,6 +85,11 @@ class Invocation:
         """Say something beside the data."""
         if not self.quiet:
             say(text, err=True)
+
+    def tell_move(self) -> None:
+        """Say beside the data if this storage was moved, or is: what it shows is what was left behind."""
+        for told in problems(self.storage.move()):
+            self.note(f"{paint('!', 'yellow', err=True)} {escape(told)}")
 
     def print_json(self, value: object) -> None:
         """One JSON value on a line of stdout; of an object, the fields that --fields wants."""

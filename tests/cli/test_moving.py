@@ -11,6 +11,7 @@ import pytest
 from packhorse.job import State
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Stage
+from packhorse.storage.records import Filter
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 
@@ -35,6 +36,24 @@ def test_a_storage_is_moved_and_the_new_one_is_open(ended: Yard, packhorse: Call
     told = packhorse("enqueue", "resize")
     assert told.exit_code == 4
     assert "error: this storage was moved to" in told.stderr
+
+
+def test_all_that_look_at_a_moved_storage_say_so(ended: Yard, packhorse: Call) -> None:
+    waiting = next(iter(ended.storage.find(Filter(states=frozenset({State.QUEUED}))).jobs))
+    packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
+    told = f"this storage was moved to sqlite:///{ended.directory / 'new.db'}"
+
+    for words in ("jobs", f"job {waiting.id}", "queues", "tasks", "failures", "workers", "events", "schedules"):
+        assert f"! {told}" in packhorse(*words.split()).stderr, words
+    assert f"\n{told}\n" in packhorse("job", waiting.id).stdout
+    assert told in packhorse("top", "--once").stdout
+    assert f"! {told}.  Try: use the new one" in packhorse("status").stdout
+    assert "packhorse work" not in packhorse("status").stdout
+    doctor = packhorse("doctor", "--quiet").stdout
+    assert f"bad   writing    {told}" in doctor
+    assert "takes writes" not in packhorse("doctor").stdout
+    assert "packhorse work" not in doctor
+    assert f"bad  {told}" in packhorse("check").stdout
 
 
 def test_it_answers_as_json(ended: Yard, packhorse: Call) -> None:
