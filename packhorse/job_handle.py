@@ -501,13 +501,13 @@ def _advice(operation: Operation, state: State) -> str:
         case Operation.SET_PRIORITY:
             return "only waiting jobs have a place in line"
         case Operation.DELETE:
-            return "abort it first, or have both done: job.delete(force=True), packhorse delete --force"
+            return "abort it first, or delete it with force, which does both"
         case Operation.ABORT:
             return "it has ended already"
     if state in WAITING:
-        return "it waits in line already; job.force_start() or packhorse start makes it the next"
+        return "it waits in line already; force start makes it the next"
     if state in HELD:
         return "a worker has it already"
     if state is COMPLETED:
-        return "what it did is done; job.copy() enqueues another one like it"
-    return "retry it first: job.retry(), packhorse retry"
+        return "what it did is done; a copy of it is a new job"
+    return "retry it first"

@@ -26,6 +26,7 @@ class Invocation:
         self.quiet = False
         self.utc = False
         self.color: bool | None = None
+        self.named_by: str | None = None  # which argument names the storage that is used, if one does
         self._opened: list[Storage | Packhorse] = []
 
     # --- where the jobs are ---------------------------------------------------------------------------------------
@@ -38,6 +39,8 @@ class Invocation:
     @property
     def storage_source(self) -> str | None:
         """How the storage was chosen, once it was."""
+        if self.named_by:
+            return self.named_by
         return url_source(self.settings) if "settings" in self.__dict__ else None
 
     @functools.cached_property

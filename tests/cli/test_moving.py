@@ -72,6 +72,26 @@ def test_without_a_terminal_it_wants_a_yes(ended: Yard, packhorse: Call) -> None
     assert ended.storage.move() is None
 
 
+def test_the_same_storage_is_refused_before_anybody_is_asked(ended: Yard, packhorse: Call) -> None:
+    result = packhorse("copy-store", ended.url, "sqlite:///packhorse.db")
+
+    assert "are the same storage" in result.stderr
+    assert "without being sure" not in result.stderr
+    assert "from: FROM and TO\n" in result.stderr
+
+
+def test_what_is_wrong_with_an_address_is_blamed_on_the_argument(ended: Yard, packhorse: Call) -> None:
+    missing = packhorse("copy-store", "sqlite:///nowhere.db", "sqlite:///new.db", "--yes")
+    (ended.directory / "broken.db").write_bytes(b"no database" * 1000)
+    broken = packhorse("copy-store", ended.url, "sqlite:///broken.db", "--yes")
+
+    assert "from: FROM\n" in missing.stderr
+    assert "--url" not in missing.stderr
+    assert "packhorse enqueue" not in missing.stderr
+    assert broken.exit_code == 4
+    assert "from: FROM and TO\n" in broken.stderr
+
+
 def test_what_does_not_end_in_time_stops_the_move(yard: Yard, packhorse: Call) -> None:
     yard.job("running")
 
