@@ -42,6 +42,8 @@ def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATION
 def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
     """Bring the schema up to date. Answers the files that were applied."""
     with link.connection.transaction():
+        # An index over many jobs takes its time; and whoever has waited must see what was done meanwhile.
+        link.begin("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0")
         link.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
         present, _ = versions(link, schema)  # somebody may have been quicker
         missing = [migration for migration in migrations if migration[0] > present]

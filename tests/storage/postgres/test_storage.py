@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
 from packhorse.clock import HOUR, SECOND
-from packhorse.errors import BadURL, BadValue, StorageError, StorageUnavailable
+from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, SCHEDULED
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
+from packhorse.storage.moving import Move, Stage, encode
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter, Placement
-from tests.children import forked, in_child
+from tests.children import forked, in_child, until
 from tests.postgres_server import PgBouncer, shared_postgres
 from tests.storage.builders import (
     add,
@@ -274,6 +276,67 @@ def test_sessions_do_not_wait_for_ever(storage: Postgres) -> None:
             [("5s",)],
             [("1min",)],
         ]
+
+
+REPEATABLE_READ = "options=-c%20default_transaction_isolation%3Drepeatable%5C%20read"
+
+
+@pytest.mark.parametrize("extra", ["", "&pgbouncer=1"])
+def test_whoever_waited_for_a_lock_sees_what_its_holder_wrote_whatever_the_servers_default_is(
+    url: str, bystander: Bystander, extra: str
+) -> None:
+    storage = Postgres.from_url(f"{url}&{REPEATABLE_READ}{extra}")
+    storage.enqueue([new_job()])
+    mark = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
+    bystander.execute("BEGIN")
+    bystander.execute(storage._sql["stop_writing"])
+    bystander.execute(f"LOCK TABLE {storage.options.schema}.packhorse_job IN SHARE ROW EXCLUSIVE MODE")
+    put = f"INSERT INTO {storage.options.schema}.packhorse_meta (key, value) VALUES ('move', %s)"
+    bystander.execute(put, [encode(mark)])
+
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(storage.enqueue, [new]) for new in (new_job(), new_job(unique=unique()))]
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        until(lambda: bystander.execute(waiting).rowcount == len(calls), "both wait")
+        bystander.execute("COMMIT")
+
+    assert [type(call.exception()) for call in calls] == [StorageClosed, StorageClosed]
+    assert len(find_all(storage)) == 1
+    storage.close()
+
+
+def test_behind_pgbouncer_every_statement_brings_its_settings_and_leaves_none(url: str) -> None:
+    pooled = Postgres.from_url(f"{url}&pgbouncer=1&{REPEATABLE_READ}")
+    names = ("statement_timeout", "lock_timeout", "transaction_isolation")
+    asked = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
+
+    with pooled._db.lent() as link:
+        with link.pipeline() as pipeline:
+            piped = pipeline.execute(asked)
+        assert link.rows(asked) == piped.fetchall() == [("30s", "5s", "read committed")]
+        assert link.connection.execute(asked).fetchall() == [("0", "0", "repeatable read")]
+    assert pooled._db.write("test", lambda tx: tx.execute(asked).fetchall()) == [("30s", "5s", "read committed")]
+    pooled.migrate()
+    pooled.close()
+
+
+def test_behind_pgbouncer_a_statement_does_not_wait_for_ever_either(
+    url: str, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = ("BEGIN", "SELECT set_config('lock_timeout', '50ms', true)")
+    monkeypatch.setattr("packhorse.storage.postgres.database._POOLED", quick)
+    monkeypatch.setattr("packhorse.storage.postgres.database.TRIES", 2)
+    pooled = Postgres.from_url(f"{url}&pgbouncer=1")
+    pooled.enqueue([new_job()])
+    bystander.execute("BEGIN")
+    bystander.execute(f"LOCK TABLE {pooled.options.schema}.packhorse_job")
+
+    with pytest.raises(StorageUnavailable, match="held up"):
+        pooled.enqueue([new_job()])
+    bystander.execute("ROLLBACK")
+
+    assert pooled.enqueue([new_job()])[0].placement is Placement.ADDED
+    pooled.close()
 
 
 def test_of_very_many_queues_each_has_its_turn(storage: Postgres) -> None:
