@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -57,6 +58,12 @@ def test_an_option_that_makes_no_sense_is_refused(query: str) -> None:
         open_storage(f"postgresql://localhost/shop?{query}")
 
 
+@pytest.mark.parametrize("name", ["it's", "a?b", "a$1", 'a"b', "1st", "wörk", "x', 1)); DROP TABLE public.users --"])
+def test_a_schema_whose_name_could_be_read_as_something_else_is_refused(name: str) -> None:
+    with pytest.raises(BadURL, match="letters"):
+        open_storage(f"postgresql://localhost/shop?schema={quote(name)}")
+
+
 def test_a_password_is_never_shown() -> None:
     assert without_password("postgresql://ann:s@cret@db/shop?sslmode=require") == "postgresql://ann@db/shop"
 
@@ -73,7 +80,7 @@ def test_a_server_that_is_not_there_is_told_at_once() -> None:
 
 
 def test_two_schemas_do_not_know_each_other(storage: Postgres) -> None:
-    other = Postgres.from_url(f'{shared_postgres().url}?schema=An odd "name"')
+    other = Postgres.from_url(f"{shared_postgres().url}?schema=Another_1")
     add(storage, "here")
 
     assert other.get("here") is None
