@@ -12,7 +12,10 @@ import pytest
 from packhorse.clock import HOUR, SECOND
 from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageUnavailable
 from packhorse.event import Kind
+from packhorse.foreman.orders import Orders
+from packhorse.foreman.pulse import Record
 from packhorse.job import COMPLETED, SCHEDULED
+from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Move, Stage, encode
@@ -258,6 +261,54 @@ def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(storage: 
 
     assert len(storage.events(EventFilter(after=0))) == 2
     forgotten.close()
+
+
+def test_a_start_that_is_told_with_the_end_is_as_new_as_the_end(storage: Postgres, schema: str) -> None:
+    job = add(storage)
+    join(storage)
+    (taken,) = storage.reserve("ann", {"mail": 1}, 1)
+    last = history(storage, job.id)[-1].id
+    with psycopg.connect(shared_postgres().url) as own:
+        storage.enqueue_within(own, [new_job("late")])
+        with psycopg.connect(shared_postgres().url) as hand:
+            hand.execute(f"UPDATE {schema}.packhorse_job SET queued_at = queued_at - 60000000")
+        storage.finish([Completed(taken.token, ran=30 * SECOND)])
+
+        assert storage.events(EventFilter(after=last)) == []
+        own.commit()
+
+    kinds = [event.kind for event in storage.events(EventFilter(after=last))]
+    assert kinds == [Kind.ADDED, Kind.STARTED, Kind.COMPLETED]
+
+
+def test_whoever_follows_events_is_shown_none_behind_one_that_is_not_shown_yet(storage: Postgres, schema: str) -> None:
+    add(storage, "first")
+    (added,) = history(storage, "first")
+    with psycopg.connect(shared_postgres().url) as own:
+        storage.enqueue_within(own, [new_job("late")])
+        add(storage, "second")
+        add(storage, "third")
+        with psycopg.connect(shared_postgres().url) as hand:  # as if written by a clock that runs behind
+            hand.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000 WHERE job_id = 'third'")
+
+        assert storage.events(EventFilter(after=added.id)) == []
+        own.commit()
+
+    assert [event.job_id for event in storage.events(EventFilter(after=added.id))] == ["late", "second", "third"]
+
+
+def test_an_order_is_heard_beside_a_transaction_that_stays_open(storage: Postgres) -> None:
+    foreman = Record(storage, {})
+    foreman.join()
+    orders = Orders(storage, foreman, wake=lambda: None)
+    orders.step()
+    with psycopg.connect(shared_postgres().url) as own:
+        own.execute("SELECT pg_current_xact_id()")  # others can see that it writes something
+        storage.order(foreman.id, Order(Do.QUIET))
+        orders.step()
+        orders.step()
+
+        assert list(orders.take()) == [Order(Do.QUIET)]
 
 
 def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -> None:
