@@ -3,6 +3,7 @@ operations."""
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -34,6 +35,8 @@ from packhorse.turns import Turns
 
 _OWN_OPTIONS = Options._fields
 _DRIVERS_OPTIONS = {each.keyword.decode() for each in Conninfo.get_defaults()} | {"ssl"}
+# It stands in names and in texts of statements: nothing that would have to be written otherwise in one of them.
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _LONG_TRANSACTION = 600
 _MANY_DEAD_ROWS = 500_000
 
@@ -46,6 +49,11 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
 
     def __init__(self, address: str, *, options: Options | None = None, now: clock.Now | None = None) -> None:
         options = options or Options()
+        if not _SCHEMA_NAME.fullmatch(options.schema):
+            raise BadURL(
+                f"a schema cannot be called {options.schema!r} here",
+                hint="up to 63 letters (a to z), digits and underscores, and no digit at the beginning",
+            )
         self.options = options
         self._clock = now
         self._sql = statements_for(options.schema)
@@ -119,7 +127,8 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
     def pending_migrations(self) -> list[Migration]:
         with self._db.unprepared() as link:
             missing = schema.pending(link, self.options.schema)
-        return [Migration(name, sql) for name, sql in schema.script(self.options.schema, missing)]
+            is_there = schema.is_there(link, self.options.schema)
+        return [Migration(*step) for step in schema.script(self.options.schema, missing, is_there=is_there)]
 
     def migrate(self) -> list[str]:
         with self._db.unprepared() as link:
@@ -179,8 +188,6 @@ def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tupl
     options, rest = Options(), []
     for name, value in pairs:
         if name == "schema":
-            if not value or len(value.encode()) > 63:
-                raise BadURL(f"{url!r}: the schema's name must have 1 to 63 bytes")
             options = options._replace(schema=value)
         elif name == "pgbouncer":
             options = options._replace(pgbouncer=value.lower() in ("1", "true", "yes", "on"))

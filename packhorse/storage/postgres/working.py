@@ -13,7 +13,7 @@ import msgspec
 
 from packhorse import changes
 from packhorse.clock import SECOND
-from packhorse.errors import WorkerNotFound
+from packhorse.errors import StorageError, WorkerNotFound
 from packhorse.job import RANKS, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.storage.postgres.keeper import PostgresKeeper
@@ -75,10 +75,14 @@ class Working(PostgresKeeper, working.Working):
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.serve(queues)
-        taken, is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit))
-        if is_late:
-            self._write("promote", self._see_to_time)
-            taken, _ = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, anyway=True))
+        taken: list[Job] = []  # each batch in it is committed: nothing that fails later may forget one
+        try:
+            if self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken)):
+                self._write("promote", self._see_to_time)
+                self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken, anyway=True))
+        except StorageError:
+            if not taken:
+                raise
         self._counting(2 * len(queues))
         if taken:
             self._bell.rouse()
@@ -89,22 +93,28 @@ class Working(PostgresKeeper, working.Working):
         self._expire(tx, 100)
 
     def _take(
-        self, link: Link, owner: str, queues: Mapping[str, int], limit: int, *, anyway: bool = False
-    ) -> tuple[list[Job], bool]:
-        """Jobs, and whether somebody must see first to those that are due or have expired."""
-        taken: list[Job] = []
+        self,
+        link: Link,
+        owner: str,
+        queues: Mapping[str, int],
+        limit: int,
+        taken: list[Job],
+        *,
+        anyway: bool = False,
+    ) -> bool:
+        """Add jobs to `taken`. True: somebody must see first to those that are due or have expired."""
         for _ in range(_SOME_TRIES):  # others may be quicker at what was seen in line
             wanted = limit - len(taken)
             lines = self._lines(link, owner, queues, wanted, anyway)
             if not lines:
-                return taken, lines is None
+                return lines is None
             rows = link.execute(self._sql["take"], self._asked(owner, lines, wanted, anyway)).fetchall()
             batch, is_late = self._taken(owner, queues, rows, wanted, link.looked_for)
             taken += batch
             missed = sum(line.share for line in lines) - len(batch) if len(queues) > 1 else 0
             if is_late or len(taken) >= limit or missed <= 0:
-                return taken, is_late
-        return taken, False
+                return is_late
+        return False
 
     def _asked(self, owner: str, lines: Sequence[_Line], limit: int, anyway: bool) -> tuple[Any, ...]:
         return owner, self._moment(), to_json(lines), limit, anyway

@@ -82,10 +82,10 @@ class Keeper(Storage):
         """Nobody else takes or gives up these unique keys before this transaction ends. Called before jobs are locked.
         A database with a single writer need not do anything."""
 
-    def _settled(self) -> tuple[list[str], list[Any]]:
+    def _settled(self) -> tuple[str, list[Any]]:
         """A condition, with its values, for events that no earlier one can still come before. A database with a single
         writer needs none."""
-        return [], []
+        return "", []
 
     def _promote(self, tx: Transaction, limit: int) -> int:
         """Queue what is due. Reserving does so too, so a lone worker needs no chore for it."""
