@@ -55,8 +55,10 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
-        if len(rows) < len(jobs):
-            may_go_on(self.move(), "enqueue")  # else their ids are there already
+        if not rows:
+            # Their ids are there already, or the storage is moved, or was a moment ago. A transaction tells which: the
+            # mark stays for the whole of it as it is.
+            return super().enqueue(jobs)
         return _placements(jobs, rows)
 
     def _enqueue_alone(self, new: NewJob) -> list[Any]:

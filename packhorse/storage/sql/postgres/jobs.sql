@@ -226,7 +226,8 @@ SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE 
 INSERT INTO {schema}.packhorse_failure AS known (cause, task, pattern, place, number, first_at, last_at, last_job_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (cause) DO UPDATE
-SET number = known.number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+SET number = known.number + 1, place = excluded.place, last_at = excluded.last_at,
+    last_job_id = excluded.last_job_id
 
 -- name: delete_jobs
 DELETE FROM {schema}.packhorse_job WHERE seq IN (SELECT value::bigint FROM json_array_elements_text($1::json))
