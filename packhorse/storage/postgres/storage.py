@@ -86,7 +86,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
 
     def _prepare(self, link: Link) -> None:
         name = self.options.schema
-        if not self._makes and not schema.is_there(link, name):
+        if not self._makes and not schema.is_ours(link, name):
             raise StorageNotFound(
                 f"{without_password(self._db.address)} has no Packhorse jobs in its schema {name}",
                 why="the schema does not exist or has no tables of ours, and looking does not make it",
@@ -127,7 +127,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
     def pending_migrations(self) -> list[Migration]:
         with self._db.unprepared() as link:
             missing = schema.pending(link, self.options.schema)
-            is_there = schema.is_there(link, self.options.schema)
+            is_there = schema.is_ours(link, self.options.schema)
         return [Migration(*step) for step in schema.script(self.options.schema, missing, is_there=is_there)]
 
     def migrate(self) -> list[str]:
