@@ -227,7 +227,7 @@ class Working(MySQLKeeper, working.Working):
     def _start(self, tx: Transaction, tokens: Sequence[Token], agos: Sequence[int]) -> list[Verdict]:
         hands = self._hands(tx, tokens)
         verdicts = []
-        begun: dict[int, list[int]] = {}  # by the moment
+        begun: list[tuple[int, int]] = []  # (seq, started_at)
         for token, ago in zip(tokens, agos, strict=True):
             hand = hands.get(token.job_id)
             if hand is None or not hand.is_held_by(token):
@@ -236,13 +236,13 @@ class Working(MySQLKeeper, working.Working):
                 verdicts.append(Verdict.REPEATED)
             else:
                 started_at = max(tx.now - ago, hand.queued_at or 0)
-                begun.setdefault(started_at, []).append(hand.seq)
+                begun.append((hand.seq, started_at))
                 tx.event_rows.append(hand.event(started_at, "started", "running"))
                 tx.move((hand.queue, hand.task, "reserved"), (hand.queue, hand.task, "running"))
                 hands[hand.id] = hand._replace(state="running")
                 verdicts.append(Verdict.ACCEPTED)
-        for started_at, seqs in begun.items():
-            tx.defer(self._sql["start_jobs"], (started_at, tx.now, to_json(seqs)))
+        if begun:
+            tx.defer(self._sql["start_jobs"], (tx.now, _by_seq(begun), to_json([seq for seq, _ in begun])))
         return verdicts
 
     # --- finish ---------------------------------------------------------------------------------------------------
