@@ -55,6 +55,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._found_nothing = False
         self._paused = set()
         self._unfolded = 0
+        self._makes = True
         self._db = Database(
             address,
             self._sql,
@@ -71,11 +72,14 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         return cls(parse(url), now=now)
 
     def _prepare(self, link: Link) -> None:
-        if not self._makes and schema.versions(link, self.address.database)[0] == 0:
+        name = self.address.database
+        if not self._makes and not schema.is_there(link, name):
             raise StorageNotFound(
-                f"there are no tables of Packhorse in {self.address.shown}", hint="make them: packhorse migrate"
+                f"{self.address.shown} has no Packhorse jobs in it",
+                why="the database has no tables of ours, and looking does not make them",
+                hint="name another database, or put the first job in: packhorse enqueue NAME",
             )
-        schema.prepare(link, self.address.database)
+        schema.prepare(link, name)
 
     def make_nothing(self) -> None:
         self._makes = False

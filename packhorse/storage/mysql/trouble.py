@@ -66,6 +66,9 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"{where} cannot write", why=text, hint="set binlog_format to ROW or MIXED")
     if code in _NO_ROOM:
         return StorageUnavailable(f"{where} has no connection left", why=text, hint="raise its max_connections")
+    if code in _AWAY:
+        hint = "is it running there, and open to this machine? mysqladmin ping asks it"
+        return StorageUnavailable(f"{where} cannot be reached", why=text, hint=hint)
     if code in _HELD_UP:
         return StorageUnavailable(f"{where} is held up", why=text, hint="find who holds its locks: SHOW PROCESSLIST")
     if isinstance(error, OverflowError | UnicodeEncodeError | pymysql.DataError | pymysql.ProgrammingError):
