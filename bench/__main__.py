@@ -18,6 +18,7 @@ from bench.page import page
 from bench.plan import FULL, QUICK, Plan
 from bench.race import Race
 from bench.results import Results, load, save
+from bench.storages.mysql import MySQL
 from bench.storages.postgres import Postgres
 from bench.storages.redis import Redis
 from bench.storages.sqlite import SQLite
@@ -26,7 +27,7 @@ from bench.table import calls_table, floor_table, race_table, strain_table
 
 _RESULTS = environment.ROOT / ".bench" / "results.json"
 _DOCS = environment.ROOT / "docs"
-_STORAGES: dict[str, type[Storage]] = {one.name: one for one in (SQLite, Redis, Postgres)}
+_STORAGES: dict[str, type[Storage]] = {one.name: one for one in (SQLite, Redis, Postgres, MySQL)}
 _QUICK_STORAGES = ["sqlite", "redis"]
 
 

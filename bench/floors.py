@@ -84,7 +84,7 @@ class Sheet:
 def floors(results: Results) -> list[Floor]:
     """Every floor of the storages that Packhorse ran on."""
     found: list[Floor] = []
-    for storage, demands in (("sqlite", _sqlite), ("redis", _redis), ("postgres", _postgres)):
+    for storage, demands in (("sqlite", _sqlite), ("redis", _redis), ("postgres", _postgres), ("mysql", _mysql)):
         if sheet := Sheet(results, storage):
             found += [*demands(sheet), *sheet.crashes()]
     return found
@@ -128,6 +128,12 @@ def _postgres(sheet: Sheet) -> Iterator[Floor]:
     yield sheet.of_bare("enqueue", "single", "bare_single", 0.7)
     yield sheet.at_most("latency when idle, p50", "idle_p50", 5, "ms")
     yield sheet.at_most("transactions when idle", "idle_requests", 3, "/s")
+    yield from sheet.strained({"deep": 0.5})
+
+
+def _mysql(sheet: Sheet) -> Iterator[Floor]:
+    yield sheet.of_bare("drain, 1 process", "drain_one", "bare_drain", 0.25)
+    yield sheet.at_most("statements when idle", "idle_requests", 3, "/s")
     yield from sheet.strained({"deep": 0.5})
 
 

@@ -33,7 +33,8 @@ logs errors only; what else differs from the defaults is in the last table.
 - **Latency**: from just before the call that enqueues to the first line of the job. Idle: 20 jobs a second. Half load:
   half of what the same worker drains, sent every 10 ms.
 - **Idle**: as many processes as ten slots need. Memory counts shared pages once. Requests are what Redis has read
-  from its clients, or the transactions of PostgreSQL; commands are those of Redis, the ones inside scripts included.
+  from its clients, the transactions of PostgreSQL, or the statements of MariaDB; commands are those of Redis, the ones
+  inside scripts included.
 - **Crash**: SIGKILL to every process, the same command again at once, and 90 s of patience.
 - **Bare loop**: a plain loop over the driver that writes what Packhorse writes, in batches of 200 when draining,
   without checks, fences and workers: the limit of the storage.

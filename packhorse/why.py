@@ -57,13 +57,15 @@ def explain(job: Job, seen: Seen) -> str:
 
 
 def span_text(duration: int) -> str:
-    """A duration as short text, in its two largest units.
+    """A duration as short text, in its two largest units; a few seconds with their tenths.
 
-    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE)
-    '2d4h'
+    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
+    ('2d4h', '1.6s')
     """
     if duration < SECOND:
         return f"{max(0, duration) // 1_000}ms"
+    if duration < 10 * SECOND:
+        return f"{duration // 100_000 / 10:g}s"
     rest, parts = duration, []
     for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
         count, rest = divmod(rest, size)

@@ -6,7 +6,7 @@
 # it. PACKHORSE_TEST_STORAGES=memory,sqlite narrows the tests, and then no server is needed.
 set -eu
 
-storages=${PACKHORSE_TEST_STORAGES:-redis,postgres}
+storages=${PACKHORSE_TEST_STORAGES:-redis,postgres,mysql}
 missing=
 
 # need <package of Debian> <program>…: one of the programs must be there.
@@ -30,6 +30,7 @@ if has postgres; then
     need postgresql initdb /usr/lib/postgresql/*/bin/initdb /usr/local/pgsql/bin/initdb \
         /opt/homebrew/opt/postgresql*/bin/initdb
 fi
+if has mysql; then need mariadb-server mariadbd /usr/sbin/mariadbd /usr/libexec/mariadbd; fi
 need chromium chromium chromium-browser google-chrome  # tests/web/test_browser.py
 needed=$missing
 # A test that goes through a pooler is left out where there is none.
@@ -47,7 +48,7 @@ if command -v apt-get >/dev/null 2>&1 && $as_root true 2>/dev/null; then
 fi
 [ -n "$needed" ] || exit 0
 printf '%s\n' "" "The tests need programs that are not installed:$needed" \
-    "Install them:  Debian, Ubuntu: apt-get install$needed   Fedora: dnf install valkey postgresql-server chromium" \
-    "               macOS: brew install redis postgresql, brew install --cask chromium" \
+    "Install them:  Debian, Ubuntu: apt-get install$needed   Fedora: dnf install valkey postgresql-server mariadb-server chromium" \
+    "               macOS: brew install redis postgresql mariadb, brew install --cask chromium" \
     "Or leave the servers out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
 exit 1

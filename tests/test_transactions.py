@@ -12,6 +12,7 @@ from typing import Any
 
 import django
 import psycopg
+import pymysql
 import pytest
 from django.conf import settings
 from django.db import connections, transaction
@@ -23,14 +24,18 @@ from sqlalchemy.orm import Session
 from packhorse import Packhorse
 from packhorse.errors import BadValue, NotUnique
 from packhorse.storage import open_storage
+from packhorse.storage.mysql import MySQL
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.sqlite import SQLite
+from tests import mysql_server
 from tests.children import ROOT, until
+from tests.mysql_server import MySQLServer, shared_mysql
 from tests.postgres_server import PostgresServer, new_database_url, new_schema_url, shared_postgres
 from tests.storage.builders import join
 from tests.storage.conftest import chosen_storages
 
 needs_postgres = pytest.mark.skipif("postgres" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")
+needs_mysql = pytest.mark.skipif("mysql" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")
 
 
 class Place:
@@ -39,20 +44,28 @@ class Place:
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
         self.path = directory / "shop.db"
-        self.jobs_url = f"sqlite:///{self.path}" if kind == "sqlite" else new_schema_url()
+        self.jobs_url = {
+            "sqlite": lambda: f"sqlite:///{self.path}",
+            "postgres": new_schema_url,
+            "mysql": mysql_server.new_database_url,
+        }[kind]()
         self.app = Packhorse(self.jobs_url)
         self.app.task(send)
         self.app.enqueue("send", {"to": "everybody"})
         self.sales = f"sales_{self.jobs_url.rpartition('=')[2]}" if kind == "postgres" else "sales"
         with self.connect() as connection:
-            connection.execute(f"CREATE TABLE {self.sales} (amount integer)")
+            run(connection, f"CREATE TABLE {self.sales} (amount integer)")
             connection.commit()
 
     def connect(self) -> Any:
+        if self.kind == "mysql":
+            return shared_mysql().connect(database=self.jobs_url.rpartition("/")[2])
         return sqlite3.connect(self.path) if self.kind == "sqlite" else psycopg.connect(shared_postgres().url)
 
     @property
     def alchemy_url(self) -> str:
+        if self.kind == "mysql":
+            return self.jobs_url.replace("mysql://", "mysql+pymysql://")
         if self.kind == "sqlite":
             return f"sqlite:///{self.path}"
         return shared_postgres().url.replace("postgresql://", "postgresql+psycopg://")
@@ -66,12 +79,19 @@ class Place:
 
     def number_of_sales(self) -> int:
         with self.connect() as connection:
-            ((number,),) = connection.execute(f"SELECT count(*) FROM {self.sales}").fetchall()
+            ((number,),) = run(connection, f"SELECT count(*) FROM {self.sales}").fetchall()
         return int(number)
 
 
 def send(to: str) -> None:
     """A task."""
+
+
+def run(connection: Any, sql: str) -> Any:
+    """The caller's own statement."""
+    cursor = connection.cursor()
+    cursor.execute(sql)
+    return cursor
 
 
 class Sleeper:
@@ -88,7 +108,7 @@ class Sleeper:
         until(lambda: self._is_asleep(place), "it lies down")
 
     def _is_asleep(self, place: Place) -> bool:
-        if isinstance(self.storage, SQLite):
+        if isinstance(self.storage, SQLite | MySQL):
             return bool(self.storage._bell._sleepers)
         assert isinstance(self.storage, Postgres)
         with place.connect() as bystander:
@@ -103,7 +123,9 @@ class Sleeper:
         self.storage.close()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=needs_postgres)])
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgres", marks=needs_postgres), pytest.param("mysql", marks=needs_mysql)]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     place = Place(request.param, tmp_path)
     yield place
@@ -122,7 +144,7 @@ def postgres(tmp_path: Path) -> Iterator[Place]:
 
 def test_a_job_is_there_when_the_transaction_commits(place: Place) -> None:
     connection = place.connect()
-    connection.execute(place.insert)
+    run(connection, place.insert)
     job = place.app.enqueue("send", {"to": "ann"}, connection=connection)
 
     assert place.number_of_jobs() == 0
@@ -136,7 +158,7 @@ def test_a_job_is_there_when_the_transaction_commits(place: Place) -> None:
 def test_a_job_vanishes_with_the_transaction(place: Place) -> None:
     connection = place.connect()
     place.app.enqueue("send", {"to": "ann"}, connection=connection)  # before anything else: it begins the transaction
-    connection.execute(place.insert)
+    run(connection, place.insert)
     connection.rollback()
 
     assert (place.number_of_jobs(), place.number_of_sales()) == (0, 0)
@@ -163,7 +185,7 @@ def test_a_refused_batch_leaves_the_callers_own_work_alone(place: Place) -> None
     task = place.app.task(send, name="strict", unique={"on_conflict": "reject"})
     task.enqueue("ann")
     connection = place.connect()
-    connection.execute(place.insert)
+    run(connection, place.insert)
 
     with pytest.raises(NotUnique):
         place.app.enqueue_many([task.call("bob"), task.call("ann")], connection=connection)
@@ -177,6 +199,8 @@ def test_without_a_transaction_the_job_is_there_at_once(place: Place) -> None:
     connection = place.connect()
     if place.kind == "sqlite":
         connection.isolation_level = None
+    elif place.kind == "mysql":
+        connection.autocommit(True)
     else:
         connection.autocommit = True
     place.app.enqueue("send", {"to": "ann"}, connection=connection)
@@ -187,7 +211,10 @@ def test_without_a_transaction_the_job_is_there_at_once(place: Place) -> None:
 
 def test_rows_may_look_as_the_caller_likes(place: Place) -> None:
     connection = place.connect()
-    connection.row_factory = sqlite3.Row if place.kind == "sqlite" else dict_row
+    if place.kind == "mysql":
+        connection.cursorclass = pymysql.cursors.DictCursor
+    else:
+        connection.row_factory = sqlite3.Row if place.kind == "sqlite" else dict_row
     task = place.app.task(send, name="keyed", unique=True)
     job = task.using(connection=connection).enqueue("ann")
     connection.commit()
@@ -204,11 +231,11 @@ def test_a_stranger_is_refused(place: Place, stranger: object) -> None:
 
 def test_a_job_vanishes_with_its_savepoint_only(place: Place) -> None:
     connection = place.connect()
-    connection.execute(place.insert)
+    run(connection, place.insert)
     place.app.enqueue("send", {"to": "ann"}, connection=connection)
-    connection.execute("SAVEPOINT mine")
+    run(connection, "SAVEPOINT mine")
     place.app.enqueue("send", {"to": "nobody"}, connection=connection)
-    connection.execute("ROLLBACK TO SAVEPOINT mine")
+    run(connection, "ROLLBACK TO SAVEPOINT mine")
     place.app.enqueue("send", {"to": "bob"}, connection=connection)
     connection.commit()
 
@@ -468,6 +495,11 @@ def test_the_commit_of_a_session_wakes_a_sleeper(place: Place, engine: Any) -> N
 def django_connection(place: Place) -> Iterator[Any]:
     if place.kind == "sqlite":
         database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(place.path)}
+    elif place.kind == "mysql":
+        pymysql.version_info = (2, 2, 1, "final", 0)  # Django asks whether it is at least its usual driver's
+        pymysql.install_as_MySQLdb()
+        database = {"ENGINE": "django.db.backends.mysql", "NAME": place.jobs_url.rpartition("/")[2], "USER": "root"}
+        database |= {"HOST": "127.0.0.1", "PORT": str(shared_mysql().port)}
     else:
         port = str(shared_postgres().port)
         database = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "postgres"}
@@ -487,7 +519,7 @@ def test_django_transactions(place: Place, django_connection: Any) -> None:
         place.app.enqueue("send", {"to": "ann"}, connection=django_connection)
         with django_connection.cursor() as cursor:
             cursor.execute(place.insert)
-        if place.kind == "postgres":
+        if place.kind != "sqlite":
             assert place.number_of_jobs() == 0
     with atomic():
         place.app.enqueue("send", {"to": "bob"}, connection=django_connection)
@@ -610,6 +642,7 @@ def programs() -> dict[str, str]:
     ("title", "only_on"),
     [
         ("psycopg", "postgres"),
+        ("PyMySQL", "mysql"),
         ("sqlite3", "sqlite"),
         ("SQLAlchemy", None),
         ("SQLAlchemy, in a coroutine", "postgres"),
@@ -628,6 +661,10 @@ def test_a_program_of_the_page_does_what_it_says(
     program = programs()[title].replace("orders (id)", f"{place.sales} (amount)").replace("shop.db", str(place.path))
     program = re.sub(r'"postgresql\+psycopg:[^"]*"', repr(place.alchemy_url), program)
     program = re.sub(r'"postgresql:[^"]*"', f'"{shared_postgres().url}"' if place.kind == "postgres" else "", program)
+    if place.kind == "mysql":
+        where = f'host="127.0.0.1", port={shared_mysql().port}, user="root"'
+        program = program.replace('host="localhost", user="app"', where)
+        program = program.replace('database="shop"', f'database="{place.jobs_url.rpartition("/")[2]}"')
     exec(task + program, names)
     if "order" in names:
         asyncio.run(_with_session(place, names["order"]))
@@ -644,4 +681,90 @@ async def _with_session(place: Place, work: Callable[[AsyncSession], Any]) -> No
 
 
 def test_every_program_of_the_page_is_tried() -> None:
-    assert list(programs()) == ["", "psycopg", "sqlite3", "SQLAlchemy", "SQLAlchemy, in a coroutine", "Django"]
+    assert list(programs()) == [
+        "",
+        "psycopg",
+        "PyMySQL",
+        "sqlite3",
+        "SQLAlchemy",
+        "SQLAlchemy, in a coroutine",
+        "Django",
+    ]
+
+
+# --- MySQL ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mysql(tmp_path: Path) -> Iterator[Place]:
+    place = Place("mysql", tmp_path)
+    yield place
+    place.app.close()
+
+
+@needs_mysql
+def test_a_transaction_that_is_long_open_holds_nobody_up(mysql: Place) -> None:
+    """Not even one that enqueues a unique job under a name that nobody knows, in MySQL's usual isolation."""
+    keyed = mysql.app.task(send, name="keyed", unique=True)
+    connection = mysql.connect()
+    keyed.using(connection=connection).enqueue("ann")
+
+    others = [keyed.enqueue(f"b{number}") for number in range(5)]  # a lock that is not given would take seconds
+    mysql.app.enqueue_many([keyed.call(f"c{number}") for number in range(50)])
+    mysql.app.pause("keyed")
+    assert len({job.id for job in others}) == 5
+    assert mysql.app.storage._db.meter.busy_retries == 0
+    connection.commit()
+
+    assert mysql.number_of_jobs() == 56
+    connection.close()
+
+
+@needs_mysql
+def test_two_transactions_want_the_same_key_and_the_second_waits_for_the_first(mysql: Place) -> None:
+    keyed = mysql.app.task(send, name="keyed", unique=True)
+    first, second = mysql.connect(), mysql.connect()
+    winner = keyed.using(connection=first).enqueue("ann")
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.append(keyed.using(connection=second).enqueue("ann").id))
+    thread.start()
+    with mysql.connect() as bystander:
+        waits = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
+        until(lambda: run(bystander, waits).fetchone()[1] != "0", "the second waits")
+
+    first.commit()
+    thread.join(30)
+    second.commit()
+
+    assert told == [winner.id]
+    assert mysql.number_of_jobs() == 1
+    first.close()
+    second.close()
+
+
+@needs_mysql
+@pytest.mark.parametrize("charset", ["utf8mb4", "latin1"])
+def test_text_arrives_whatever_the_session_makes_of_quotes(mysql: Place, charset: str) -> None:
+    text = 'it\'s \\ "so" % $1 č 🐎'
+    name = mysql.jobs_url.rpartition("/")[2]
+    connection = shared_mysql().connect(
+        database=name, charset=charset, sql_mode="NO_BACKSLASH_ESCAPES,ANSI_QUOTES,STRICT_ALL_TABLES"
+    )
+    job = mysql.app.enqueue("send", {"to": text}, connection=connection)
+    connection.commit()
+
+    assert mysql.app.get(job.id).args == {"to": text}
+    connection.close()
+
+
+@needs_mysql
+def test_any_connection_to_the_server_will_do_but_none_to_another(mysql: Place) -> None:
+    with shared_mysql().connect() as connection:  # in no database at all
+        mysql.app.enqueue("send", {"to": "ann"}, connection=connection)
+        connection.commit()
+    assert mysql.number_of_jobs() == 1
+
+    server = MySQLServer().start()
+    with server.connect() as connection, pytest.raises(BadValue, match="this connection is to another server"):
+        mysql.app.enqueue("send", {"to": "ann"}, connection=connection)
+    server.end()

@@ -37,6 +37,10 @@ def open_bare(url: str) -> Bare:
         from bench.bare.postgres import BarePostgres
 
         return BarePostgres(url)
+    if url.startswith("mysql"):
+        from bench.bare.mysql import BareMySQL
+
+        return BareMySQL(url)
     from bench.bare.redis import BareRedis
 
     return BareRedis(url)

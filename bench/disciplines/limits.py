@@ -19,7 +19,7 @@ _FIGURES = {
     "exchange": "many",
 }
 """What is measured, and with which number of the plan."""
-_MORE: dict[str, dict[str, str]] = {"sqlite": {}, "redis": {"shared": "single"}, "postgres": {}}
+_MORE: dict[str, dict[str, str]] = {"sqlite": {}, "redis": {"shared": "single"}, "postgres": {}, "mysql": {}}
 
 
 def limits(contender: Contender, storage: Storage, plan: Plan) -> Figures:

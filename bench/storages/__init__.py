@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-TITLES = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL"}
+TITLES = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL", "mysql": "MariaDB"}
 """Every storage, as the tables list them."""

@@ -46,6 +46,7 @@ The storage is named by --url, else by PACKHORSE_URL, else by url in
 
 sqlite:///jobs.db                 a file; four slashes for a whole path
 postgresql://user@host/database   pip install 'packhorse[postgres]'
+mysql://user@host/database        pip install 'packhorse[mysql]'
 redis://host:6379/0               pip install 'packhorse[redis]'
 
 packhorse config url   which one it is, and packhorse config where it came from

@@ -111,11 +111,10 @@ def _draw(bar: ProgressLine, progress: Progress) -> None:
 
 
 def _tell(invocation: Invocation, target: End, counts: dict[str, int], took: float) -> None:
-    jobs = counts.get("jobs", 0)
     if invocation.as_json:
         invocation.print_json({"target": target.address, "seconds": round(took, 3), "rows": counts})
         return
-    events = counts.get("events", 0)
+    jobs, events = counts.get("jobs", 0), counts.get("events", 0)
     rows = f"{count_text(jobs, 'job')} and {count_text(events, 'event')}"
     say(f"{rows} are in {escape(target.address)}, each of them checked ({took:,.1f} s)")
     invocation.note(f"give workers and clients the new address: {escape(target.address)}")

@@ -50,7 +50,7 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
             raise MissingDriver(f"no driver for {scheme}:// is installed", why=str(error), hint=hint) from error
     raise BadURL(
         f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
-        hint="use sqlite://, postgresql://, redis:// or memory://",
+        hint="use sqlite://, postgresql://, mysql://, redis:// or memory://",
     )
 
 
@@ -63,4 +63,6 @@ def _open_with_driver(url: str, extra: str, now: clock.Now | None) -> Storage:
         from packhorse.storage.postgres import Postgres
 
         return Postgres.from_url(url, now=now)
-    raise ModuleNotFoundError("this Packhorse cannot speak to it yet")
+    from packhorse.storage.mysql import MySQL
+
+    return MySQL.from_url(url, now=now)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from packhorse.app import Packhorse
 from packhorse.codec import nearest
-from packhorse.errors import BadValue, JobNotFound, QueueNotFound
+from packhorse.errors import BadValue, JobNotFound, QueueNotFound, WorkerNotFound
 from packhorse.id_part import SHORTEST, jobs_with_part
 from packhorse.job import HELD, Job
 from packhorse.job_handle import JobHandle
@@ -138,6 +138,13 @@ class Reader:
     def workers(self) -> list[WorkerInfo]:
         """Every worker and foreman; of what they run, what concerns this operator."""
         return [self._shown(worker) for worker in self._glance.workers()]
+
+    def worker(self, owner: str) -> WorkerInfo:
+        """The worker or foreman of this id; WorkerNotFound if there is none."""
+        for worker in self.workers():
+            if worker.id == owner:
+                return worker
+        raise WorkerNotFound(owner[:128])
 
     def _shown(self, worker: WorkerInfo) -> WorkerInfo:
         if not self._operator.queues:

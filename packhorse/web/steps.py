@@ -17,9 +17,11 @@ from msgspec.structs import replace
 from packhorse.app import Packhorse
 from packhorse.calls import NewCall
 from packhorse.codec import nearest
-from packhorse.errors import BadValue, TaskNotFound
+from packhorse.errors import BadValue, NotAllowed, TaskNotFound
+from packhorse.event import Subject
 from packhorse.job import Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
+from packhorse.order import Do, Order
 from packhorse.schedule import find_schedule
 from packhorse.storage import Storage
 from packhorse.storage.records import Filter, Steered
@@ -172,6 +174,24 @@ class Steps:
                 done["a unique twin waits"] += 1
             else:
                 done[answer.state or "gone"] += 1
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def order(self, owner: str, order: Order) -> None:
+        """Have a foreman, or by way of it one of its workers, do this soon. Workers serve all queues, so a token of
+        some of them does not suffice."""
+        if self._operator.queues:
+            hint = "sign in with a token of all queues"
+            raise NotAllowed(f"{self._operator.name} may not order workers about", hint=hint)
+        to = self._reader.worker(owner)
+        foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
+        if to.subject is not Subject.FOREMAN:
+            if order.do is Do.SCALE:
+                raise BadValue(f"{owner[:40]} is a worker, and only a foreman has workers")
+            order = replace(order, worker=to.id)
+        if foreman is None or not self._app.storage.order(foreman, order, by=self._operator.name):
+            raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
+        self._glance.forget()
 
     # --- failures, queues and schedules ---------------------------------------------------------------------------
 

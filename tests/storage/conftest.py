@@ -15,7 +15,8 @@ import pytest
 from packhorse.clock import TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from tests.postgres_server import give_back, new_schema_url, postgres_program
+from tests import mysql_server, postgres_server
+from tests.postgres_server import new_schema_url, postgres_program
 from tests.redis_server import fresh_url, server_program
 
 
@@ -31,6 +32,10 @@ def postgres_address(directory: Path) -> str:
     return new_schema_url()
 
 
+def mysql_address(directory: Path) -> str:
+    return mysql_server.new_database_url()
+
+
 def redis_address(directory: Path) -> str:
     return fresh_url()
 
@@ -39,6 +44,7 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
     "memory": memory_address,
     "sqlite": sqlite_address,
     "postgres": postgres_address,
+    "mysql": mysql_address,
     "redis": redis_address,
 }
 
@@ -54,7 +60,17 @@ def chosen_storages() -> list[str]:
         server_program()  # else every one of its tests would fail, and say so
     if "postgres" in names:
         postgres_program()
+    if "mysql" in names:
+        mysql_server.mysql_program()
     return names
+
+
+def give_back(url: str) -> None:
+    """Nobody uses this storage any more. What is dear to make is emptied, for the next test."""
+    if url.startswith("postgres"):
+        postgres_server.give_back(url)
+    elif url.startswith("mysql"):
+        mysql_server.give_back(url)
 
 
 @pytest.fixture
@@ -66,8 +82,7 @@ def clock() -> TurnedClock:
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     url = ADDRESSES[request.param](tmp_path)
     yield url
-    if request.param == "postgres":
-        give_back(url)
+    give_back(url)
 
 
 @pytest.fixture

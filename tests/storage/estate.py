@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
+from packhorse.cli.fakedata import Shop
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, HELD, QUEUED, State
@@ -34,6 +36,15 @@ from tests.storage.builders import (
     run,
     unique,
 )
+
+
+def keep_shop(storage: Storage, clock: TurnedClock) -> None:
+    """Two minutes of the shop that `packhorse fakedata` plays."""
+    shop = Shop(storage, clock, Random(5))
+    shop.open()
+    shop.play(clock() + 2 * MINUTE, 15 * SECOND)
+    shop.steer()
+    shop.close()
 
 
 def furnish(storage: Storage, clock: TurnedClock) -> None:
@@ -76,6 +87,8 @@ def _odd_jobs(storage: Storage) -> None:
     finish(storage, Halted(running.token, "killed by signal 9", SECOND))
     broken = run(storage, add(storage, queue="failing", task="resize"))
     finish(storage, Failed(broken.token, FAILURE, retry_in=HOUR, ran=20))
+    storage.silence_failure(storage.failures()[0].cause, 2 * DAY, by="ann")
+    storage.silence_failure(storage.failures()[0].cause, 365 * DAY, by="ann")
 
 
 def _lines(storage: Storage) -> None:

@@ -55,7 +55,6 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.postgres_server import give_back
 from tests.storage import laws
 from tests.storage.answers import Refusal, answer_of, answer_to_repetition, by_subject, differences, in_order, plain
 from tests.storage.builders import LEASE, find_all, ids
@@ -82,7 +81,7 @@ from tests.storage.choices import (
     Ending,
     Wish,
 )
-from tests.storage.conftest import ADDRESSES
+from tests.storage.conftest import ADDRESSES, give_back
 
 ALL = 1_000_000
 _RAM = Path("/dev/shm")  # files that nobody will miss are fastest there, and need not be safe
@@ -309,9 +308,10 @@ class Machine(RuleBasedStateMachine):
     def reserve(self, owner: int = 0, weights: Mapping[str, int] | None = None, limit: int = 5) -> None:
         self.both("reserve", self.owner(owner), weights or dict.fromkeys(QUEUES, 1), limit)
 
-    @move(6, picks=st.lists(ANY_TOKENS, min_size=1, max_size=3), lost=LOST)
-    def start(self, picks: list[int], lost: bool = False) -> None:
-        self.twice(lost, "start", [self.token(pick) for pick in picks])
+    @move(6, picks=st.lists(ANY_TOKENS, min_size=1, max_size=3), ago=st.sampled_from([0, 0, 5, 10_000_000]), lost=LOST)
+    def start(self, picks: list[int], ago: int = 0, lost: bool = False) -> None:
+        tokens = [self.token(pick) for pick in picks]
+        self.twice(lost, "start", tokens, [ago] * len(tokens) if ago else [])
 
     @move(14, endings=st.lists(ENDINGS, min_size=1, max_size=3), lost=LOST)
     def finish(self, endings: list[Ending], lost: bool = False) -> None:
@@ -588,8 +588,7 @@ class Machine(RuleBasedStateMachine):
                 if storage is not None:
                     storage.close()
             self.directory.cleanup()
-            if self.storage_name == "postgres":
-                give_back(self.url)
+            give_back(self.url)
 
 
 def _is_repeatable(jobs: Sequence[NewJob]) -> bool:

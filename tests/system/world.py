@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.failure import Failure
 from packhorse.job import NewJob, Token, UniqueLock
+from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Failed, Snoozed, Stopped
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
@@ -264,11 +265,14 @@ OPERATIONS = [
     _operation("join", lambda s: s.join(WorkerInfo(id="cid", host="new")), repeats=False),
     _operation("beat", lambda s: s.beat({"ann": {"running": 6}, "bob": {}, "nobody": {}})),
     _operation("leave", lambda s: s.leave("ann")),
+    _operation("order", lambda s: s.order("ann", Order(Do.STOP), by="eve"), repeats=False),
     _operation("record_stat", lambda s: s.record_stat("ann", {"completed": 2}), repeats=False),
     _operation("join_client", lambda s: s.join_client(ClientInfo(id="new-client", name="shop"))),
     _operation("leave_client", lambda s: s.leave_client("client")),
     _operation("subscribe", lambda s: s.subscribe("client", ["mail-2", "dead", "nobody"])),
     _operation("acknowledge", lambda s: s.acknowledge("client", ["completed-1", "completed-2", "mail-1"])),
+    # records
+    _operation("silence_failure", lambda s: s.silence_failure(s.failures()[0].cause, DAY, by="eve")),
     # moving
     _operation("set_move", lambda s: s.set_move(MARK, expected=None)),
     _operation(
@@ -286,7 +290,7 @@ ONLY_READING = frozenset(
     {
         *("close", "now", "health", "wait", "interrupt", "pending_migrations"),
         "migrate",  # opening the file does it, which is killed in a test of its own
-        *("get", "get_many", "find", "count", "tallies", "queues", "tasks"),
+        *("get", "get_many", "find", "find_by_id", "count", "tallies", "queues", "tasks"),
         *("next_due", "schedules", "ticks"),
         *("stops", "workers", "clients", "subscribers", "outcomes_for"),
         *("events", "log_lines", "failures", "series", "totals"),

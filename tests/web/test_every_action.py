@@ -12,12 +12,14 @@ import pytest
 from playwright.sync_api import expect
 
 from packhorse import Packhorse
+from packhorse.event import Kind, Subject
 from packhorse.ids import new_id
 from packhorse.job import NewJob, State
-from packhorse.storage.records import Filter
+from packhorse.storage.records import EventFilter, Filter
 from packhorse.web.application import Application
 from packhorse.web.pages import DEEDS
-from tests.cli.yard import Yard
+from tests.children import until
+from tests.cli.yard import FOREMAN, WORKER, Yard
 from tests.web.browsing import keep_picture, opened
 from tests.web.conftest import served
 
@@ -91,6 +93,7 @@ def test_every_form_of_every_page_does_what_it_says(browser: Any, application: A
         silence_a_failure(hand, yard)
         pause_a_queue(hand, yard)
         steer_a_schedule(hand, yard)
+        order_workers_about(hand, yard)
         ask_and_filter(hand, yard)
 
     missed = [deed.path for deed in DEEDS if not any(fits(deed.path, path) for path in hand.paths())]
@@ -221,6 +224,26 @@ def steer_a_schedule(hand: Hand, yard: Yard) -> None:
     hand.go("/schedules")
     hand.press("Remove", "schedule_removed", asks=True)
     assert yard.storage.schedules() == []
+
+
+def order_workers_about(hand: Hand, yard: Yard) -> None:
+    def see_them_alive() -> bool:
+        yard.storage.beat({FOREMAN: {"min": 1, "max": 4}, WORKER: {}})
+        hand.go("/workers")
+        return hand.page.get_by_label("at most").count() == 1
+
+    until(see_them_alive, "nobody seems to be alive")
+    hand.press("Quiet", "ordered")
+    until(see_them_alive, "nobody seems to be alive")
+    hand.press("Restart", "ordered")
+    until(see_them_alive, "nobody seems to be alive")
+    hand.page.get_by_label("at most").fill("6")
+    hand.press("Scale", "ordered")
+    until(see_them_alive, "nobody seems to be alive")
+    hand.press("Stop", "ordered", asks=True, within="article.worker")
+    given = yard.storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED))
+    assert [(event.data or {})["do"] for event in given] == ["quiet", "restart", "scale", "stop"]
+    assert ((given[2].data or {})["least"], (given[2].data or {})["most"]) == (1, 6)
 
 
 def ask_and_filter(hand: Hand, yard: Yard) -> None:

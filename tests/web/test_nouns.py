@@ -9,12 +9,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
+from packhorse.event import Kind, Subject
 from packhorse.job import State
 from packhorse.order import Do, Order
-from packhorse.storage.records import ClientInfo
+from packhorse.storage.records import ClientInfo, EventFilter
 from packhorse.web import history
 from packhorse.web.api import ENDPOINTS
 from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.web.conftest import MAIL_SECRET, bearer
 
 API = "/api/v1"
 
@@ -296,3 +298,44 @@ def test_every_endpoint_says_what_it_does_and_names_no_key_with_a_capital(endpoi
     assert endpoint.summary
     for kind in filter(None, (endpoint.query, endpoint.body, endpoint.answer)):
         assert all(field.name == field.name.lower() for field in msgspec.structs.fields(kind))
+
+
+# --- orders to workers ------------------------------------------------------------------------------------------------
+
+
+def orders(yard: Yard) -> list[dict[str, object]]:
+    found = yard.storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED))
+    return [{**(event.data or {}), "foreman": event.owner} for event in found]
+
+
+def test_foremen_and_workers_are_ordered_about(web: TestClient, yard: Yard):
+    yard.join()
+
+    assert web.post(f"{API}/workers/{FOREMAN}/quiet").json() == {"id": FOREMAN}
+    assert web.post(f"{API}/workers/{WORKER}/restart").status_code == 200
+    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 2, "most": 8}).status_code == 200
+    assert web.post(f"{API}/workers/{WORKER}/stop", json={"now": True}).status_code == 200
+
+    assert orders(yard) == [
+        {"do": "quiet", "by": "local", "foreman": FOREMAN},
+        {"do": "restart", "worker": WORKER, "by": "local", "foreman": FOREMAN},
+        {"do": "scale", "least": 2, "most": 8, "by": "local", "foreman": FOREMAN},
+        {"do": "stop", "worker": WORKER, "now": True, "by": "local", "foreman": FOREMAN},
+    ]
+
+
+def test_orders_that_nobody_can_follow_are_refused(web: TestClient, yard: Yard):
+    yard.join()
+
+    assert web.post(f"{API}/workers/nobody/quiet").status_code == 404
+    assert web.post(f"{API}/workers/{WORKER}/scale", json={"least": 1, "most": 1}).status_code == 400
+    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 3, "most": 1}).status_code == 400
+    assert orders(yard) == []
+
+
+def test_a_token_of_some_queues_does_not_order_workers_about(guarded_web: TestClient, yard: Yard):
+    yard.join()
+
+    assert guarded_web.post(f"{API}/workers/{FOREMAN}/quiet", headers=bearer(MAIL_SECRET)).status_code == 403
+    assert "Quiet" not in guarded_web.get("/workers", headers=bearer(MAIL_SECRET)).text
+    assert orders(yard) == []

@@ -8,9 +8,9 @@ from bench import jobs
 from bench.peers import URL
 from packhorse import Packhorse
 
-PACE = {"sqlite": 25_000, "redis": 20_000, "postgres": 12_000}
+PACE = {"sqlite": 25_000, "redis": 20_000, "postgres": 12_000, "mysql": 6_000}
 SLOTS = 10
-PACKAGES = ("msgspec", "hiredis", "psycopg")
+PACKAGES = ("msgspec", "hiredis", "psycopg", "pymysql")
 SETTING = "defaults: 10 threads a worker, results and events kept, SQLite with durable commits"
 
 app = Packhorse(URL)

@@ -25,7 +25,8 @@ class Upkeep(Keeper):
     @atomic
     def next_due(self) -> int | None:
         times = [job.due_at for job in self._jobs.values() if job.due_at is not None]
-        return max(0, min(times) - self.now()) if times else None
+        due_in = max(0, min(times) - self.now()) if times else None
+        return None if due_in == 0 and self._move is not None else due_in
 
     @atomic
     def expire(self, *, limit: int = 500) -> int:

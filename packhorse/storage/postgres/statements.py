@@ -43,7 +43,7 @@ def dialect_for(schema: str) -> Dialect:
         args="args",
         texts="(SELECT json_array_elements_text(?::json))",
         numbers="(SELECT value::bigint FROM json_array_elements_text(?::json))",
-        like="ILIKE",
+        like="{column} ILIKE ? ESCAPE '\\'",
         true="true",
         of_rank="rank BETWEEN ? AND ?",  # in the order of (rank, seq) no other index can give them
         say=numbered,

@@ -25,9 +25,10 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
     def next_due(self) -> int | None:
         seen, self._due_seen = self._due_seen, None
         if seen is not None and self._clock is None and time.monotonic() - seen[0] < _FRESH:
-            return None if seen[1] is None else max(0, seen[1] - round((time.monotonic() - seen[0]) * clock.SECOND))
-        ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self._moment(),))
-        return None if due_in is None else max(0, due_in)
+            due_in = None if seen[1] is None else seen[1] - round((time.monotonic() - seen[0]) * clock.SECOND)
+        else:
+            ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self._moment(),))
+        return self._unless_moved(due_in)
 
     def expire(self, *, limit: int = 500) -> int:
         ((is_any,),) = self._db.read("expire", self._sql["has_expired"], (self._moment(),))

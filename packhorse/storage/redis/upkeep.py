@@ -42,7 +42,9 @@ class Upkeep(Workers, Clients, Records):
             "next_due", ("TIME",), ("ZRANGE", self._keys.due, 0, 0, "WITHSCORES")
         )
         now = int(seconds) * clock.SECOND + int(micros) if self._now is None else self._now()
-        return max(0, int(float(first[1])) - now) if first else None
+        due_in = max(0, int(float(first[1])) - now) if first else None
+        # Of a storage that is moved nothing is promoted: whoever waited for that would never sleep again.
+        return None if due_in == 0 and self.move() is not None else due_in
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ class Dialect(NamedTuple):
     args: str  # a job's arguments, wherever they lie
     texts: str  # the texts of a JSON list, as a subquery
     numbers: str  # the numbers of a JSON list, as a subquery
-    like: str  # LIKE that folds the letters A to Z and no others
+    like: str  # `{column}` LIKE a value, folding the letters A to Z and no others
+    escape: str = " ESCAPE '\\'"  # behind a LIKE whose value has backslashes before what it means literally
     true: str = "1"
     of_rank: str = "rank = ?"  # said so that the index of the line is used; the rank is bound to each mark
     unordered_seq: str = "seq"  # said so that no index on it is used

@@ -39,7 +39,7 @@ class InAndOut(Keeper):
         """Store jobs whose ids are known to be new."""
 
     def _enqueue_one(self, tx: Transaction, new: NewJob) -> Enqueued:
-        if self._jobs(tx, [new.id]):
+        if self._is_stored(tx, new.id):
             return Enqueued(new.id, Placement.KEPT)
         if new.unique is not None:
             if new.unique.on_conflict == "replace":
@@ -113,7 +113,8 @@ class InAndOut(Keeper):
             for queue, _, state, number in connection.execute(self._sql["all_tallies"]).fetchall():
                 counts[queue][State(state)] = counts[queue].get(State(state), 0) + number
             waiting = [queue for queue, numbers in counts.items() if numbers.get(QUEUED)]
-            oldest = dict(connection.execute(self._sql["oldest_in_line"], (to_json(waiting),)).fetchall())
+            asked = (to_json(waiting),)
+            oldest = dict(connection.execute(self._sql["oldest_in_line"], asked).fetchall()) if waiting else {}
             return [
                 QueueInfo(name, counts.get(name, {}), paused_at, by, why, oldest.get(name))
                 for name, paused_at, by, why in connection.execute(self._sql["all_queues"]).fetchall()

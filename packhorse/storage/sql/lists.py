@@ -22,7 +22,7 @@ AT_MOST = 10_000
 """How many jobs one call looks at before it answers with what it has."""
 IDS_AT_ONCE = 100_000
 """How many ids one call looks at: they lie close together."""
-_HIGHEST = 1 << 62
+HIGHEST = 1 << 62
 _BEHIND_ALL = chr(0x10FFFF)
 
 
@@ -85,18 +85,18 @@ class Lists(Keeper):
 
         return self._db.read_with("count", work)
 
-    def _index(self, connection: Connection) -> _Index:
-        return _Index(connection, self._dialect, self._sql["lines_of_rank"])
+    def _index(self, connection: Connection) -> Index:
+        return Index(connection, self._dialect, self._sql["lines_of_rank"])
 
 
-class _Index:
+class Index:
     """The indexes over the jobs, as one call walks along them. The seq is each place's last number, negative where the
     order falls."""
 
     def __init__(self, connection: Connection, dialect: Dialect, lines_of_rank: str) -> None:
         self._execute = connection.execute
         self._dialect = dialect
-        self._jobs = f"{dialect.prefix}job"
+        self._jobs = self._ids = f"{dialect.prefix}job"
         self._lines_of_rank = lines_of_rank
 
     # --- walking --------------------------------------------------------------------------------------------------
@@ -121,25 +121,24 @@ class _Index:
         for rank in range(max(start_rank, RANKS[0]), RANKS[-1] + 1):
             queues = [where.queue] if where.queue else self._queues_of(rank)
             behind = start_seq if rank == start_rank else -1
-            lines = [
-                self._rows(
-                    f"SELECT rank, seq FROM {self._jobs} WHERE state = 'queued' AND {self._dialect.of_rank}"
-                    " AND queue = ? AND seq > ? ORDER BY rank, seq",
-                    (behind,),
-                    (*[rank] * self._dialect.of_rank.count("?"), queue),
-                )
-                for queue in queues
-            ]
-            yield from merge(*lines)
+            yield from merge(*(self._walk_one_line(rank, queue, behind) for queue in queues))
+
+    def _walk_one_line(self, rank: int, queue: str, behind: int) -> Iterator[Place]:
+        return self._rows(
+            f"SELECT rank, seq FROM {self._jobs} WHERE state = 'queued' AND {self._dialect.of_rank}"
+            " AND queue = ? AND seq > ? ORDER BY rank, seq",
+            (behind,),
+            (*[rank] * self._dialect.of_rank.count("?"), queue),
+        )
 
     def _queues_of(self, rank: int) -> list[str]:
-        return [row[0] for row in self._execute(self._lines_of_rank, (rank, "", _HIGHEST)).fetchall()]
+        return [row[0] for row in self._execute(self._lines_of_rank, (rank, "", HIGHEST)).fetchall()]
 
     def _walk_finished(self, state: str, after: Place | None) -> Iterator[Place]:
         return self._rows(
             f"SELECT -finished_at, -seq FROM {self._jobs} WHERE state = ? AND finished_at IS NOT NULL"
             " AND (finished_at, seq) < (?, ?) ORDER BY finished_at DESC, seq DESC",
-            (-after[0], -after[1]) if after else (_HIGHEST, _HIGHEST),
+            (-after[0], -after[1]) if after else (HIGHEST, HIGHEST),
             (state,),
         )
 
@@ -156,7 +155,7 @@ class _Index:
             condition, values = "queue = ? AND ", (where.queue,)
         return self._rows(
             f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC",
-            (-after[0] if after else _HIGHEST,),
+            (-after[0] if after else HIGHEST,),
             values,
         )
 
@@ -172,16 +171,17 @@ class _Index:
 
     def ids_that_begin(self, part: str, limit: int) -> list[str]:
         """They lie side by side."""
-        sql = f"SELECT id FROM {self._jobs} WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT ?"
+        sql = f"SELECT id FROM {self._ids} WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT ?"
         return [row[0] for row in self._execute(self._dialect.say(sql), (part, part + _BEHIND_ALL, limit)).fetchall()]
 
     def ids_that_end(self, part: str, before: str, limit: int) -> tuple[list[str], str | None]:
         """They may lie anywhere: a long stretch of the index is read backwards, so the newest of our own ids come
         first. Answers where the next stretch begins, too."""
-        sql = f"SELECT id FROM {self._jobs} WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET {IDS_AT_ONCE - 1}"
+        sql = f"SELECT id FROM {self._ids} WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET {IDS_AT_ONCE - 1}"
         edge = self._execute(self._dialect.say(sql), (before,)).fetchone()
         first = edge[0] if edge else ""
-        sql = f"SELECT id FROM {self._jobs} WHERE id < ? AND id >= ? AND id LIKE ? ESCAPE '\\' ORDER BY id DESC LIMIT ?"
+        like = f"id LIKE ?{self._dialect.escape}"
+        sql = f"SELECT id FROM {self._ids} WHERE id < ? AND id >= ? AND {like} ORDER BY id DESC LIMIT ?"
         values = (before, first, f"%{_escaped(part)}", limit)
         rows = self._execute(self._dialect.say(sql), values).fetchall()
         following = rows[-1][0] if len(rows) == limit else first or None
@@ -219,7 +219,7 @@ class _Index:
             pieces.append(("created_at < ?", [where.created_to]))
         if where.text is not None:
             searched = ("id", "task", self._dialect.args, "error")
-            likes = [f"{column} {self._dialect.like} ? ESCAPE '\\'" for column in searched]
+            likes = [self._dialect.like.replace("{column}", column) for column in searched]
             pieces.append((f"({' OR '.join(likes)})", [f"%{_escaped(where.text)}%"] * len(likes)))
         if not pieces:
             return self._dialect.true, []

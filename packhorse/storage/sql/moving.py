@@ -3,7 +3,7 @@ for itself what lies elsewhere or has counters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import astuple
@@ -63,6 +63,8 @@ _JSON = {"options", "info"}
 class Moving(Keeper):
     _counted = "measure"
     """The table, or the view, of all that is counted."""
+    _dumped_only: Mapping[Section, tuple[str, ...]] = {Section.MEASURES: ("level <> 'tally'",)}
+    """Conditions for the rows that are of any use elsewhere."""
 
     # --- the mark -------------------------------------------------------------------------------------------------
 
@@ -108,11 +110,10 @@ class Moving(Keeper):
         name = self._dialect.name
         order = ", ".join(map(name, table.order))
         columns = self._dialect.job if section is Section.JOBS else ", ".join(map(name, table.columns))
-        source, where, group = table.name, [], ""
+        source, where, group = table.name, list(self._dumped_only.get(section, ())), ""
         if section is Section.MEASURES:
             source = self._counted
             columns = f"{order}, sum(amount)"
-            where.append("level <> 'tally'")
             group = f" GROUP BY {order}"
         if is_behind:
             where.append(f"({order}) > ({', '.join('?' * len(table.order))})")

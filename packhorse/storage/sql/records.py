@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 from packhorse.event import Event
@@ -30,15 +33,29 @@ class Records(Keeper):
         if where.job_id is None and where.subject not in (None, "job"):
             conditions.append("job_id IS NULL")
         values: list[Any] = [str(value) if isinstance(value, str) else value for value in asked.values()]
-        if where.after is not None and where.job_id is None and not newest_first:
-            # Somebody follows the events by their ids: one that became visible late would never be seen.
-            more, theirs = self._settled()
-            conditions, values = conditions + more, values + theirs
-        sql = f"SELECT {_EVENT_COLUMNS} FROM {self._dialect.prefix}event"
+        # Does somebody follow the events by their ids? One that became visible late would never be seen.
+        is_followed = where.after is not None and where.job_id is None and not newest_first
+        settled, theirs = self._settled() if is_followed else ("", [])
+        sql = f"SELECT {_EVENT_COLUMNS}{settled and f', {settled}'} FROM {self._event_table(where)}"
         if conditions:
             sql += f" WHERE {' AND '.join(conditions)}"
         sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
-        return [event_of(row) for row in self._db.read("events", self._dialect.say(sql), [*values, limit])]
+        read = self._follow if is_followed else self._read_events
+        rows = read(self._dialect.say(sql), [*theirs, *values, limit])
+        if settled:  # whoever saw a later one would never come back for the first that is not
+            rows = [row[:-1] for row in takewhile(itemgetter(-1), rows)]
+        return [event_of(row) for row in rows]
+
+    def _event_table(self, where: EventFilter) -> str:
+        """The table of events, as it is best asked for these."""
+        return f"{self._dialect.prefix}event"
+
+    def _read_events(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        return self._db.read("events", sql, values)
+
+    def _follow(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        """The same for somebody who asks on from the last one; see `_settled`."""
+        return self._read_events(sql, values)
 
     def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
         rows = self._db.read("log_lines", self._sql["log_of"], (job_id, after, limit))
@@ -52,7 +69,7 @@ class Records(Keeper):
             until, who = (None, None) if duration is None else (tx.now + duration, by)
             return bool(tx.execute(self._sql["silence_failure"], (until, who, cause)).rowcount)
 
-        return self._db.write("silence_failure", work)
+        return self._write("silence_failure", work)
 
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
         width, start = span.level.width, span.level.start_of(self.now() - span.length)

@@ -22,7 +22,13 @@ class Upkeep(Keeper):
 
     def next_due(self) -> int | None:
         ((due_at,),) = self._db.read("next_due", self._sql["next_due"])
-        return None if due_at is None else max(0, due_at - self.now())
+        return self._unless_moved(None if due_at is None else due_at - self.now())
+
+    def _unless_moved(self, due_in: int | None) -> int | None:
+        """Of a storage that is moved nothing is promoted: whoever waited for that would never sleep again."""
+        if due_in is None or due_in > 0:
+            return due_in
+        return None if self.move() is not None else 0
 
     def expire(self, *, limit: int = 500) -> int:
         return self._write("expire", lambda tx: self._expire(tx, limit))

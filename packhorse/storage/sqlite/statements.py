@@ -15,6 +15,6 @@ DIALECT = Dialect(
     args=ARGS,
     texts=_JSON_LIST,
     numbers=_JSON_LIST,
-    like="LIKE",
+    like="{column} LIKE ? ESCAPE '\\'",
     unordered_seq="+seq",  # SQLite would walk over all jobs to have a few in order
 )

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from packhorse.errors import BadValue
 from packhorse.fields import Moment, WorkerFields, iso, stored_json, worker_fields
 from packhorse.job import State
-from packhorse.web.api.endpoint import Call, get
+from packhorse.order import Do, Order
+from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.security.operator import Role
+
+MOST_WORKERS = 1_024
 
 
 class WorkerList(msgspec.Struct):
@@ -35,6 +43,25 @@ class BusyList(msgspec.Struct):
     """All that runs just now."""
 
     items: list[BusySlot]
+
+
+class StopBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether to hand back what runs instead of waiting for it."""
+
+    now: bool = False
+
+
+class ScaleBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How many workers, at least and at most."""
+
+    least: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
+    most: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
+
+
+class Ordered(msgspec.Struct):
+    """To whom the order went. It is followed within a second or two, and then `order` in its report says so."""
+
+    id: str
 
 
 @get("/workers")
@@ -70,3 +97,38 @@ def list_busy_slots(call: Call) -> BusyList:
             for job in call.reader.held()
         ]
     )
+
+
+@post("/workers/{id}/quiet")
+def quiet_worker(call: Call, id: str) -> Ordered:
+    """Have a worker, or a foreman with all of its crew, take no more jobs; what runs goes on. Restarting undoes it."""
+    call.steps.order(id, Order(Do.QUIET))
+    return Ordered(id)
+
+
+@post("/workers/{id}/restart")
+def restart_worker(call: Call, id: str) -> Ordered:
+    """Have workers give way to fresh ones, one after the other."""
+    call.steps.order(id, Order(Do.RESTART))
+    return Ordered(id)
+
+
+@post("/workers/{id}/stop", role=Role.ADMIN)
+def stop_worker(call: Call, id: str, body: StopBody) -> Ordered:
+    """Have them end when what they run has ended."""
+    call.steps.order(id, Order(Do.STOP, now=body.now))
+    return Ordered(id)
+
+
+@post("/workers/{id}/scale")
+def scale_crew(call: Call, id: str, body: ScaleBody) -> Ordered:
+    """Change how many workers a foreman keeps, until it ends."""
+    call.steps.order(id, scaling(body.least, body.most))
+    return Ordered(id)
+
+
+def scaling(least: int, most: int) -> Order:
+    """The order to keep so many workers; BadValue if that makes no sense."""
+    if not 0 <= least <= most <= MOST_WORKERS:
+        raise BadValue(f"{least} to {most} is no number of workers", hint=f"0 to {MOST_WORKERS:,}, the lesser first")
+    return Order(Do.SCALE, least=least, most=most)

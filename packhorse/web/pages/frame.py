@@ -39,6 +39,7 @@ SAYINGS = {
     "schedule_removed": "The schedule was removed.",
     "silenced": "It is shown apart for a while, and counted as ever.",
     "unsilenced": "It is shown among the others again.",
+    "ordered": "The order is given; it is followed within a second or two.",
     "unchanged": "It was so already.",
     "bulk": "{changed} jobs were changed, {skipped} left alone.",
 }

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from packhorse.errors import BadValue
 from packhorse.event import Subject
 from packhorse.job import Job
+from packhorse.order import Do, Order
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, page
+from packhorse.web.api.workers import scaling
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
 from packhorse.web.pages.words import safe
+from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _MOST_SHOWN = 50
@@ -31,6 +35,14 @@ class Crew(NamedTuple):
     foreman: Process | None
     workers: list[Process]
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """How many workers the foreman keeps, at least and at most, as far as it has said."""
+        report = self.foreman.info.report if self.foreman else {}
+        least, most = (report.get(name) for name in ("min", "max"))
+        number = len(self.workers)
+        return least if isinstance(least, int) else number, most if isinstance(most, int) else number
+
 
 @page("/workers", "workers")
 def workers(call: Call, asked: Asked) -> Shown:
@@ -43,7 +55,9 @@ def workers(call: Call, asked: Asked) -> Shown:
         hosts.setdefault(first.info.host or "unknown host", []).append(crew)
     known = {worker.info.id for worker in processes}
     lost = [(job, safe(short_call(job))) for job in held if job.owner not in known]
-    return Shown("workers.html", "Workers", {"hosts": hosts, "lost": lost, "clients": _clients(call)})
+    may_order = call.operator.may(Role.OPERATE) and not call.operator.queues
+    context = {"hosts": hosts, "lost": lost, "clients": _clients(call), "may_order": may_order}
+    return Shown("workers.html", "Workers", context)
 
 
 def _process(call: Call, worker: WorkerInfo, held: list[Job], now: int) -> Process:
@@ -69,6 +83,38 @@ def _crews(processes: list[Process]) -> list[Crew]:
 
 def _clients(call: Call) -> list[Any]:
     return [] if call.operator.queues else list(call.site.glance.clients())
+
+
+@deed("/workers/{id}/quiet")
+def quiet(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Take no more jobs."""
+    return _ordered(call, id, Order(Do.QUIET))
+
+
+@deed("/workers/{id}/restart")
+def restart(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Give way to fresh workers."""
+    return _ordered(call, id, Order(Do.RESTART))
+
+
+@deed("/workers/{id}/stop", Role.ADMIN)
+def stop(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """End when what runs has ended."""
+    return _ordered(call, id, Order(Do.STOP))
+
+
+@deed("/workers/{id}/scale")
+def scale(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Keep so many workers."""
+    least, most = (asked.field(name) for name in ("least", "most"))
+    if not (least.isdigit() and most.isdigit() and len(least + most) < 12):
+        raise BadValue("how many workers? two numbers are needed", hint="e.g. at least 2, at most 8")
+    return _ordered(call, id, scaling(int(least), int(most)))
+
+
+def _ordered(call: Call, owner: str, order: Order) -> Elsewhere:
+    call.steps.order(owner, order)
+    return Elsewhere("/workers?said=ordered")
 
 
 @page("/worker_pools", "workers")

@@ -11,12 +11,13 @@ import pytest
 from bench.bare import ARGS, RESULT, TASK, open_bare
 from packhorse import Packhorse
 from packhorse.event import Kind
+from tests import mysql_server
 from tests.postgres_server import new_database_url
 from tests.redis_server import redis_server
 from tests.storage.conftest import chosen_storages
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "postgres", "mysql", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param not in chosen_storages():
         pytest.skip(f"PACKHORSE_TEST_STORAGES leaves {request.param} out")
@@ -24,6 +25,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path / 'jobs.db'}"
     elif request.param == "postgres":
         yield new_database_url()
+    elif request.param == "mysql":
+        yield mysql_server.new_database_url()
     else:
         with redis_server(tmp_path) as server:
             yield server.url

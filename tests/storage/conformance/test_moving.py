@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import combinations_with_replacement
 from pathlib import Path
 from random import random
 from typing import Any
@@ -32,10 +33,9 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.postgres_server import give_back
 from tests.storage.builders import add, ids, in_state, join, kinds, new_job, reserve_ids, run, stored, take, unique
-from tests.storage.conftest import ADDRESSES, chosen_storages
-from tests.storage.estate import everything, furnish
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+from tests.storage.estate import everything, furnish, keep_shop
 
 NOTHING_KEPT = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 MARK = Move("copy-1", Stage.CLOSING, "redis://elsewhere", 1)
@@ -46,9 +46,10 @@ def fresh(kind: str, directory: Path, clock: TurnedClock) -> Iterator[Storage]:
     directory.mkdir()
     url = ADDRESSES[kind](directory)
     storage = open_storage(url, now=clock)
-    yield storage
-    storage.close()
-    if kind == "postgres":
+    try:
+        yield storage
+    finally:
+        storage.close()
         give_back(url)
 
 
@@ -65,21 +66,25 @@ def marked(storage: Storage, stage: Stage) -> Move:
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", chosen_storages())
+@pytest.mark.parametrize(("kind", "other"), list(combinations_with_replacement(chosen_storages(), 2)))
 def test_a_storage_copied_there_and_back_is_as_it_was(
-    storage: Storage, other: str, address: str, clock: TurnedClock, tmp_path: Path
+    kind: str, other: str, clock: TurnedClock, tmp_path: Path
 ) -> None:
-    furnish(storage, clock)
-    before = everything(storage)
+    with (
+        fresh(kind, tmp_path / "here", clock) as here,
+        fresh(other, tmp_path / "there", clock) as there,
+        fresh(kind, tmp_path / "back", clock) as back,
+    ):
+        keep_shop(here, clock)
+        furnish(here, clock)
+        before = everything(here)
 
-    kind = address.partition(":")[0].replace("postgresql", "postgres")
-    with fresh(other, tmp_path / "there", clock) as there, fresh(kind, tmp_path / "back", clock) as back:
-        move_to(storage, there)
+        move_to(here, there)
         assert_same(everything(there), before)
         move_to(there, back, "back")
 
         assert_same(everything(back), before)
-        assert_same(everything(storage), before)
+        assert_same(everything(here), before | {"next due": None})
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -217,6 +222,20 @@ def test_a_storage_that_was_closed_goes_on_when_it_is_opened(storage: Storage, n
     assert reserve_ids(neighbour) == [job.id, "second"]
 
 
+def test_nobody_is_woken_for_what_is_not_handed_out(storage: Storage, clock: TurnedClock) -> None:
+    join(storage)
+    add(storage), add(storage, delay=SECOND)
+    marked(storage, Stage.MOVED)
+    clock.turn(10)
+
+    woken = 0
+    for _ in range(5):
+        assert storage.reserve("ann", {"mail": 1}, 5) == []
+        woken += storage.wait(0.03)
+
+    assert woken <= 1  # for what came in before the mark
+
+
 def test_when_the_mark_is_there_no_call_is_still_under_way(storage: Storage, neighbour: Storage) -> None:
     stop, stored_ids = threading.Event(), set[str]()
 
@@ -269,6 +288,7 @@ def operations(job_id: str, token: Token) -> dict[str, Callable[[Storage], Any]]
         "leave_client": lambda storage: storage.leave_client("carl"),
         "subscribe": lambda storage: storage.subscribe("carl", [job_id]),
         "acknowledge": lambda storage: storage.acknowledge("carl", [job_id]),
+        "silence_failure": lambda storage: storage.silence_failure("any", SECOND),
     }
 
 
@@ -292,9 +312,9 @@ def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: St
     storage.finish([Completed(done.token)])
     storage.pause("stopped")
     storage.put_schedules([ScheduleInfo("nightly", "send", "* * * * *", next_at=1)])
-    marked(storage, stage)
     clock.turn(5 * 3600)
-    before = everything(storage)
+    before = everything(storage) | {"next due": None}
+    marked(storage, stage)
 
     for call in operations(job.id, done.token).values():
         with pytest.raises(StorageClosed):
@@ -304,6 +324,7 @@ def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: St
     assert storage.finish([Completed(Token(job.id, "ann", 1))]) == [Verdict.STALE]
 
     assert told == {name: answer for name, (_, answer) in QUIET.items()}
+    assert storage.next_due() is None
     assert_same(everything(storage), before)
 
 

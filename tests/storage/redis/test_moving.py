@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from packhorse.clock import TurnedClock
 from packhorse.copying import End, copy_storage
+from packhorse.errors import StorageFull
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, Retention
 from packhorse.storage.redis import Redis
-from tests.redis_server import fresh_url
-from tests.storage.estate import furnish
+from tests.redis_server import RedisServer, fresh_url
+from tests.storage.estate import everything, furnish
 from tests.storage.redis.audit import audit
 
 
@@ -45,4 +48,23 @@ def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> 
 
     (entries, holes) = storage._server.ask("test", ("XLEN", storage._keys.events), ("ZCARD", storage._keys.holes))
     assert (entries, holes) == (1, 0)
+    storage.close()
+
+
+def test_a_full_server_stops_the_copy_and_it_goes_on_when_there_is_room(own_server: RedisServer) -> None:
+    clock = TurnedClock()
+    source = open_storage("memory://", now=clock)
+    furnish(source, clock)
+    before = everything(source)
+    storage = Redis.from_url(f"{own_server.url}?patience=100ms", now=clock)
+    storage.tallies()
+    own_server.command("CONFIG", "SET", "maxmemory", str(int(own_server.info("used_memory")) + 150_000))
+
+    with pytest.raises(StorageFull):
+        copy_storage(End(source, "there"), End(storage, "here"), patience=0)
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    copy_storage(End(source, "there"), End(storage, "here"), patience=0)
+
+    assert everything(storage) == before
+    audit(storage)
     storage.close()

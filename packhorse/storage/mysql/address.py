@@ -1,0 +1,125 @@
+"""The address of a MySQL or MariaDB storage, taken apart: where the server is, who asks, and what may be chosen."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from packhorse import clock
+from packhorse.errors import BadURL, BadValue
+
+_SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
+
+
+class Address(NamedTuple):
+    """Where the jobs are."""
+
+    kind: str  # mysql or mariadb, as it was written
+    host: str = "127.0.0.1"
+    port: int = 3306
+    user: str | None = None
+    password: str = ""
+    database: str = ""
+    unix_socket: str | None = None
+    connections: int = 10
+    patience: float = 10.0  # seconds to wait for a connection that the server does not give just now
+    ssl_mode: str = "preferred"
+    ssl_ca: str | None = None
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """As it may be shown: without the password."""
+        user = f"{self.user}@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        place = self.unix_socket or (host if self.port == 3306 else f"{host}:{self.port}")
+        return f"{self.kind}://{user}{place}/{self.database}"
+
+    def for_driver(self) -> dict[str, Any]:
+        """What the driver wants to know of it."""
+        told: dict[str, Any] = {"password": self.password, "database": self.database}
+        if self.user is not None:
+            told["user"] = self.user
+        if self.unix_socket is not None:
+            return {**told, "unix_socket": self.unix_socket}
+        return {**told, "host": self.host, "port": self.port, **self._for_tls()}
+
+    def _for_tls(self) -> dict[str, Any]:
+        if self.ssl_mode == "disabled":
+            return {"ssl_disabled": True}
+        if self.ssl_mode == "preferred" and not (self.ssl_ca or self.ssl_cert):
+            return {}
+        context = ssl.create_default_context(cafile=self.ssl_ca)
+        context.check_hostname = self.ssl_mode == "verify_identity"
+        verifies = self.ssl_mode in ("verify_ca", "verify_identity")
+        context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
+        if self.ssl_cert:
+            context.load_cert_chain(self.ssl_cert, self.ssl_key)
+        return {"ssl": context}
+
+
+def parse(url: str) -> Address:
+    """`mysql://user:password@host:port/database?…`"""
+    parts = urlsplit(url)
+    database = unquote(parts.path.lstrip("/"))
+    if not database or "/" in database or len(database) > 64:
+        raise BadURL(
+            f"{_shown(url)}: the database's name is missing or wrong", hint=f"{parts.scheme}://user@host/database"
+        )
+    try:
+        port = parts.port or 3306
+    except ValueError as error:
+        raise BadURL(f"{_shown(url)}: {error}") from error
+    address = Address(
+        parts.scheme,
+        parts.hostname or "127.0.0.1",
+        port,
+        unquote(parts.username) if parts.username else None,
+        unquote(parts.password or ""),
+        database,
+    )
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        read = _OPTIONS.get(name.replace("-", "_"))
+        if read is None:
+            raise BadURL(f"{_shown(url)}: there is no option {name}", hint=f"the options are {', '.join(_OPTIONS)}")
+        try:
+            address = address._replace(**{name.replace("-", "_"): read(value)})
+        except (BadValue, ValueError) as error:
+            raise BadURL(f"{_shown(url)}: {name} cannot be {value!r}", why=str(error)) from error
+    return address
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("it is a whole number from 1 on")
+    return int(text)
+
+
+def _patience(text: str) -> float:
+    return clock.microseconds(text, "patience") / clock.SECOND
+
+
+def _ssl_mode(text: str) -> str:
+    if text.lower() not in _SSL_MODES:
+        raise ValueError(f"it is one of {', '.join(_SSL_MODES)}")
+    return text.lower()
+
+
+_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "unix_socket": str,
+    "connections": _number,
+    "patience": _patience,
+    "ssl_mode": _ssl_mode,
+    "ssl_ca": str,
+    "ssl_cert": str,
+    "ssl_key": str,
+}
+
+
+def _shown(url: str) -> str:
+    """Enough of a wrong address to know it by."""
+    head, _, tail = url.partition("://")
+    return f"{head}://…@{tail.rpartition('@')[2]}" if "@" in tail else url

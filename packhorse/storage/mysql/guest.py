@@ -1,0 +1,105 @@
+"""Somebody else's connection to the same server, in the shape of a link: what it does is part of his transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pymysql
+from pymysql.constants import SERVER_STATUS
+from pymysql.cursors import Cursor
+
+from packhorse.storage.guest import closed, driver_connection, refused, sqlalchemy_connection, telling
+from packhorse.storage.mysql.link import Answer, Link
+from packhorse.storage.mysql.spelling import plain_literal, spelled
+from packhorse.storage.sql.dialect import Dialect
+
+Run = Callable[[str], Answer]
+
+_SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse")
+_OTHER_DRIVERS = ("MySQLdb", "mysql.connector", "mariadb")
+
+
+class GuestLink(Link):
+    """A link that opens and closes nothing, and neither begins nor commits. One statement at a time, and text in a form
+    that means the same whatever the session's settings."""
+
+    def __init__(self, run: Run, sql: Mapping[str, str], dialect: Dialect) -> None:
+        self._run = run
+        self.sql = sql
+        self.dialect = dialect
+
+    def spell(self, sql: str, values: Sequence[Any]) -> str:
+        return spelled(sql, values, plain_literal)
+
+    def script(self, statements: Sequence[str]) -> list[Answer]:
+        return [self._run(statement) for statement in statements]
+
+    def undo(self, savepoint: str) -> None:
+        self._run(f"ROLLBACK TO SAVEPOINT {savepoint}")
+
+
+@contextmanager
+def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[GuestLink]:
+    """The caller's connection as a link. What fails is undone as far as it is ours; his own work stays."""
+    with telling(given):
+        run, is_alone = _runner(given)
+        begin, undo, end = ("START TRANSACTION", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
+        run(begin)
+        try:
+            yield GuestLink(run, sql, dialect)
+        except Exception:
+            with suppress(Exception):  # the first error is the one to tell
+                run(undo)
+            raise
+        run(end)
+
+
+def _runner(given: Any) -> tuple[Run, bool]:
+    """How to run a statement, and whether there is no transaction that it could be part of."""
+    driver = driver_connection(given)
+    if isinstance(driver, pymysql.Connection):
+        if not driver.open:
+            raise closed(given)
+        own: Any = driver
+        in_transaction = bool(own.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+        return _by_cursor(lambda: driver.cursor(Cursor)), bool(driver.get_autocommit()) and not in_transaction
+    wrapped = sqlalchemy_connection(given)
+    if wrapped is not None and wrapped.dialect.name in ("mysql", "mariadb"):
+        return _by_sqlalchemy(wrapped), False
+    if type(driver).__module__.startswith(_OTHER_DRIVERS):
+        return _by_cursor(driver.cursor), _commits_alone(driver, given)
+    raise refused(given, "a PyMySQL connection")
+
+
+def _commits_alone(driver: Any, given: Any) -> bool:
+    """Does another driver's connection commit each statement by itself? Django knows whether it is in a block."""
+    if hasattr(given, "in_atomic_block"):
+        return bool(given.get_autocommit()) and not given.in_atomic_block
+    asked = getattr(driver, "get_autocommit", None)
+    return bool(asked() if asked is not None else driver.autocommit)
+
+
+def _by_cursor(open_cursor: Callable[[], Any]) -> Run:
+    def run(statement: str) -> Answer:
+        cursor = open_cursor()
+        try:
+            cursor.execute(statement)
+            rows = [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+            return Answer(rows, cursor.rowcount)
+        finally:
+            cursor.close()
+
+    return run
+
+
+def _by_sqlalchemy(connection: Any) -> Run:
+    """For drivers that only SQLAlchemy can speak with here, as the asynchronous ones."""
+
+    def run(statement: str) -> Answer:
+        found = connection.exec_driver_sql(statement)
+        rows = [tuple(row) for row in found.fetchall()] if found.returns_rows else []
+        return Answer(rows, found.rowcount)
+
+    return run

@@ -1,0 +1,105 @@
+"""One connection to the server, as the storage uses it: statements with `$1` marks, several of them in one trip."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pymysql
+
+from packhorse.storage.mysql.spelling import spelled
+from packhorse.storage.sql.dialect import Dialect
+
+_LONGEST_SCRIPT = 1_000_000
+"""Characters that are sent in one trip; the server's `max_allowed_packet` is never less."""
+
+
+class Answer:
+    """What a statement came to, already fetched."""
+
+    __slots__ = ("rowcount", "rows")
+
+    def __init__(self, rows: Sequence[Any], rowcount: int) -> None:
+        self.rows = rows
+        self.rowcount = rowcount
+
+    def fetchone(self) -> Any:
+        return self.rows[0] if self.rows else None
+
+    def fetchall(self) -> list[Any]:
+        return list(self.rows)
+
+
+class Link:
+    """A connection. Used by one thread at a time."""
+
+    def __init__(self, connection: Any, sql: Mapping[str, str], dialect: Dialect) -> None:
+        self.connection = connection
+        self.sql = sql
+        self.dialect = dialect
+        self._cursor = connection.cursor()
+
+    def spell(self, sql: str, values: Sequence[Any]) -> str:
+        """A statement with its values in it."""
+        return spelled(sql, values)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Answer:
+        return self.script([self.spell(sql, values)])[0]
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self.execute(sql, values).fetchall()
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Answer]:
+        return self.script([self.spell(sql, row) for row in rows])
+
+    def script(self, statements: Sequence[str]) -> list[Answer]:
+        """Statements that need no values any more, in as few trips as their length allows. After one that fails nothing
+        else is done."""
+        answers: list[Answer] = []
+        batch: list[str] = []
+        length = 0
+        for statement in statements:
+            if batch and length + len(statement) > _LONGEST_SCRIPT:
+                answers += self._send(batch)
+                batch, length = [], 0
+            batch.append(statement)
+            length += len(statement)
+        return answers + self._send(batch) if batch else answers
+
+    def _send(self, statements: Sequence[str]) -> list[Answer]:
+        # Encoded here: the driver would let half characters pass as stray bytes.
+        self._cursor.execute(";".join(statements).encode())
+        answers = [Answer(self._cursor.fetchall(), self._cursor.rowcount)]
+        while self._cursor.nextset():
+            answers.append(Answer(self._cursor.fetchall(), self._cursor.rowcount))
+        return answers
+
+    def undo(self, savepoint: str) -> None:
+        """Back to the savepoint, unless it went with the whole transaction, or with the connection."""
+        with suppress(pymysql.Error):
+            self.script([f"ROLLBACK TO SAVEPOINT {savepoint}"])
+
+    def roll_back(self) -> bool:
+        """End whatever was begun. False: the connection is of no use any more."""
+        try:
+            while self._cursor.nextset():
+                pass
+            self._cursor.execute("ROLLBACK")
+        except (pymysql.Error, OSError):
+            return False
+        return bool(self.connection.open)
+
+    @property
+    def is_alive(self) -> bool:
+        """Has the server not hung up? On a connection that nobody uses it says so, or it says nothing."""
+        if not self.connection.open:
+            return False
+        poll = select.poll()
+        poll.register(self.connection._sock.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        with suppress(pymysql.Error, OSError):
+            self.connection.close()

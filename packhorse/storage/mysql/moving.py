@@ -1,0 +1,51 @@
+"""Moving into and out of MySQL. What is common to all databases is in `sql/moving.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from packhorse.storage.moving import Move, Section, encode
+from packhorse.storage.mysql.keeper import MySQLKeeper
+from packhorse.storage.sql import moving
+from packhorse.storage.sql.rows import Row
+from packhorse.storage.sql.transaction import Transaction
+
+_AT_ONCE = 1_000_000
+"""Characters that are sent in one statement."""
+
+
+class Moving(MySQLKeeper, moving.Moving):
+    _counted = "counted"
+    _dumped_only: Mapping[Section, tuple[str, ...]] = {
+        **moving.Moving._dumped_only,
+        Section.LOCKS: ("job_id <> ''",),  # a row without a job is there only to be locked
+    }
+
+    def _stop_others(self, tx: Transaction) -> None:
+        tx.execute(self._sql["stop_writing"])
+
+    def _put_mark(self, tx: Transaction, move: Move | None, expected: Move | None) -> bool:
+        """The row is always there, so that everybody can lock it."""
+        if self._mark_in(tx) != expected:
+            return False
+        tx.execute(self._sql["put_move"], ("" if move is None else encode(move),))
+        tx.wakes = tx.wakes or move is None
+        return True
+
+    def _insert_rows(self, tx: Any, section: Section, rows: Sequence[Row]) -> None:
+        table = moving.TABLES[section]
+        columns = ", ".join(map(self._dialect.name, table.columns))
+        for some in _portions(rows):
+            tx.execute(f"INSERT INTO {self._dialect.prefix}{table.name} ({columns}) VALUES $1()", (some,))
+
+
+def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    start = length = 0
+    for place, row in enumerate(rows):
+        own = sum(len(value) for value in row if isinstance(value, str))
+        if length and length + own > _AT_ONCE:
+            yield rows[start:place]
+            start, length = place, 0
+        length += own
+    yield rows[start:]

@@ -1,0 +1,135 @@
+"""The tables in the database: made when there are none, brought up to date by `packhorse migrate`.
+
+Many hosts may try at once: a lock of the server lets one do it, and the others find it done. MySQL commits every change
+of a table at once, so how far a migration has come is written down after each statement, and one that was cut off is
+taken up where it stopped. A program that is older than the tables goes on working as long as they say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pymysql
+
+from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageUnavailable
+from packhorse.storage.mysql.link import Link
+from packhorse.storage.mysql.statements import TABLE, quoted
+from packhorse.storage.mysql.trouble import code_of
+from packhorse.storage.statements import load_migrations
+
+Migration = tuple[int, str, str]
+
+MIGRATIONS = load_migrations("mysql")
+SCHEMA = MIGRATIONS[-1][0]
+"""The tables that this program knows."""
+OLDEST_PROGRAM = 1
+"""The oldest tables whose programs may go on working with these."""
+
+_NO_SUCH_TABLE = 1146
+_TURN = 20
+"""Seconds to wait for somebody else's migration before looking again."""
+_PUT = "INSERT INTO {own}.packhorse_meta (`key`, value) VALUES {rows} ON DUPLICATE KEY UPDATE value = VALUES(value)"
+
+
+def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Make sure that this program can work with what is in the database."""
+    wanted = migrations[-1][0]
+    present, oldest = versions(link, schema)
+    if present == 0:
+        migrate(link, schema, migrations)
+    elif present < wanted:
+        raise SchemaOutdated(
+            f"the tables in {schema} have version {present}; this Packhorse needs {wanted}",
+            hint="run: packhorse migrate",
+        )
+    elif present > wanted and oldest > wanted:
+        raise SchemaTooNew(
+            f"the tables in {schema} have version {present}; this Packhorse knows versions up to {wanted}",
+            hint="upgrade Packhorse in this program: pip install -U packhorse",
+        )
+
+
+def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Bring the tables up to date. Answers the files that were applied."""
+    with _turn(link, schema):
+        present, _ = versions(link, schema)  # somebody may have been quicker
+        missing = [migration for migration in migrations if migration[0] > present]
+        for number, _, text in missing:
+            _apply(link, schema, number, text)
+    return [name for _, name, _ in missing]
+
+
+def _apply(link: Link, schema: str, number: int, text: str) -> None:
+    put = _PUT.replace("{own}", quoted(schema))
+    done = _steps_done(link, schema, number)
+    for step, statement in enumerate(_statements(schema, text), start=1):
+        if step > done:
+            link.script([statement, put.replace("{rows}", f"('step', '{number}:{step}')")])
+    link.script([_record(schema, number)])
+
+
+@contextmanager
+def _turn(link: Link, schema: str) -> Iterator[None]:
+    """Nobody else migrates these tables meanwhile. The server forgets the lock if we vanish."""
+    name = f"packhorse {hashlib.sha256(schema.encode()).hexdigest()[:40]}"
+    for _ in range(15):
+        if link.execute("SELECT GET_LOCK($1, $2)", (name, _TURN)).fetchone()[0] == 1:
+            break
+    else:
+        raise StorageUnavailable(f"somebody else is still migrating {schema}", hint="look at it: SHOW PROCESSLIST")
+    try:
+        yield
+    finally:
+        if link.connection.open:
+            link.execute("SELECT RELEASE_LOCK($1)", (name,))
+
+
+def script(schema: str, migrations: Sequence[Migration]) -> list[tuple[str, str]]:
+    """What brings the tables up to date: (name, SQL) of each step."""
+    if not migrations:
+        return []
+    steps = [(name, _filled(schema, text)) for _, name, text in migrations]
+    return [*steps, ("version", f"{_record(schema, migrations[-1][0])};\n")]
+
+
+def _record(schema: str, number: int) -> str:
+    known = f"('schema', '{number}'), ('oldest_program', '{OLDEST_PROGRAM}')"
+    return _PUT.replace("{own}", quoted(schema)).replace("{rows}", known)
+
+
+def _filled(schema: str, text: str) -> str:
+    return text.replace("{schema}", quoted(schema)).replace("{table}", TABLE)
+
+
+def _statements(schema: str, text: str) -> list[str]:
+    """The statements of a migration: each ends with a semicolon at the end of a line."""
+    pieces = [piece.strip() for piece in _filled(schema, text).split(";\n")]
+    return [piece for piece in pieces if piece]
+
+
+def pending(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[Migration]:
+    """The migrations that have not been applied yet."""
+    present, _ = versions(link, schema)
+    return [migration for migration in migrations if migration[0] > present]
+
+
+def versions(link: Link, schema: str) -> tuple[int, int]:
+    """The tables' version, 0 when there are none, and the oldest program that may use them."""
+    known = _meta(link, schema)
+    return int(known.get("schema", 0)), int(known.get("oldest_program", 0))
+
+
+def _steps_done(link: Link, schema: str, number: int) -> int:
+    at, _, step = _meta(link, schema).get("step", "0:0").partition(":")
+    return int(step) if int(at) == number else 0
+
+
+def _meta(link: Link, schema: str) -> dict[str, str]:
+    try:
+        return dict(link.rows(f"SELECT `key`, value FROM {quoted(schema)}.packhorse_meta"))
+    except pymysql.ProgrammingError as error:
+        if code_of(error) != _NO_SUCH_TABLE:
+            raise
+        return {}

@@ -1,0 +1,161 @@
+"""The MySQL storage, put together: one database of one server, its connections, its bell, and the groups of
+operations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from packhorse import clock
+from packhorse.errors import StorageError
+from packhorse.storage import moving
+from packhorse.storage.mysql import schema
+from packhorse.storage.mysql.address import Address, parse
+from packhorse.storage.mysql.bell import Bell
+from packhorse.storage.mysql.database import Database
+from packhorse.storage.mysql.in_and_out import InAndOut
+from packhorse.storage.mysql.lists import Lists
+from packhorse.storage.mysql.moving import Moving
+from packhorse.storage.mysql.records import Records
+from packhorse.storage.mysql.starts import Starts
+from packhorse.storage.mysql.statements import dialect_for, statements_for
+from packhorse.storage.mysql.transaction import Transaction
+from packhorse.storage.mysql.upkeep import FOLD_AFTER, Upkeep
+from packhorse.storage.mysql.workers import Workers
+from packhorse.storage.mysql.working import Working
+from packhorse.storage.records import Health, Migration
+from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.schedules import Schedules
+from packhorse.storage.sql.steering import Steering
+from packhorse.turns import Turns
+
+_LONG_HISTORY = 1_000_000
+
+
+class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records, Moving):
+    """Jobs in a MySQL or MariaDB database. Open it with `open_storage("mysql://user@host/database")`.
+
+    The clock is the server's.
+    """
+
+    def __init__(self, address: Address, *, now: clock.Now | None = None) -> None:
+        self.address = address
+        self._clock = now
+        self._sql = statements_for(address.database)
+        self._dialect = dialect_for(address.database)
+        self._turns = Turns()
+        self._known = {}
+        self._last_lines = {}
+        self._dealt = {}
+        self._starts = Starts()
+        self._own_id = None
+        self._found_nothing = False
+        self._paused = set()
+        self._unfolded = 0
+        self._db = Database(
+            address,
+            self._sql,
+            self._dialect,
+            prepare=lambda link: schema.prepare(link, address.database),
+            now=now,
+            after_commit=self._committed,
+        )
+        self._bell = Bell(self._has_work)
+
+    @classmethod
+    def from_url(cls, url: str, *, now: clock.Now | None = None) -> MySQL:
+        """`mysql://user:password@host:port/database` or `mariadb://…`; the options are in `address.py`."""
+        return cls(parse(url), now=now)
+
+    def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        ((now,),) = self._db.read("now", self._sql["now"])
+        return int(now)
+
+    def close(self) -> None:
+        self._known.clear()
+        self._db.close()
+
+    def _committed(self, tx: Transaction) -> None:
+        if tx.wakes:
+            self._starts.forget()
+            self._bell.ring()
+        self._counting(tx.deltas)
+
+    def _counting(self, rows: int) -> None:
+        """So many rows were added to what is to be folded."""
+        self._unfolded += rows
+        if self._unfolded >= FOLD_AFTER:
+            self._unfolded = 0
+            with suppress(StorageError):  # what was asked for is done; the next one folds
+                self._fold()
+
+    # --- migrations -----------------------------------------------------------------------------------------------
+
+    def pending_migrations(self) -> list[Migration]:
+        with self._db.unprepared() as link:
+            missing = schema.pending(link, self.address.database)
+        return [Migration(name, sql) for name, sql in schema.script(self.address.database, missing)]
+
+    def migrate(self) -> list[str]:
+        with self._db.unprepared() as link:
+            return schema.migrate(link, self.address.database)
+
+    # --- wake-up --------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        return self._bell.wait(timeout)
+
+    def interrupt(self) -> None:
+        self._bell.interrupt()
+
+    def _has_work(self, queues: Sequence[str]) -> bool:
+        if not queues:
+            return bool(self._db.read("wait", self._sql["has_any_work"]))
+        return bool(self._db.read("wait", self._sql["has_work"], (to_json(queues),)))
+
+    # --- health ---------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        began_at = time.perf_counter()
+        self._db.read("now", self._sql["now"])
+        latency = round((time.perf_counter() - began_at) * 1e6)
+        ((version, comment, flushes, most, packet, size),) = self._db.read(
+            "health", self._sql["server_facts"], (self.address.database,)
+        )
+        counters = {name.lower(): int(value) for name, value in self._db.read("health", self._sql["server_counters"])}
+        used, history = counters.get("threads_connected", 0), counters.get("innodb_history_list_length", 0)
+        opened, in_use = self._db.connections()
+        problems = moving.problems(self.move())
+        if flushes != 1:
+            problems.append("the server does not wait for its disk: a power cut may lose jobs")
+        if used > 0.9 * most:
+            problems.append(f"{used} of the server's {most} connections are in use")
+        if history > _LONG_HISTORY:
+            problems.append(
+                f"{history:,} old versions of rows wait to be cleaned up: a transaction may be open for long"
+            )
+        return Health(
+            kind="mariadb" if "mariadb" in f"{version} {comment}".lower() else "mysql",
+            url=self.address.shown,
+            version=version,
+            schema=schema.SCHEMA,
+            latency=latency,
+            size=None if size is None else int(size),
+            connections_open=opened,
+            connections_in_use=in_use,
+            busy_retries=self._db.meter.busy_retries,
+            operations=self._db.meter.report(),
+            facts={
+                "database": self.address.database,
+                "isolation": "READ COMMITTED",
+                "innodb_flush_log_at_trx_commit": flushes,
+                "max_allowed_packet": packet,
+                "server_connections": used,
+                "max_connections": most,
+                "history_length": history,
+            },
+            problems=problems,
+        )

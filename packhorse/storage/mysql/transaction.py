@@ -1,0 +1,122 @@
+"""A transaction on the MySQL server: see `sql/transaction.py` for what it collects.
+
+What need not be answered at once waits for the next statement, and is sent with it: a trip to the server costs more
+than most statements. The commit goes with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from packhorse.event import Event
+from packhorse.job import Job
+from packhorse.series import MINUTES
+from packhorse.storage.mysql.link import Answer, Link
+from packhorse.storage.sql import transaction
+from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row
+
+R = TypeVar("R")
+
+
+class NotAsExpectedError(Exception):
+    """A statement that was sent in good faith has met other rows than it should."""
+
+
+class Transaction(transaction.Transaction):
+    """What one call does, on one connection."""
+
+    __slots__ = ("_depth", "_expected", "_failures", "_later", "_link", "deltas", "event_rows", "mark_text")
+
+    def __init__(self, link: Link, now: int, mark_text: str | None = None, *, depth: int = 0) -> None:
+        super().__init__(now)
+        self.mark_text = mark_text  # of a move, as it was when this began
+        self.event_rows: list[EventRow] = []
+        self.deltas = 0
+        self._link = link
+        self._depth = depth  # the server would forget an outer savepoint of the same name
+        self._later: list[str] = []
+        self._expected: dict[int, int] = {}  # how many rows the statement at this place in `_later` must meet
+        self._failures: list[Row] = []
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Answer:
+        return self.ask([self._link.spell(sql, values)])[0]
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Answer]:
+        return self.ask([self._link.spell(sql, row) for row in rows]) if rows else []
+
+    def ask(self, statements: Sequence[str]) -> list[Answer]:
+        """Send these, and all that waits, in one go. The answers of these."""
+        later, self._later = self._later, []
+        expected, self._expected = self._expected, {}
+        answers = self._link.script([*later, *statements])
+        for place, number in expected.items():
+            if answers[place].rowcount != number:
+                raise NotAsExpectedError
+        return answers[len(later) :]
+
+    def defer(self, sql: str, values: Sequence[Any], *, expected: int | None = None) -> None:
+        """A statement that may wait. `expected` is how many rows it must meet."""
+        if expected is not None:
+            self._expected[len(self._later)] = expected
+        self._later.append(self._link.spell(sql, values))
+
+    def keep(self, before: Job, job: Job) -> None:
+        self.defer(self._link.sql["keep_job"], changed_row(job))
+
+    def record(self, events: Iterable[Event]) -> None:
+        self.event_rows.extend([event_row(event) for event in events])
+
+    def count_failure(self, row: Row) -> None:
+        self._failures.append(row)
+
+    def nested(self, work: Callable[[Transaction], R]) -> R:
+        own = Transaction(self._link, self.now, depth=self._depth + 1)
+        savepoint = f"nested_{own._depth}"
+        self.ask([f"SAVEPOINT {savepoint}"])
+        try:
+            result = work(own)
+            own.ask([])
+        except Exception:
+            self._link.undo(savepoint)
+            raise
+        self._later.append(f"RELEASE SAVEPOINT {savepoint}")
+        self.absorb(own)
+        return result
+
+    def absorb(self, other: Transaction) -> None:
+        super().absorb(other)
+        self.event_rows += other.event_rows
+        self._failures += other._failures
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Write what was collected, and end."""
+        if self._expected:
+            self.ask([])
+        self.ask([*self._collected(), "COMMIT"])
+
+    def flush(self) -> None:
+        """Write what was collected; the end is somebody else's."""
+        self.ask(self._collected())
+
+    def _collected(self) -> list[str]:
+        sql, spell, statements = self._link.sql, self._link.spell, []
+        if self.event_rows:
+            rows = [(*row[:6], row[6] or None, row[7] or None, row[8] or None) for row in self.event_rows]
+            statements.append(spell(sql["put_events"], (rows,)))
+        deltas = self._deltas()
+        self.deltas = len(deltas)
+        if deltas:
+            statements.append(spell(sql["put_deltas"], (deltas,)))
+        # In the order of their causes, last of all: two calls that count the same ones never wait in a circle.
+        statements += [spell(sql["count_failure"], row) for row in sorted(self._failures, key=lambda row: str(row[0]))]
+        return statements
+
+    def _deltas(self) -> list[Row]:
+        minute = MINUTES.start_of(self.now)
+        rows: list[Row] = [("tally", 0, *key, number) for key, number in self.tallies.items() if number]
+        return rows + [(MINUTES.name, minute, *key, amount) for key, amount in self.measures.items()]

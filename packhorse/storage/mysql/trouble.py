@@ -1,0 +1,66 @@
+"""The server's errors in our own words, with what to do about them."""
+
+from __future__ import annotations
+
+import pymysql
+
+from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+
+LOST_RACES = frozenset({1205, 1213, 1020})
+"""Lock not given in time, deadlock, record changed since it was read: made again, the call may well succeed."""
+DUPLICATE = 1062
+NOT_THERE = frozenset({1044, 1049, 1142, 1146})
+"""Nothing of that name, or none that this user may know of."""
+
+_FULL = frozenset({1021, 1114, 1030, 28})
+_READ_ONLY = frozenset({1290, 1792, 1836})
+_NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
+_GONE = frozenset({1146, 1054})
+_TOO_LONG = frozenset({1153, 1301})
+_NO_ROOM = frozenset({1040, 1203, 1226})
+_AWAY = frozenset({2002, 2003, 2006, 2013, 1053, 1077, 1927})
+_HELD_UP = frozenset({1205, 1213, 1020, 1317, 1969, 3024, 4031})
+
+
+def code_of(error: BaseException) -> int:
+    """The server's number for an error; 0 when it has none."""
+    number = error.args[0] if isinstance(error, pymysql.Error) and error.args else 0
+    return number if isinstance(number, int) else 0
+
+
+def may_pass(error: pymysql.Error) -> bool:
+    """Will the server perhaps take a connection in a moment?"""
+    return code_of(error) in _NO_ROOM | {1053}
+
+
+def translate(error: Exception, place: str) -> StorageError | BadValue:
+    """The server's error as one of ours; `place` is the address without its password."""
+    code, where = code_of(error), f"the database {place}"
+    text = " ".join(str(part) for part in error.args[1:] or error.args)
+    if code == 1049:
+        return StorageUnavailable(f"there is no database {place}", why=text, hint="CREATE DATABASE makes one")
+    if code == 1045:
+        return StorageUnavailable(f"{where} lets nobody in by that name", why=text, hint="check user and password")
+    if code in _FULL:
+        return StorageFull(f"no room in {where}", why=text, hint="free some disk space; nothing was half-written")
+    if code in _READ_ONLY:
+        return StorageReadOnly(f"{where} takes no writes", why=text, hint="is it a replica? use the primary's address")
+    if code in _NOT_ALLOWED:
+        return StorageReadOnly(f"not allowed in {where}", why=text, hint="grant the rights on its packhorse_ tables")
+    if code in _GONE:
+        return StorageUnavailable(f"{where} has lost its tables", why=text, hint="packhorse migrate")
+    if code in _TOO_LONG:
+        return BadValue("a value is too long for the server", why=text, hint="raise its max_allowed_packet")
+    if code == 1665:
+        return StorageUnavailable(f"{where} cannot write", why=text, hint="set binlog_format to ROW or MIXED")
+    if code in _NO_ROOM:
+        return StorageUnavailable(f"{where} has no connection left", why=text, hint="raise its max_connections")
+    if code in _HELD_UP:
+        return StorageUnavailable(f"{where} is held up", why=text, hint="find who holds its locks: SHOW PROCESSLIST")
+    if isinstance(error, OverflowError | UnicodeEncodeError | pymysql.DataError | pymysql.ProgrammingError):
+        return BadValue("a value cannot be stored or looked for", why=text)
+    if code in (1264, 1366, 1406):
+        return BadValue("a value cannot be stored or looked for", why=text)
+    if isinstance(error, pymysql.IntegrityError):
+        return StorageError(f"{where} refused a value", why=text, hint="nothing was written; check what was passed in")
+    return StorageUnavailable(f"{where} does not answer as it should", why=text)

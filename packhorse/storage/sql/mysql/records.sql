@@ -1,0 +1,54 @@
+-- name: log_of
+SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line FORCE INDEX (packhorse_log_line_job)
+WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3
+
+-- name: latest_failures
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
+FROM {schema}.packhorse_failure ORDER BY last_at DESC, cause LIMIT $1
+
+-- name: silence_failure
+UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2 WHERE cause = $3
+
+-- name: series
+SELECT at - at % $1 AS point, queue, task, counted, CAST(sum(amount) AS signed)
+FROM (
+    SELECT level, at, queue, task, counted, amount FROM {schema}.packhorse_measure
+    UNION ALL
+    SELECT level, at, queue, task, counted, amount FROM {schema}.packhorse_delta
+) AS noted
+WHERE level IN ($2*) AND at >= $3
+  AND ($4 IS NULL OR queue = $4) AND ($5 IS NULL OR task = $5)
+GROUP BY point, queue, task, counted
+ORDER BY point, queue, task
+
+-- name: totals
+SELECT counted, CAST(sum(amount) AS signed) FROM (
+    SELECT level, counted, amount FROM {schema}.packhorse_measure
+    UNION ALL
+    SELECT level, counted, amount FROM {schema}.packhorse_delta
+) AS noted
+WHERE level <> 'tally' GROUP BY counted
+
+-- name: now
+SELECT {now}
+
+-- name: put_events
+INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data) VALUES $1()
+
+-- name: put_deltas
+INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount) VALUES $1()
+
+-- name: has_work
+-- Whether a job is in line for these queues.
+{has_work_for_1}
+
+-- name: has_any_work
+SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line IS NOT NULL AND {open} LIMIT 1
+
+-- name: server_facts
+SELECT version(), @@version_comment, @@innodb_flush_log_at_trx_commit, @@max_connections, @@max_allowed_packet,
+       (SELECT sum(data_length + index_length) FROM information_schema.tables
+        WHERE table_schema = $1 AND table_name LIKE 'packhorse%')
+
+-- name: server_counters
+SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'Innodb_history_list_length')

@@ -1,0 +1,6 @@
+-- name: get_pause
+SELECT paused_at FROM {schema}.packhorse_queue WHERE name = $1 FOR UPDATE
+
+-- name: set_pause
+INSERT INTO {schema}.packhorse_queue (name, paused_at, paused_by, paused_why) VALUES ($1, $2, $3, $4)
+ON DUPLICATE KEY UPDATE paused_at = VALUES(paused_at), paused_by = VALUES(paused_by), paused_why = VALUES(paused_why)

@@ -1,0 +1,106 @@
+-- name: due_jobs
+SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
+WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: next_due
+-- How long it is until then.
+SELECT {due_in_at_1}
+
+-- name: expired_jobs
+SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)
+WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: lost_jobs
+-- Held by an owner that is unknown, silent for a lease, or beating in the future.
+SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
+WHERE owner IS NOT NULL AND owner NOT IN (
+    SELECT id FROM {schema}.packhorse_worker WHERE beat_at BETWEEN $1 AND $2
+)
+ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
+
+-- name: silent_workers
+SELECT worker.id, worker.subject FROM {schema}.packhorse_worker AS worker
+WHERE beat_at NOT BETWEEN $1 AND $2 AND NOT EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_held) WHERE job.owner = worker.id
+)
+FOR UPDATE SKIP LOCKED
+
+-- name: idle_worker
+SELECT worker.id, worker.subject FROM {schema}.packhorse_worker AS worker
+WHERE id = $1 AND NOT EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_held) WHERE job.owner = worker.id
+)
+FOR UPDATE SKIP LOCKED
+
+-- name: delete_worker
+DELETE FROM {schema}.packhorse_worker WHERE id = $1
+
+-- name: prunable_jobs
+SELECT {job_columns} FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_finished)
+WHERE ended = $1 AND finished_at <= $2 AND persistent = 0
+  AND NOT EXISTS (SELECT 1 FROM {schema}.packhorse_subscriber AS subscriber WHERE subscriber.job_id = job.id)
+  AND NOT EXISTS (
+      SELECT 1 FROM {schema}.packhorse_unique_lock AS held
+      WHERE held.`key` = job.unique_key AND held.job_id = job.id AND held.taken_at + held.period > $3
+  )
+ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
+
+-- name: oldest_event
+SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1
+
+-- name: old_events
+-- Only the oldest are looked at. The newest always stays, as it does on every storage.
+SELECT id FROM (SELECT id, at FROM {schema}.packhorse_event ORDER BY id LIMIT $1) AS oldest
+WHERE at <= $2 AND id < (SELECT max(id) FROM {schema}.packhorse_event)
+
+-- name: delete_events
+DELETE gone FROM {schema}.packhorse_event AS gone FORCE INDEX (PRIMARY) WHERE id IN ($1*)
+
+-- name: delete_ticks
+DELETE FROM {schema}.packhorse_tick WHERE id IN (
+    SELECT id FROM (
+        SELECT id FROM (SELECT id, at FROM {schema}.packhorse_tick ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
+    ) AS past
+)
+
+-- name: delete_replaced
+DELETE FROM {schema}.packhorse_replaced WHERE id IN (
+    SELECT id FROM (
+        SELECT id FROM (SELECT id, at FROM {schema}.packhorse_replaced ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
+    ) AS past
+)
+
+-- name: delete_failures
+DELETE FROM {schema}.packhorse_failure WHERE last_at <= $1
+
+-- name: lock_measures
+-- One process at a time folds; the others need not wait for it.
+SELECT 1 FROM {schema}.packhorse_meta WHERE `key` = 'fold' FOR UPDATE SKIP LOCKED
+
+-- name: unfolded
+-- Only what is committed. Nobody else takes these away meanwhile, and nobody changes them.
+SELECT id FROM {schema}.packhorse_delta ORDER BY id LIMIT $1
+
+-- name: fold_deltas
+INSERT INTO {schema}.packhorse_measure (level, at, queue, task, counted, amount)
+SELECT * FROM (
+    SELECT level AS its_level, at AS its_at, queue AS its_queue, task AS its_task, counted AS what, sum(amount) AS much
+    FROM {schema}.packhorse_delta FORCE INDEX (PRIMARY) WHERE id IN ($1*) GROUP BY level, at, queue, task, counted
+) AS folded
+ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)
+
+-- name: delete_deltas
+DELETE gone FROM {schema}.packhorse_delta AS gone FORCE INDEX (PRIMARY) WHERE id IN ($1*)
+
+-- name: fold_measures
+INSERT INTO {schema}.packhorse_measure (level, at, queue, task, counted, amount)
+SELECT * FROM (
+    SELECT $1 AS its_level, at - at % $2 AS its_at, queue AS its_queue, task AS its_task, counted AS what,
+           sum(amount) AS much
+    FROM {schema}.packhorse_measure WHERE level = $3 AND at <= $4
+    GROUP BY at - at % $2, queue, task, counted
+) AS folded
+ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)
+
+-- name: drop_folded_measures
+DELETE FROM {schema}.packhorse_measure WHERE level = $1 AND at <= $2

@@ -1,0 +1,67 @@
+-- name: put_worker
+INSERT INTO {schema}.packhorse_worker (
+    id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON DUPLICATE KEY UPDATE
+    subject = VALUES(subject), foreman = VALUES(foreman), host = VALUES(host), pid = VALUES(pid),
+    queues = VALUES(queues), concurrency = VALUES(concurrency), info = VALUES(info), report = VALUES(report),
+    joined_at = VALUES(joined_at), beat_at = VALUES(beat_at)
+
+-- name: all_workers
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM {schema}.packhorse_worker ORDER BY joined_at, id
+
+-- name: worker_subject
+SELECT subject FROM {schema}.packhorse_worker WHERE id = $1
+
+-- name: beat_worker
+-- Counts the row as found also when nothing in it changes: our sessions ask for that.
+UPDATE {schema}.packhorse_worker SET beat_at = $1, report = $2 WHERE id = $3
+
+-- name: jobs_to_stop
+SELECT id, owner, fence, abort_reason FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
+WHERE owner IN ($1*) AND abort_at IS NOT NULL
+ORDER BY seq
+
+-- name: get_client
+SELECT joined_at FROM {schema}.packhorse_client WHERE id = $1 FOR UPDATE
+
+-- name: put_client
+INSERT INTO {schema}.packhorse_client (id, name, info, joined_at, beat_at) VALUES ($1, $2, $3, $4, $5)
+ON DUPLICATE KEY UPDATE
+    name = VALUES(name), info = VALUES(info), joined_at = VALUES(joined_at), beat_at = VALUES(beat_at)
+
+-- name: touch_client
+UPDATE {schema}.packhorse_client SET beat_at = $1 WHERE id = $2
+
+-- name: all_clients
+SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client ORDER BY joined_at, id
+
+-- name: silent_clients
+SELECT id FROM {schema}.packhorse_client WHERE beat_at <= $1 ORDER BY beat_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: delete_client
+DELETE FROM {schema}.packhorse_client WHERE id = $1
+
+-- name: delete_subscriptions
+DELETE gone FROM {schema}.packhorse_subscriber AS gone FORCE INDEX (packhorse_subscriber_client) WHERE client_id = $1
+
+-- name: add_subscriber
+INSERT INTO {schema}.packhorse_subscriber (job_id, client_id) VALUES ($1, $2)
+ON DUPLICATE KEY UPDATE client_id = VALUES(client_id)
+
+-- name: delete_subscriber
+DELETE FROM {schema}.packhorse_subscriber WHERE job_id = $1 AND client_id = $2
+
+-- name: subscribers_of
+SELECT client_id FROM {schema}.packhorse_subscriber WHERE job_id = $1 ORDER BY client_id
+
+-- name: outcomes_for
+SELECT {job_columns}
+FROM {schema}.packhorse_subscriber AS wanted FORCE INDEX (packhorse_subscriber_client)
+STRAIGHT_JOIN {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_id) ON job.id = wanted.job_id
+WHERE wanted.client_id = $1 AND job.finished_at IS NOT NULL
+ORDER BY job.finished_at, job.seq LIMIT $2
+
+-- name: subscribed_among
+SELECT DISTINCT job_id FROM {schema}.packhorse_subscriber FORCE INDEX (PRIMARY) WHERE job_id IN ($1*)

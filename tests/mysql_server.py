@@ -1,0 +1,176 @@
+"""Private MariaDB (or MySQL) servers for the tests: started on first use from the programs on this machine, on loopback
+and a free port, with their data in a directory of their own, and ended with the test run."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from pymysql.constants import CLIENT
+
+_NEEDED = (
+    "the tests need MariaDB, at least 10.6.\n"
+    "Install it:  Debian, Ubuntu: apt-get install mariadb-server   Fedora: dnf install mariadb-server\n"
+    "             macOS: brew install mariadb\n"
+    "Or leave MariaDB out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite"
+)
+_PLACES = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/opt/homebrew/opt/mariadb/bin")
+_RAM = Path("/dev/shm")
+_SMALL = ("innodb-buffer-pool-size=128M", "innodb-log-file-size=96M", "performance-schema=OFF", "skip-log-bin")
+_numbers = itertools.count(1)
+_spare: list[str] = []
+
+
+class MySQLServer:
+    """A server of our own. `settings` are as in my.cnf. Its data are in memory where there is room, so that waiting for
+    the disk costs nothing."""
+
+    def __init__(self, *settings: str) -> None:
+        has_room = _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
+        self.directory = Path(tempfile.mkdtemp(prefix="packhorse-mysql-", dir=_RAM if has_room else None))
+        self.port = _free_port()
+        self._settings = settings
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = "mysql" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+        if os.getuid() == 0:  # the server refuses to run as root
+            shutil.chown(self.directory, self._user)
+        self._install()
+        atexit.register(self.end)
+
+    def _install(self) -> None:
+        told = [f"--datadir={self.directory / 'data'}", f"--user={self._user}", "--skip-test-db"]
+        command = [mysql_program("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
+        done = subprocess.run([*command, *told], capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.fail(f"mariadb-install-db failed:\n{done.stdout}{done.stderr}")
+
+    def also(self, *settings: str) -> MySQLServer:
+        """With these settings, too, when it starts next."""
+        self._settings += settings
+        return self
+
+    def url_of(self, database: str) -> str:
+        return f"mysql://root@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def url(self) -> str:
+        return self.url_of("jobs")
+
+    def start(self) -> MySQLServer:
+        told = [f"datadir={self.directory / 'data'}", f"socket={self.directory / 'socket'}", f"port={self.port}"]
+        told += ["bind-address=127.0.0.1", f"pid-file={self.directory / 'pid'}", f"user={self._user}"]
+        command = [mysql_program("mariadbd"), "--no-defaults"]
+        command += [f"--{setting}" for setting in [*told, *_SMALL, *self._settings]]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._await_answer()
+        return self
+
+    def connect(self, **options: Any) -> Any:
+        """Somebody else's connection."""
+        return pymysql.connect(host="127.0.0.1", port=self.port, user="root", **options)
+
+    def kill(self) -> None:
+        """As a power cut would: no goodbye to anybody."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """In good order."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(60)
+            self._process = None
+
+    def end(self) -> None:
+        if os.getpid() == self._owner:  # not in a child that was forked from the tests
+            if self._process is not None:
+                self.kill()  # its data go in any case
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with self.connect() as hand:
+                    hand.cursor().execute("CREATE DATABASE IF NOT EXISTS jobs")
+                return
+            except pymysql.OperationalError:
+                if time.monotonic() > deadline or (self._process and self._process.poll() is not None):
+                    pytest.fail(f"MariaDB does not start:\n{(self.directory / 'log').read_text()[-2000:]}")
+                time.sleep(0.02)
+
+
+@cache
+def shared_mysql() -> MySQLServer:
+    """The server for tests that need none of their own."""
+    return MySQLServer("innodb-doublewrite=0", "max-connections=200").start()
+
+
+def new_database_url() -> str:
+    """The address of an empty storage on the shared server."""
+    if _spare:
+        return shared_mysql().url_of(_spare.pop())
+    name = f"t{os.getpid()}_{next(_numbers)}"
+    _caretaker().cursor().execute(f"CREATE DATABASE {name}")
+    return shared_mysql().url_of(name)
+
+
+def give_back(url: str) -> None:
+    """Nobody uses this storage any more: emptied, it serves another test. Making its tables takes much longer. For
+    tests that leave the tables themselves alone."""
+    name = url.rpartition("/")[2].partition("?")[0]
+    cursor = _caretaker().cursor()
+    cursor.execute(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'BASE TABLE'",
+        [name],
+    )
+    tables = [table for (table,) in cursor.fetchall() if table != "packhorse_meta"]
+    try:
+        emptied = [f"DELETE FROM {name}.{table}" for table in tables]
+        if emptied:
+            emptied.append(f"UPDATE {name}.packhorse_meta SET value = '' WHERE `key` = 'move'")
+        cursor.execute(";".join(emptied) or "SELECT 1")
+        while cursor.nextset():
+            pass
+    except pymysql.OperationalError:
+        return  # somebody is still at it: that one will not be used again
+    _spare.append(name)
+
+
+@cache
+def _caretaker() -> Any:
+    return shared_mysql().connect(
+        autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS, init_command="SET SESSION innodb_lock_wait_timeout = 2"
+    )
+
+
+def mysql_program(name: str = "mariadbd") -> str:
+    """A program of MariaDB; where there is none the test run ends and says what to install."""
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
+    if found is None:
+        raise pytest.UsageError(_NEEDED)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

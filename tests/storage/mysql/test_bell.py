@@ -1,0 +1,89 @@
+"""Waiting for work: one sleeper of this process for one enqueueing; what others bring is found by looking."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.bell import Bell
+from tests.children import until
+from tests.storage.builders import add, join, new_job
+
+
+def lie_down(bell: Bell, woken: list[bool], timeout: float = 30) -> threading.Thread:
+    thread = threading.Thread(target=lambda: woken.append(bell.wait(timeout)), daemon=True)
+    before = bell._sleepers
+    thread.start()
+    until(lambda: bell._sleepers > before, "it lies down")
+    return thread
+
+
+def test_one_ring_wakes_one_sleeper() -> None:
+    bell, woken = Bell(lambda queues: False), []  # type: tuple[Bell, list[bool]]
+    bell._pause = 20.0
+    sleepers = [lie_down(bell, woken) for _ in range(3)]
+
+    bell.ring()
+    until(lambda: woken, "one wakes")
+
+    assert sum(sleeper.is_alive() for sleeper in sleepers) == 2
+    bell.interrupt()
+    for sleeper in sleepers:
+        sleeper.join(10)
+    assert woken == [True, True, True]
+
+
+def test_a_ring_that_nobody_hears_wakes_nobody_later() -> None:
+    bell = Bell(lambda queues: False)
+    bell.ring()
+
+    assert bell.wait(0.02) is False
+
+
+def test_what_another_process_brings_is_found(storage: MySQL, url: str) -> None:
+    join(storage)
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+    other = MySQL.from_url(url)
+    woken: list[bool] = []
+    sleeper = lie_down(storage._bell, woken)
+    add(other)
+    sleeper.join(30)
+
+    assert woken == [True]
+    other.close()
+
+
+def test_work_that_came_in_before_one_lies_down_is_seen(storage: MySQL) -> None:
+    join(storage)
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+    storage.enqueue([new_job()])
+
+    assert storage.wait(30) is True
+
+
+def test_work_for_others_and_paused_queues_keep_nobody_awake(storage: MySQL) -> None:
+    join(storage)
+    storage.pause("mail")
+    storage.enqueue([new_job(), new_job(queue="other")])
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+    assert storage.wait(0.1) is False
+
+    storage.force_start([storage.enqueue([new_job()])[0].job_id])
+    assert storage.wait(30) is True
+
+
+def test_who_has_waited_for_a_while_looks_seldom() -> None:
+    looks: list[float] = []
+
+    def look(queues: object) -> bool:
+        looks.append(time.monotonic())
+        return False
+
+    bell = Bell(look)
+    bell.wait(4)
+
+    late = [later - earlier for earlier, later in itertools.pairwise(looks) if earlier > looks[0] + 2.5]
+    assert late
+    assert min(late) > 0.4, "three statements a second, the heartbeat and the rest included"

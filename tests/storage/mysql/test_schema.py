@@ -1,0 +1,122 @@
+"""The tables: made once however many come, refused when unusable, usable by programs of the version before."""
+
+from __future__ import annotations
+
+import pymysql
+import pytest
+
+from packhorse.errors import SchemaOutdated, SchemaTooNew
+from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
+from tests.mysql_server import new_database_url, shared_mysql
+from tests.storage.builders import add, at_once, ids, new_job
+from tests.storage.mysql.conftest import Bystander
+
+NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour varchar(20);\n")
+
+
+@pytest.fixture
+def url() -> str:
+    return new_database_url()  # not to be given back: these tables are changed
+
+
+def test_of_many_that_come_at_once_one_makes_the_tables(url: str) -> None:
+    storages = [MySQL.from_url(url) for _ in range(8)]
+
+    at_once([lambda each=each, n=n: each.enqueue([new_job(f"job-{n}")]) for n, each in enumerate(storages)])
+
+    assert sorted(ids(storages[0].get_many([f"job-{n}" for n in range(8)]))) == [f"job-{n}" for n in range(8)]
+    for each in storages:
+        each.close()
+
+
+def test_older_tables_are_not_touched_unasked(storage: MySQL, database: str) -> None:
+    add(storage)
+
+    with storage._db.lent() as link:
+        with pytest.raises(SchemaOutdated, match="packhorse migrate"):
+            prepare(link, database, [*MIGRATIONS, NEXT])
+        assert pending(link, database, [*MIGRATIONS, NEXT]) == [NEXT]
+        assert migrate(link, database, [*MIGRATIONS, NEXT]) == ["002_colour.sql"]
+        assert migrate(link, database, [*MIGRATIONS, NEXT]) == []
+        assert versions(link, database) == (SCHEMA + 1, 1)
+        prepare(link, database, [*MIGRATIONS, NEXT])
+
+
+def test_a_program_of_the_version_before_goes_on_working(storage: MySQL, database: str, url: str) -> None:
+    add(storage, "before")
+    with storage._db.lent() as link:
+        migrate(link, database, [*MIGRATIONS, NEXT])
+
+    add(storage, "meanwhile")
+    old = MySQL.from_url(url)
+
+    assert ids(old.get_many(["before", "meanwhile"])) == ["before", "meanwhile"]
+    old.close()
+
+
+def test_tables_that_this_program_cannot_use_are_refused(storage: MySQL, url: str, bystander: Bystander) -> None:
+    add(storage)
+    bystander.execute(f"UPDATE packhorse_meta SET value = '{SCHEMA + 1}' WHERE `key` IN ('schema', 'oldest_program')")
+
+    late = MySQL.from_url(url)
+    with pytest.raises(SchemaTooNew, match="pip install"):
+        late.tallies()
+
+
+def test_a_migration_that_was_cut_off_is_taken_up_where_it_stopped(
+    storage: MySQL, database: str, bystander: Bystander
+) -> None:
+    add(storage)
+    text = NEXT[2] + "ALTER TABLE {schema}.packhorse_job ADD COLUMN size int NOT NULL DEFAULT {number};\n"
+
+    with storage._db.lent() as link:
+        with pytest.raises(pymysql.Error):
+            migrate(link, database, [*MIGRATIONS, (SCHEMA + 1, "002_colour.sql", text.replace("{number}", "'big'"))])
+        assert versions(link, database) == (SCHEMA, 1)
+        migrate(link, database, [*MIGRATIONS, (SCHEMA + 1, "002_colour.sql", text.replace("{number}", "1"))])
+        assert versions(link, database) == (SCHEMA + 1, 1)
+
+    assert bystander.execute("SELECT colour, size FROM packhorse_job") == ((None, 1),)
+
+
+def test_the_script_does_what_the_migration_does(url: str) -> None:
+    storage = MySQL.from_url(url)
+    with Bystander(shared_mysql(), client_flag=pymysql.constants.CLIENT.MULTI_STATEMENTS).connection as hand:
+        cursor = hand.cursor()
+        cursor.execute("\n".join(sql for _, sql in script(storage.address.database, MIGRATIONS)))
+        while cursor.nextset():
+            pass
+        hand.commit()
+
+    assert storage.pending_migrations() == []
+    assert add(storage, "first").id == "first"
+    storage.close()
+
+
+def test_the_storage_says_what_it_would_do_and_does_it(url: str) -> None:
+    storage = MySQL.from_url(url)
+    name = storage.address.database
+
+    planned = storage.pending_migrations()
+
+    assert [step.name for step in planned] == ["001_start.sql", "version"]
+    assert f"`{name}`.packhorse_job" in planned[0].sql
+    with shared_mysql().connect() as hand, hand.cursor() as cursor:
+        assert cursor.execute(f"SHOW TABLES FROM {name}") == 0
+    assert storage.migrate() == ["001_start.sql"]
+    assert (storage.migrate(), storage.pending_migrations()) == ([], [])
+    assert add(storage, "first").id == "first"
+    storage.close()
+
+
+def test_every_text_is_compared_by_its_bytes(storage: MySQL, database: str, bystander: Bystander) -> None:
+    add(storage)
+
+    found = bystander.execute(
+        "SELECT DISTINCT collation_name FROM information_schema.columns"
+        " WHERE table_schema = %s AND collation_name IS NOT NULL",
+        (database,),
+    )
+
+    assert [name for (name,) in found] in (["utf8mb4_nopad_bin"], ["utf8mb4_0900_bin"])

@@ -1,0 +1,281 @@
+"""Health, values that MySQL cannot take, the server's clock, events for who follows them, and forked children."""
+
+from __future__ import annotations
+
+import string
+import time
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.errors import BadValue, StorageError, StorageUnavailable
+from packhorse.event import Kind
+from packhorse.job import COMPLETED
+from packhorse.outcome import Completed
+from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.upkeep import FOLD_AFTER
+from packhorse.storage.records import EventFilter, Filter
+from tests.children import forked, in_child
+from tests.mysql_server import new_database_url, shared_mysql
+from tests.storage.builders import (
+    add,
+    find_all,
+    history,
+    ids,
+    join,
+    new_job,
+    new_jobs,
+    recount,
+    stored,
+    tallies,
+)
+from tests.storage.mysql.conftest import Bystander
+
+_PUT = "INSERT INTO packhorse_event (at, kind, subject, queue) VALUES (%s, 'paused', 'queue', 'mail')"
+
+
+def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    storage = MySQL.from_url("mysql://ann:secret@127.0.0.1:1/shop")
+    began_at = time.monotonic()
+
+    with pytest.raises(StorageUnavailable) as caught:
+        storage.tallies()
+
+    assert time.monotonic() - began_at < 5
+    assert "secret" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_told() -> None:
+    storage = MySQL.from_url(shared_mysql().url_of("nowhere"))
+
+    with pytest.raises(StorageUnavailable, match="CREATE DATABASE"):
+        storage.tallies()
+
+
+def test_two_databases_do_not_know_each_other(storage: MySQL) -> None:
+    other = MySQL.from_url(new_database_url())
+    add(storage, "here")
+
+    assert other.get("here") is None
+    other.close()
+
+
+def test_names_that_look_alike_are_different(storage: MySQL) -> None:
+    names = ["Mail", "mail", "mäil", "mail ", " mail", "MAIL", "\uff4dail"]
+    storage.enqueue([new_job(f"id-{name}", queue=name) for name in names])
+    join(storage)
+
+    assert {queue.name for queue in storage.queues()} == set(names)
+    assert [ids(storage.reserve("ann", {name: 1}, 10)) for name in names] == [[f"id-{name}"] for name in names]
+    assert storage.get("ID-mail") is None
+    assert storage.get("id-mail  ") is None
+
+
+def test_letters_are_searched_for_whatever_their_case_and_others_as_they_are(storage: MySQL) -> None:
+    every = "".join(chr(code) for code in range(32, 0x250)) + "\u212a İıſ ßẞ 🐎"
+    add(storage, "upper", args=every)
+
+    for letter in [*string.ascii_letters, "%", "_", "\\", "'", '"', "č", "Ä", "ä", "🐎"]:
+        assert ids(find_all(storage, Filter(text=letter))) == ["upper"], letter
+    add(storage, "accented", args="ČÄ")
+    assert ids(find_all(storage, Filter(text="čä"))) == []
+    assert ids(find_all(storage, Filter(text="ČÄ"))) == ["accented"]
+
+
+def test_text_that_the_server_cannot_take_is_refused(storage: MySQL) -> None:
+    add(storage, "known")
+
+    for call in (lambda: storage.get("\ud800"), lambda: storage.enqueue([new_job(args="\udc80")])):
+        with pytest.raises(BadValue):
+            call()
+    with pytest.raises(BadValue):
+        storage.enqueue([new_job("x" * 300)])
+
+    assert ids(find_all(storage)) == ["known"]
+
+
+def test_any_other_text_comes_back_as_it_was(storage: MySQL) -> None:
+    text = "".join(chr(code) for code in range(0x80)) + "'\\''%s%%$1?č🐎\u2028"
+    job = add(storage, args=text, meta=text)
+
+    assert (job.args, job.meta) == (text, text)
+    assert storage.reserve(join(storage), {"mail": 1}, 1)[0].args == text
+
+
+def test_arguments_longer_than_a_packet_are_refused_and_many_long_ones_are_not(storage: MySQL) -> None:
+    storage.enqueue([new_job(args="x" * 900_000) for _ in range(20)])
+    with pytest.raises((BadValue, StorageUnavailable)):
+        storage.enqueue([new_job(args="x" * 20_000_000)])
+
+    assert len(find_all(storage)) == 20
+
+
+def test_time_is_the_servers_whatever_its_zone(storage: MySQL, bystander: Bystander) -> None:
+    ((now,),) = bystander.execute("SELECT unix_timestamp(sysdate(6)) * 1000000")
+    with storage._db.lent() as link:
+        link.script(["SET time_zone = '+05:00'"])
+    job = add(storage)
+
+    assert abs(job.created_at - int(now)) < 10 * SECOND
+    assert abs(storage.now() - job.created_at) < 10 * SECOND
+
+
+def test_sessions_are_set_as_the_storage_needs_them(storage: MySQL) -> None:
+    with storage._db.lent() as link:
+        ((mode, wait, isolation, names),) = link.rows(
+            "SELECT @@sql_mode, @@innodb_lock_wait_timeout, @@tx_isolation, @@character_set_client"
+        )
+
+    assert "STRICT_ALL_TABLES" in mode
+    assert (wait, isolation, names) == (5, "READ-COMMITTED", "utf8mb4")
+
+
+def test_health_tells_what_an_operator_should_know(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(storage)
+    monkeypatch.setattr("packhorse.storage.mysql.storage._LONG_HISTORY", -1)
+
+    health = storage.health()
+
+    assert (health.kind, health.facts["isolation"]) == ("mariadb", "READ COMMITTED")
+    assert health.version[0].isdigit()
+    assert (health.size or 0) > 0
+    assert health.latency > 0
+    assert health.connections_open == 1
+    assert any("old versions of rows" in problem for problem in health.problems)
+
+
+def test_what_was_counted_is_folded_and_stays_right(storage: MySQL, bystander: Bystander) -> None:
+    join(storage)
+    for _ in range(FOLD_AFTER // 2 + 50):
+        storage.enqueue([new_job()])
+    while jobs := storage.reserve("ann", {"mail": 1}, 100):
+        storage.finish([Completed(job.token) for job in jobs])
+
+    ((unfolded,),) = bystander.execute("SELECT count(*) FROM packhorse_delta")
+    assert unfolded < FOLD_AFTER
+    assert tallies(storage) == recount(storage)
+    storage.roll_up()
+    assert bystander.execute("SELECT count(*) FROM packhorse_delta") == ((0,),)
+    assert tallies(storage) == recount(storage)
+    assert storage.totals()["completed"] == FOLD_AFTER // 2 + 50
+
+
+def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection_alone(storage: MySQL) -> None:
+    add(storage, "parent-1")
+
+    def work() -> list[str]:
+        storage.enqueue([new_job("child-1")])
+        taken = storage.reserve(join(storage), {"mail": 1}, 10)
+        storage.finish([Completed(job.token) for job in taken])
+        storage.close()
+        return ids(taken)
+
+    assert in_child(work) == ["parent-1", "child-1"]
+    assert stored(storage, "child-1").state is COMPLETED
+    assert storage._db.connections()[0] == 1
+
+
+def test_parent_and_children_write_at_the_same_time(storage: MySQL) -> None:
+    add(storage, "before")
+
+    def work(name: str) -> str:
+        for number in range(20):
+            storage.enqueue([new_job(f"{name}-{number}-{one}") for one in range(3)])
+            assert storage.find(Filter(), limit=1).jobs
+        return "done"
+
+    with (
+        forked(lambda parent: parent.say(work("ann"))) as ann,
+        forked(lambda parent: parent.say(work("bob"))) as bob,
+    ):
+        assert work("cas") == "done"
+        assert (ann.hear(), bob.hear()) == ("done", "done")
+
+    assert len(find_all(storage)) == 181
+    assert tallies(storage) == recount(storage)
+
+
+def test_a_database_that_was_dropped_is_told() -> None:
+    storage = MySQL.from_url(new_database_url())
+    add(storage)
+    with shared_mysql().connect() as hand:
+        hand.cursor().execute(f"DROP DATABASE {storage.address.database}")
+
+    with pytest.raises(StorageError):
+        storage.tallies()
+    storage.close()
+
+
+def test_whoever_follows_events_misses_none_that_was_committed_late(storage: MySQL, database: str) -> None:
+    first = add(storage, "first")
+    (added,) = history(storage, first.id)
+    late = Bystander(shared_mysql(), database=database)
+    late.execute(_PUT, (storage.now(),))
+    add(storage, "second")
+
+    seen_before = storage.events(EventFilter(after=added.id))
+    late.connection.commit()
+    seen_after = storage.events(EventFilter(after=added.id))
+
+    assert seen_before == []  # the second job's event comes after one that nobody can see yet
+    assert [event.kind for event in seen_after] == [Kind.PAUSED, Kind.ADDED]
+    late.connection.close()
+
+
+def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(
+    storage: MySQL, database: str, bystander: Bystander
+) -> None:
+    add(storage)
+    forgotten = Bystander(shared_mysql(), database=database)
+    forgotten.execute(_PUT, (1,))
+    add(storage)
+    for event in storage.events(EventFilter()):
+        bystander.execute("UPDATE packhorse_event SET at = at - 11000000 WHERE id = %s", (event.id,))
+
+    assert len(storage.events(EventFilter(after=0))) == 2
+    forgotten.connection.close()
+
+
+def test_of_very_many_queues_each_has_its_turn(storage: MySQL) -> None:
+    names = [f"queue-{number:03}" for number in range(120)]
+    join(storage)
+    storage.enqueue([new_job(f"{name}-{n}", queue=name) for name in names for n in range(2)])
+    storage.enqueue([new_job("urgent", queue=names[-1], priority=10)])
+    weights = dict.fromkeys(names, 1)
+
+    first = storage.reserve("ann", weights, 30)
+    served = [job.queue for job in first[1:]]
+    while jobs := storage.reserve("ann", weights, 30):
+        served += [job.queue for job in jobs]
+
+    assert first[0].id == "urgent"
+    assert len(set(served[:120])) > 90, "turns go round"
+    assert sorted(served) == sorted([*names, *names])
+
+
+def test_a_pause_that_another_process_made_is_seen(storage: MySQL, url: str) -> None:
+    other = MySQL.from_url(url)
+    join(storage)
+    storage.enqueue(new_jobs(5))
+    assert len(storage.reserve("ann", {"mail": 1}, 1)) == 1
+    other.pause("mail")
+    assert storage.reserve("ann", {"mail": 1}, 1) == []
+    other.force_start([find_all(other)[0].id])
+    assert len(storage.reserve("ann", {"mail": 1}, 5)) == 1
+    other.resume("mail")
+    assert len(storage.reserve("ann", {"mail": 1}, 5)) == 3
+    other.close()
+
+
+def test_a_job_that_another_process_has_taken_back_is_not_completed_from_memory(storage: MySQL, url: str) -> None:
+    other = MySQL.from_url(url)
+    join(storage)
+    storage.enqueue(new_jobs(3))
+    jobs = storage.reserve("ann", {"mail": 1}, 3)
+    other.release([jobs[1].token], "handed back")
+
+    verdicts = storage.finish([Completed(job.token) for job in jobs])
+
+    assert [verdict.value for verdict in verdicts] == ["accepted", "stale", "accepted"]
+    assert tallies(storage) == recount(storage)
+    other.close()

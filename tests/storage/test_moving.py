@@ -1,0 +1,60 @@
+"""Which calls go on while a storage is moved: every operation of the contract has its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.errors import StorageClosed
+from packhorse.storage.contract import Storage
+from packhorse.storage.moving import Move, Stage, closed, may_go_on, quiet_answer
+from tests.system.world import ONLY_READING
+
+# Nothing is held, so these find nothing to change, or they write of processes only.
+GOES_ON = {
+    *("start", "finish", "finish_and_reserve", "release", "check_in", "rescue_owner"),
+    *("beat", "leave", "record_stat", "order"),
+    *("set_move", "load"),
+}
+OPERATIONS = {name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_")}
+
+
+def told(stage: Stage, call: str) -> str:
+    try:
+        return "goes on" if may_go_on(Move("copy", stage, "redis://elsewhere", 1), call) else "quiet"
+    except StorageClosed:
+        return "refused"
+
+
+@pytest.mark.parametrize("stage", [Stage.FROZEN, Stage.MOVED, Stage.FILLING])
+def test_only_these_calls_go_on_while_a_storage_is_copied(stage: Stage) -> None:
+    going = {name for name in OPERATIONS - ONLY_READING if told(stage, name) == "goes on"}
+
+    assert going - {"enqueue_within"} == GOES_ON  # which asks by the name of enqueue
+
+
+def test_while_it_closes_only_new_jobs_are_refused() -> None:
+    answers = {name: told(Stage.CLOSING, name) for name in OPERATIONS}
+
+    assert {name for name, answer in answers.items() if answer == "refused"} == {"enqueue"}
+    assert {name for name, answer in answers.items() if answer == "quiet"} == {"reserve", "tick"}
+
+
+def test_reading_is_always_answered() -> None:
+    assert {told(stage, name) for stage in Stage for name in ONLY_READING} == {"goes on"}
+
+
+def test_a_storage_without_a_mark_refuses_nothing() -> None:
+    assert all(may_go_on(None, name) for name in OPERATIONS)
+
+
+def test_an_answer_may_be_changed_by_who_gets_it() -> None:
+    quiet_answer("reserve").append("mine")
+
+    assert quiet_answer("reserve") == []
+
+
+def test_the_refusal_says_where_to_go() -> None:
+    words = {stage: str(closed(Move("copy", stage, "redis://elsewhere", 1))) for stage in Stage}
+
+    assert all("redis://elsewhere" in text for text in words.values())
+    assert len(set(words.values())) == 3

@@ -1,0 +1,156 @@
+"""Copying: what the steps do when something comes between them. The copy itself is tested on every storage, in
+tests/storage/conformance/test_moving.py."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from packhorse.clock import MINUTE, TurnedClock
+from packhorse.copying import End, Progress, cancel, checksum, copy_storage
+from packhorse.errors import CopyRefused
+from packhorse.storage import Storage, open_storage
+from packhorse.storage.moving import Move, Section, Stage
+from packhorse.storage.records import Filter
+from tests.storage.builders import add, new_job, run, stored
+
+
+class Stumbling:
+    """A storage that raises instead of one of its calls, once."""
+
+    def __init__(self, storage: Storage, call: str, number: int = 1) -> None:
+        self._storage = storage
+        self._call = call
+        self._left = itertools.count(number, -1)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._call and next(self._left) == 1:
+            raise KeyboardInterrupt
+        return getattr(self._storage, name)
+
+
+@pytest.fixture
+def old() -> Storage:
+    storage = open_storage("memory://")
+    add(storage, "one"), add(storage, "two")
+    return storage
+
+
+@pytest.fixture
+def new() -> Storage:
+    return open_storage("memory://")
+
+
+def copy(old: Any, new: Any, **options: Any) -> dict[str, int]:
+    return copy_storage(End(old, "old"), End(new, "new"), **{"patience": 0, **options})
+
+
+@pytest.mark.parametrize(
+    ("side", "call", "number"),
+    [
+        *(("old", "set_move", number) for number in (1, 2, 3)),
+        *(("new", "set_move", number) for number in (1, 2)),
+        *(("old", "dump", number) for number in (1, 9)),
+        ("new", "load", 13),
+        ("new", "tallies", 2),
+    ],
+)
+def test_between_any_two_steps_it_may_be_broken_off(
+    old: Storage, new: Storage, side: str, call: str, number: int
+) -> None:
+    stumbling = Stumbling(old if side == "old" else new, call, number)
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(stumbling, new) if side == "old" else copy(old, stumbling)
+    assert not (is_open(old) and new.find(Filter()).jobs)
+    copy(old, new)
+
+    assert is_open(new)
+    assert [job.id for job in new.find(Filter()).jobs] == ["two", "one"]
+    assert stage_of(old) is Stage.MOVED
+
+
+def is_open(storage: Storage) -> bool:
+    return storage.move() is None
+
+
+def stage_of(storage: Storage) -> Stage | None:
+    mark = storage.move()
+    return None if mark is None else mark.stage
+
+
+def test_two_that_copy_at_once_do_not_mix(old: Storage, new: Storage) -> None:
+    class Overtaken(Stumbling):
+        def __getattr__(self, name: str) -> Any:
+            if name == "load" and next(self._left) == 1:
+                copy(old, new)
+            return getattr(self._storage, name)
+
+    with pytest.raises(CopyRefused, match="somebody else copies to new, too"):
+        copy(old, Overtaken(new, "load", 3))
+
+    assert is_open(new)
+    assert len(new.find(Filter()).jobs) == 2
+
+
+def test_an_old_storage_that_was_opened_meanwhile_makes_the_copy_void(old: Storage, new: Storage) -> None:
+    class Cancelled(Stumbling):
+        def __getattr__(self, name: str) -> Any:
+            if name == "load" and next(self._left) == 1:
+                cancel(End(old, "old"))
+                old.enqueue([new_job()])
+            return getattr(self._storage, name)
+
+    with pytest.raises(CopyRefused):
+        copy(old, Cancelled(new, "load", 12))
+
+    assert is_open(old)
+    assert stage_of(new) is Stage.FILLING
+
+
+def test_the_jobs_of_a_silent_worker_are_taken_back(new: Storage) -> None:
+    clock = TurnedClock()
+    old = open_storage("memory://", now=clock)
+    held = run(old, add(old))
+    clock.turn(MINUTE)
+
+    copy(old, new, patience=30, lease=1)
+
+    assert (stored(new, held.id).state, stored(new, held.id).halts) == ("queued", 1)
+
+
+def test_it_tells_how_far_it_is(old: Storage, new: Storage) -> None:
+    told: list[Progress] = []
+
+    copy(old, new, tell=told.append)
+
+    assert [one.doing for one in told[:1] + told[-1:]] == ["copying tasks", "checking ticks"]
+    assert all(one.done <= one.total for one in told)
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_what_is_in_another_move_is_left_alone(old: Storage, new: Storage, stage: Stage) -> None:
+    new.set_move(Move("another", stage, "third", 1), expected=None)
+
+    with pytest.raises(CopyRefused, match=r"new (is being filled from|was moved to|is being moved to) third"):
+        copy(old, new)
+    with pytest.raises(CopyRefused):
+        copy(new, old)
+
+    assert is_open(old)
+
+
+def test_only_what_is_being_moved_can_be_cancelled(old: Storage) -> None:
+    with pytest.raises(CopyRefused, match="old is not being moved"):
+        cancel(End(old, "old"))
+
+
+def test_a_checksum_does_not_mind_the_order_but_minds_every_field(old: Storage) -> None:
+    one, two = old.dump(Section.JOBS).rows
+    old.set_priority(["one"], 2)
+
+    assert checksum([one, two]) == checksum([two, one])
+    assert checksum(old.dump(Section.JOBS).rows) != checksum([one, two])
+    assert checksum([one, one]) != checksum([one])
