@@ -47,6 +47,15 @@ class _Start(msgspec.Struct):
     start: int
 
 
+class _Begun(msgspec.Struct):
+    """A job that runs, as the statement reads it."""
+
+    job_id: str
+    owner: str
+    fence: int
+    ago: int
+
+
 class _Told(msgspec.Struct):
     """An outcome as the statement reads it."""
 
@@ -186,10 +195,12 @@ class Working(PostgresKeeper, working.Working):
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         if not tokens:
             return []
-        once = sorted(set(tokens), key=lambda token: token.job_id)
+        each = dict(zip(reversed(tokens), reversed(agos or [0] * len(tokens)), strict=True))  # of two the first counts
+        once = [_Begun(token.job_id, token.owner, token.fence, ago) for token, ago in each.items()]
+        once.sort(key=lambda begun: begun.job_id)
         started = {row[0] for row in self._db.run("start", self._sql["start_jobs"], (to_json(once), self._moment()))}
         self._counting(2)
         hands = {} if len(started) == len(tokens) else self._hands_now(tokens)

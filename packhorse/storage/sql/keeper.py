@@ -10,7 +10,7 @@ from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
-from packhorse.series import has_failed
+from packhorse.series import has_failed, measure_deleted
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.sql.dialect import Dialect
@@ -135,6 +135,7 @@ class Keeper(Storage):
             tx.execute(self._sql["delete_locks"], (to_json(keys), ids))
         for job in jobs:
             tx.move(place_of(job), None)
+            measure_deleted(tx.measures, job)
         tx.record(changes.deleted(job, tx.now, by) for job in jobs)
 
     def _before_removing(self, tx: Any, jobs: Sequence[Job]) -> None:

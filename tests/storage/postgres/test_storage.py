@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from packhorse.clock import HOUR, SECOND
-from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageUnavailable
+from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
@@ -59,6 +59,49 @@ def test_options_are_read_from_the_address() -> None:
 def test_an_option_that_makes_no_sense_is_refused(query: str) -> None:
     with pytest.raises(BadURL):
         open_storage(f"postgresql://localhost/shop?{query}")
+
+
+def test_a_misspelt_option_is_told_with_the_nearest() -> None:
+    with pytest.raises(BadURL, match=r"there is no option 'shema'; did you mean 'schema'\?"):
+        open_storage("postgresql://localhost/shop?shema=x3")
+    with pytest.raises(BadURL, match=r"did you mean 'sslmode'\?"):
+        open_storage("postgresql://localhost/shop?sslmod=require")
+
+
+def test_who_cannot_connect_is_told_what_to_try() -> None:
+    host = shared_postgres().url.partition("@")[2].partition("/")[0]
+    hints = {
+        f"{shared_postgres().url}_not": "createdb postgres_not",
+        f"postgresql://nobody_such@{host}/postgres": "createuser nobody_such",
+        "postgresql://ann:secret@127.0.0.1:1/shop": "pg_isready -h 127.0.0.1 -p 1",
+    }
+
+    for url, hint in hints.items():
+        with pytest.raises(StorageUnavailable, match="cannot be reached") as caught:
+            Postgres.from_url(url).tallies()
+        assert hint in (caught.value.hint or "")
+
+
+def test_who_only_looks_makes_no_schema(bystander: Bystander) -> None:
+    url = f"{shared_postgres().url}?schema=never_made"
+    storage = Postgres.from_url(url)
+    storage.make_nothing()
+
+    for look in (storage.queues, storage.now, storage.health):
+        with pytest.raises(StorageNotFound, match="never_made"):
+            look()
+
+    storage.close()
+    assert bystander.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'never_made'").fetchall() == []
+
+
+def test_who_only_looks_sees_what_is_there(storage: Postgres, url: str) -> None:
+    storage.enqueue(new_jobs(1))
+    looking = Postgres.from_url(url)
+    looking.make_nothing()
+
+    assert looking.count(Filter()).number == 1
+    looking.close()
 
 
 @pytest.mark.parametrize("name", ["it's", "a?b", "a$1", 'a"b', "1st", "wörk", "x', 1)); DROP TABLE public.users --"])
