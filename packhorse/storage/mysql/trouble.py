@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pymysql
 
 from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
@@ -31,6 +33,15 @@ def code_of(error: BaseException) -> int:
 def may_pass(error: pymysql.Error) -> bool:
     """Will the server perhaps take a connection in a moment?"""
     return code_of(error) in _NO_ROOM | {1053}
+
+
+def refuse_old(version: str) -> None:
+    """Raises StorageUnavailable for a server that lacks what we need. MariaDB may put a 5.5.5- before its version."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:3])
+    name, least = ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0, 17))
+    if numbers < least:
+        wanted = ".".join(map(str, least))
+        raise StorageUnavailable(f"the server is {name} {version}", hint=f"Packhorse needs {name} {wanted} or newer")
 
 
 def translate(error: Exception, place: str) -> StorageError | BadValue:

@@ -39,7 +39,7 @@ def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATION
         )
 
 
-def is_there(link: Link, schema: str) -> bool:
+def is_ours(link: Link, schema: str) -> bool:
     """Are there tables of ours in this schema?"""
     return versions(link, schema)[0] > 0
 

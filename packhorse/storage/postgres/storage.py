@@ -86,7 +86,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
 
     def _prepare(self, link: Link) -> None:
         name = self.options.schema
-        if not self._makes and not schema.is_there(link, name):
+        if not self._makes and not schema.is_ours(link, name):
             raise StorageNotFound(
                 f"{without_password(self._db.address)} has no Packhorse jobs in its schema {name}",
                 why="the schema does not exist or has no tables of ours, and looking does not make it",
