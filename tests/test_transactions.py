@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,6 +197,15 @@ def test_a_refused_batch_leaves_the_callers_own_work_alone(place: Place) -> None
 
 
 def test_without_a_transaction_the_job_is_there_at_once(place: Place) -> None:
+    connection = committing_alone(place)
+    place.app.enqueue("send", {"to": "ann"}, connection=connection)
+
+    assert place.number_of_jobs() == 1
+    connection.close()
+
+
+def committing_alone(place: Place) -> Any:
+    """A connection each statement of which is a transaction."""
     connection = place.connect()
     if place.kind == "sqlite":
         connection.isolation_level = None
@@ -203,9 +213,82 @@ def test_without_a_transaction_the_job_is_there_at_once(place: Place) -> None:
         connection.autocommit(True)
     else:
         connection.autocommit = True
+    return connection
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_whatever_breaks_in_leaves_no_transaction_open(
+    place: Place, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_in(*_: object) -> None:
+        raise error
+
+    connection = committing_alone(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(place.app.storage, "_enqueue", break_in)
+        with pytest.raises(error):
+            place.app.enqueue("send", {"to": "ann"}, connection=connection)
+    run(connection, place.insert)
+
+    assert (place.number_of_jobs(), place.number_of_sales()) == (0, 1)
+    connection.close()
+
+
+class NewerConnection(sqlite3.Connection):
+    """As `sqlite3.connect(path, autocommit=True)` makes them from Python 3.12 on."""
+
+    autocommit = True
+
+    def commit(self) -> None:
+        """Does nothing, says Python's manual."""
+
+
+def test_without_a_transaction_the_job_is_there_at_once_by_the_autocommit_of_newer_pythons(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path)
+    if sys.version_info >= (3, 12):
+        connection: Any = sqlite3.connect(place.path, autocommit=True)
+    else:
+        connection = sqlite3.connect(place.path, factory=NewerConnection)
     place.app.enqueue("send", {"to": "ann"}, connection=connection)
 
     assert place.number_of_jobs() == 1
+    assert not connection.in_transaction
+    connection.close()
+    place.app.close()
+
+
+class OlderPsycopg:
+    """psycopg 3's connection, spoken to as psycopg 2's: its `status` tells only of transactions that the driver
+    has begun."""
+
+    status = 1
+    autocommit = True
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def cursor(self) -> Any:
+        return self._connection.cursor()
+
+    def get_transaction_status(self) -> int:
+        return int(self._connection.info.transaction_status)
+
+
+OlderPsycopg.__module__ = "psycopg2.extensions"
+
+
+@needs_postgres
+def test_a_transaction_that_the_caller_has_begun_in_words_of_his_own_is_seen(postgres: Place) -> None:
+    connection = committing_alone(postgres)
+    older = OlderPsycopg(connection)
+    postgres.app.enqueue("send", {"to": "ann"}, connection=older)
+    assert postgres.number_of_jobs() == 1
+
+    connection.execute("BEGIN")
+    postgres.app.enqueue("send", {"to": "nobody"}, connection=older)
+    connection.execute("ROLLBACK")
+
+    assert postgres.number_of_jobs() == 1
     connection.close()
 
 
