@@ -82,7 +82,8 @@ class Working(MySQLKeeper, working.Working):
             return []
         if late:
             self._promote(tx, 100)
-            self._expire(tx, 100)
+            if not self._expire_all(tx):
+                return []
         if not lone:
             return self._take_turns(tx, owner, queues, limit, paused)
         if late or was_paused != paused:

@@ -67,17 +67,16 @@ class Working(PostgresKeeper, working.Working):
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.serve(queues)
         taken, is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit))
-        if is_late:
-            self._write("promote", self._see_to_time)
+        if is_late and self._write("promote", self._see_to_time):
             taken, _ = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, anyway=True))
         self._counting(2 * len(queues))
         if taken:
             self._bell.rouse()
         return taken
 
-    def _see_to_time(self, tx: Transaction) -> None:
+    def _see_to_time(self, tx: Transaction) -> bool:
         self._promote(tx, 100)
-        self._expire(tx, 100)
+        return self._expire_all(tx)
 
     def _take(
         self, link: Link, owner: str, queues: Mapping[str, int], limit: int, *, anyway: bool = False

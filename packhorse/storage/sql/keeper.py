@@ -20,6 +20,10 @@ from packhorse.turns import Turns
 
 R = TypeVar("R")
 
+_EXPIRED_AT_ONCE = 100
+_EXPIRED_AT_MOST = 2_000
+"""In one transaction."""
+
 
 def place_of(job: Job) -> Place:
     """Where this job is counted."""
@@ -100,6 +104,15 @@ class Keeper(Storage):
         for job in over:
             self._keep(tx, job, changes.expired(job, tx.now))
         return len(over)
+
+    def _expire_all(self, tx: Transaction) -> bool:
+        """Abort all that has waited or lived too long. False: there are more than one transaction should be long for;
+        whoever wanted jobs goes without, is woken at once, and asks again."""
+        for _ in range(_EXPIRED_AT_MOST // _EXPIRED_AT_ONCE):
+            if self._expire(tx, _EXPIRED_AT_ONCE) < _EXPIRED_AT_ONCE:
+                return True
+        tx.wakes = True
+        return False
 
     # --- keeping --------------------------------------------------------------------------------------------------
 
