@@ -66,7 +66,7 @@ class Records(Keeper):
             until, who = (None, None) if duration is None else (tx.now + duration, by)
             return bool(tx.execute(self._sql["silence_failure"], (until, who, cause)).rowcount)
 
-        return self._db.write("silence_failure", work)
+        return self._write("silence_failure", work)
 
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
         width, start = span.level.width, span.level.start_of(self.now() - span.length)
