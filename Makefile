@@ -3,7 +3,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check chaos bench bench-quick screenshot clean venv servers
+.PHONY: help demo test check chaos bench bench-quick bench-web screenshot clean venv servers
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ bench: venv ## race Packhorse and its peers for two hours; writes docs/benchmark
 
 bench-quick: venv ## the same in less than five minutes, on SQLite and Redis; only prints
 	$(BIN)/python -m bench --quick $(ARGS)
+
+bench-web: venv ## a million jobs, every page, and a worker that twenty people watch; three minutes
+	$(BIN)/python -m bench.web $(ARGS)
 
 screenshot: venv ## make docs/overview.png anew; needs a Chromium
 	@PYTHON=$(BIN)/python docs/screenshot.sh

@@ -1,28 +1,25 @@
-"""First steps: enqueue some jobs, look at them, steer them, and play the worker by hand.
+"""First steps: make some jobs, look at them, steer them, have workers run them, and see what became of each.
 
-Run it: python examples/first_steps.py
+Run it: python examples/first_steps.py. It keeps its jobs in ./first_steps.db, and begins anew each time.
 """
 
-import tempfile
 from pathlib import Path
 
-from packhorse import Packhorse
-from packhorse.codec import encode_result
-from packhorse.outcome import Completed
-from packhorse.storage.records import TaskInfo, WorkerInfo
+from packhorse import Packhorse, current_job
 
-folder = tempfile.TemporaryDirectory()
-app = Packhorse(f"sqlite:///{Path(folder.name) / 'jobs.db'}")  # Packhorse() alone keeps its jobs in ./packhorse.db
+app = Packhorse("sqlite:///first_steps.db")  # Packhorse() alone keeps its jobs in ./packhorse.db
 
 
-@app.task(retries=2, timeout="30s")
-def send_notice(user_id: int, email: str) -> str:
-    return f"sent to {email}"
-
-
-@app.task(priority=5)
+@app.task
 def add(a: int, b: int) -> int:
     return a + b
+
+
+@app.task(retries=2, backoff="100ms", timeout="30s")
+def send_notice(user_id: int, email: str) -> str:
+    if user_id == 2 and current_job().attempt == 1:
+        raise ConnectionError("the mail server is busy")  # it is tried again
+    return f"sent to {email}"
 
 
 def show(title: str) -> None:
@@ -31,40 +28,36 @@ def show(title: str) -> None:
         print(f"  {job.task:<12}{job.state:<10} priority {job.priority}  {job.why()}")
 
 
-print("A task is still a function: 2 + 3 =", add(2, 3))
+def main() -> None:
+    print("A task is still a function: 2 + 3 =", add(2, 3))
 
-# Enqueue: the arguments are checked and stored; a worker runs them.
-addition = add.enqueue(2, 3)
-anna = send_notice.enqueue(user_id=1, email="anna@example.org")
-bob = send_notice.enqueue_in("10m", user_id=2, email="bob@example.org")
-carol = send_notice.enqueue_unique(3, "carol@example.org")
-twin = send_notice.enqueue_unique(3, "carol@example.org")
-show(f"Four jobs; the second for Carol is the first: {twin == carol}")
+    # Make jobs: the arguments are checked and stored.
+    addition = add.enqueue(2, 3)
+    anna = send_notice.enqueue(user_id=1, email="anna@example.org")
+    bob = send_notice.enqueue_in("10m", user_id=2, email="bob@example.org")
+    carol = send_notice.enqueue_unique(3, "carol@example.org")
+    twin = send_notice.enqueue_unique(3, "carol@example.org")
+    show(f"Four jobs; the second for Carol is the first: {twin == carol}")
 
-# A worker joins. `packhorse work` does this, and the work below, in many slots at once.
-app.storage.join(WorkerInfo("by-hand", queues=["add", "send_notice"], concurrency=1))
-app.storage.announce([TaskInfo(task.name, task.queue) for task in app.registry])
-show("A worker is there")
+    # Steer them.
+    carol.set_priority(9)
+    bob.force_start(by="you")
+    anna.abort(by="you")
+    show("Carol has a higher priority, Bob was forced to start, Anna was aborted")
 
-# Steer.
-carol.set_priority(9)
-bob.force_start(by="you")
-anna.abort(by="you")
-show("Carol has a higher priority, Bob was forced to start, Anna was aborted")
+    # Run them. `packhorse work first_steps.py` in another terminal does the same, and goes on.
+    print("\nA worker works until nothing is left", flush=True)
+    app.run(max=1, burst=True)
 
-# Work.
-print("\nThe worker works")
-while jobs := app.storage.reserve("by-hand", {"add": 1, "send_notice": 1}, limit=1):
-    task = app.registry.get(jobs[0].task)
-    result = task.function(**task.signature.decode(jobs[0].args))
-    app.storage.finish([Completed(jobs[0].token, encode_result(result))])
-    print(f"  {task.name:<12}{result}")
+    # Look.
+    print(f"\nThe sum is {addition.wait(timeout=1)}. Carol's notice: {carol.result}. Anna: {anna.why()}.")
+    print("\nWhat happened to Bob's notice")
+    for event in bob.events():
+        print(f"  {event.kind:<14} it is {event.state}")
+    print("\nNow try: packhorse jobs --url sqlite:///first_steps.db")
 
-# Look.
-print(f"\nThe sum is {addition.wait(timeout=1)}. Completed: {app.count(state='completed')}. Anna: {anna.why()}.")
-print("\nWhat happened to Bob's notice")
-for event in bob.events():
-    print(f"  {event.kind:<14} it is {event.state}")
 
-app.close()
-folder.cleanup()
+if __name__ == "__main__":
+    for left in Path().glob("first_steps.db*"):
+        left.unlink()
+    main()

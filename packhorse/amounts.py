@@ -1,8 +1,17 @@
-"""Amounts in few characters: bytes, rates, shares. The command line and the web pages show them alike."""
+"""Amounts in few characters: counts, bytes, rates, shares. The command line and the web pages show them alike."""
 
 from __future__ import annotations
 
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def count_text(number: int, one: str, many: str | None = None) -> str:
+    """So many of them; `many` is the word for more than one, if it is not made with an s.
+
+    >>> count_text(1, "job waits", "jobs wait"), count_text(2_000, "job")
+    ('1 job waits', '2,000 jobs')
+    """
+    return f"1 {one}" if number == 1 else f"{number:,} {many or f'{one}s'}"
 
 
 def size_text(number: int) -> str:

@@ -219,7 +219,7 @@ def _job_fields(keywords: Mapping[str, Any]) -> dict[str, Any]:
     for name in keywords:
         _check_keyword(name)
     if "delay" in keywords and "at" in keywords:
-        raise BadValue("give delay or at, not both", hint="delay=60 is a minute from now, at=… a moment")
+        raise BadValue("give delay or at, not both", hint="delay is a time from now on, at is a moment")
     options = TaskOptions().with_(**{name: value for name, value in keywords.items() if name in _SHARED})
     fields: dict[str, Any] = {}
     for name, value in keywords.items():

@@ -123,9 +123,9 @@ def reserved(job: Job, owner: str, now: int) -> Changed:
     return Changed(job, [_event(job, Kind.RESERVED, now)])
 
 
-def started(job: Job, now: int, at: int | None = None) -> Changed:
-    """Its worker began, at `at` if that was earlier than now."""
-    at = now if at is None else at
+def started(job: Job, now: int, ago: int = 0) -> Changed:
+    """Its worker began, so long ago, but not before the job came into line."""
+    at = max(now - ago, job.queued_at or 0)
     job = replace(job, state=RUNNING, attempts=job.attempts + 1, started_at=at, updated_at=now)
     return Changed(job, [_event(job, Kind.STARTED, at)])
 
@@ -134,7 +134,7 @@ def settled(job: Job, outcome: Outcome, now: int) -> Changed:
     """An attempt ended. A job that was never marked as running (a short one) is marked on the way."""
     events: list[Event] = []
     if job.state is RESERVED and not isinstance(outcome, Released):
-        job, events = started(job, now, at=max(now - outcome.ago - outcome.ran, job.queued_at or 0))
+        job, events = started(job, now, outcome.ago + outcome.ran)
     ended = _ended(job, outcome, now)
     return Changed(ended.job, events + ended.events)
 

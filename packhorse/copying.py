@@ -75,6 +75,12 @@ def copy_storage(
     return dict(mark.counts)
 
 
+def check_apart(source: End, target: End) -> None:
+    """Raises `CopyRefused` if both have the same address."""
+    if source.address == target.address:
+        raise CopyRefused(f"{source.address} and {target.address} are the same storage", hint="name another to copy to")
+
+
 def cancel(source: End) -> Move:
     """Open a storage again whose move was broken off. What the other one has got of it stays there, closed; that one is
     opened by this as long as it has got nothing. Answers the mark that it bore."""
@@ -97,8 +103,7 @@ def cancel(source: End) -> Move:
 
 def _begin(source: End, target: End) -> Move:
     """The mark of the target: a new one, or the one of the copy that goes on."""
-    if source.address == target.address:
-        raise CopyRefused(f"{source.address} and {target.address} are the same storage")
+    check_apart(source, target)
     left, filled = source.storage.move(), target.storage.move()
     if left is not None and left.stage is Stage.FILLING:
         raise CopyRefused(

@@ -7,6 +7,7 @@
           StorageFull
           StorageReadOnly
           StorageClosed        it is being moved, or was: says where to
+        StorageNotFound        it has no tables yet, and looking does not make them
         CopyRefused            the two storages cannot be copied as asked; says why
         NotADatabase           the file is something else
         SchemaOutdated         says the command: packhorse migrate
@@ -23,6 +24,7 @@
         TaskNotFound           names the nearest registered task
         TaskExists             the name is taken
         BadArguments           names the argument and why it cannot become JSON
+        BadResult              what the task returned cannot become JSON, or be read back
         PayloadTooLarge        says how large, and the limit
       AppNotFound              no app is where the target says
       AppBroken                the user's module cannot be imported; says the line
@@ -92,6 +94,10 @@ class StorageReadOnly(StorageUnavailable):
 
 class StorageClosed(StorageUnavailable):
     """The storage is being moved to another, or was, or is the other and not yet whole: nothing is changed in it."""
+
+
+class StorageNotFound(StorageError):
+    """There are no tables of ours at this address, and whoever asked only wanted to look."""
 
 
 class CopyRefused(StorageError):
@@ -186,13 +192,18 @@ class BadArguments(TaskError):
         self.argument = argument
 
 
+class BadResult(TaskError):
+    """What a task returned cannot become JSON, or its stored form does not fit the return hint."""
+
+
 class PayloadTooLarge(TaskError):
     """The arguments or the result are larger than the limit."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
+    def __init__(self, what: str, size: int, limit: int, *, setting: str = "payload_limit") -> None:
+        verb = "return" if setting == "result_limit" else "pass"
         super().__init__(
             f"{what} are {size:,} bytes as JSON; the limit is {limit:,}",
-            hint="store the data elsewhere and pass a reference, or raise `payload_limit`",
+            hint=f"store the data elsewhere and {verb} a reference, or raise `{setting}`",
         )
         self.size = size
         self.limit = limit

@@ -27,15 +27,18 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     traceback: str | None = None
     place: str | None = None  # file:line of the innermost frame
+    function: str | None = None  # its name
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """The failure that this exception is."""
+        frame = _innermost(error.__traceback__)
         return cls(
             type=_shorten(type(error).__qualname__, NAME_LIMIT),
             message=_message_of(error),
             traceback=_traceback_of(error),
-            place=_innermost(error.__traceback__),
+            place=_place(frame),
+            function=_shorten(frame.tb_frame.f_code.co_qualname, NAME_LIMIT) if frame else None,
         )
 
     @classmethod
@@ -53,10 +56,16 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         return _VARYING.sub("<…>", self.summary().partition("\n")[0])[:300]
 
     def cause(self, task: str) -> str:
-        """A short name for "this kind of failure of this task", the same for all of its cases."""
+        """A short name for "this kind of failure of this task", the same for all of its cases.
+
+        Where the function is known, its line does not matter: a line that is added above must not make a new cause.
+        """
         import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
 
-        known = "\0".join((task, self.type, self.pattern(), self.place or ""))
+        place = self.place or ""
+        if self.function is not None:
+            place = f"{place.rpartition(':')[0]}:{self.function}"
+        known = f"{task}\0{self.type}\0{self.pattern()}\0{place}"
         return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -77,12 +86,14 @@ def _traceback_of(error: BaseException) -> str | None:
         return None
 
 
-def _innermost(trace: TracebackType | None) -> str | None:
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
+def _innermost(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return _tidy(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
+    return trace
+
+
+def _place(trace: TracebackType | None) -> str | None:
+    return None if trace is None else _tidy(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
 
 
 def _tidy(text: str) -> str:

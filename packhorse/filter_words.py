@@ -139,4 +139,9 @@ def past_moment(text: str, now: int) -> int:
     try:
         return now - microseconds(text, "time")
     except BadValue:
+        pass
+    try:
         return from_datetime(parse_moment(text))
+    except BadValue as error:
+        error.hint = f"write how long ago, e.g. 2h or 3d; or {(error.hint or '').removeprefix('write ')}"
+        raise

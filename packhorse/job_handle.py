@@ -23,6 +23,7 @@ from packhorse.event import Event, Kind
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, QUEUED, WAITING, Job, NewJob, Operation, Reason, State
 from packhorse.storage import BATCH
+from packhorse.storage.moving import problems
 from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
 from packhorse.task import TaskOptions
 from packhorse.why import Seen, explain, span_text, why_aborted
@@ -316,8 +317,9 @@ class JobHandle(Generic[R_co]):
             return Seen(storage.now(), lease, aborts=self._aborts())
         if job.state not in WAITING:
             return Seen(storage.now(), lease)
+        moving = "".join(problems(storage.move())) or None
         if job.state is not QUEUED:
-            return Seen(storage.now(), lease, workers=storage.workers())
+            return Seen(storage.now(), lease, workers=storage.workers(), closed=moving)
         line = storage.find(Filter(states=frozenset({QUEUED}), queue=job.queue), limit=_LOOKED_AHEAD).jobs
         queues = {queue.name: queue for queue in storage.queues()}
         return Seen(
@@ -328,6 +330,7 @@ class JobHandle(Generic[R_co]):
             workers=storage.workers(),
             held={name: sum(queue.counts.get(state, 0) for state in HELD) for name, queue in queues.items()},
             ahead=next((place for place, other in enumerate(line) if other.id == job.id), None),
+            closed=moving,
         )
 
     def _aborts(self) -> list[Event]:
@@ -498,13 +501,13 @@ def _advice(operation: Operation, state: State) -> str:
         case Operation.SET_PRIORITY:
             return "only waiting jobs have a place in line"
         case Operation.DELETE:
-            return "abort it first, or have both done: job.delete(force=True), packhorse delete --force"
+            return "abort it first, or delete it with force, which does both"
         case Operation.ABORT:
             return "it has ended already"
     if state in WAITING:
-        return "it waits in line already; job.force_start() or packhorse start makes it the next"
+        return "it waits in line already; force start makes it the next"
     if state in HELD:
         return "a worker has it already"
     if state is COMPLETED:
-        return "what it did is done; job.copy() enqueues another one like it"
-    return "retry it first: job.retry(), packhorse retry"
+        return "what it did is done; a copy of it is a new job"
+    return "retry it first"

@@ -18,6 +18,10 @@ from packhorse.job import FINAL, Job
 Measures = dict[tuple[str, str, str], int]
 """(queue, task, what is counted) -> how much."""
 
+CAME = ("added", "retried")
+WENT = ("completed", "dead", "aborted", "deleted")
+"""What makes the number of unfinished jobs grow and shrink: every job comes as often as it goes, or is there still."""
+
 # How long attempts ran, in steps of about three: enough for a median and a 95th percentile on a chart.
 RAN_STEPS = (
     (1_000, "ran_1ms"),
@@ -77,6 +81,12 @@ def measure(into: Measures, before: Job | None, job: Job, ran: int | None = None
         measure_runs(into, job.queue, job.task, [(ran, waited)])
 
 
+def measure_deleted(into: Measures, job: Job) -> None:
+    """Count a job that goes for good before it has ended; one that has ended was counted then."""
+    if job.state not in FINAL:
+        _add(into, job.queue, job.task, "deleted", 1)
+
+
 def has_failed(before: Job | None, job: Job) -> bool:
     """Has an attempt just failed, or halted?"""
     return before is not None and (job.failures > before.failures or job.halts > before.halts)
@@ -100,6 +110,8 @@ def _counted(before: Job | None, job: Job) -> Iterator[str]:
         yield "halted"
     if job.state is not before.state and job.state in FINAL:
         yield job.state.value
+    if before.state in FINAL and job.state not in FINAL:
+        yield "retried"
 
 
 def _add(into: Measures, queue: str, task: str, counted: str, amount: int) -> None:

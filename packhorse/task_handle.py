@@ -92,8 +92,8 @@ class Task(Generic[P, R]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call; a worker will run it.
 
-        Raises BadArguments if they do not fit the function or cannot become JSON, PayloadTooLarge, and NotUnique if
-        the task is unique and rejects twins.
+        Raises BadArguments if they do not fit the function and its hints or cannot become JSON, PayloadTooLarge, and
+        NotUnique if the task is unique and rejects twins.
         """
         return self._app._enqueue(self._template.fill(args, kwargs), self._connection)
 

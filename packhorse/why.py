@@ -12,6 +12,7 @@ import msgspec
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.event import Event, Subject
 from packhorse.failure import Failure
+from packhorse.idleness import Idler, idle_text, idlers, remedy
 from packhorse.job import Job, Reason, State
 from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
 
@@ -30,6 +31,7 @@ class Seen(msgspec.Struct, frozen=True):
     workers: Sequence[WorkerInfo] = ()
     ahead: int | None = None  # jobs of its queue that go first; None: more than anybody counted
     held: Mapping[str, int] = {}  # jobs in workers' hands, by queue
+    closed: str | None = None  # that the storage is moved, or was
     aborts: Sequence[Event] = ()  # of an aborted job: that it was asked to stop, and that it ended
 
 
@@ -55,13 +57,15 @@ def explain(job: Job, seen: Seen) -> str:
 
 
 def span_text(duration: int) -> str:
-    """A duration as short text, in its two largest units.
+    """A duration as short text, in its two largest units; a few seconds with their tenths.
 
-    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE)
-    '2d4h'
+    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
+    ('2d4h', '1.6s')
     """
     if duration < SECOND:
         return f"{max(0, duration) // 1_000}ms"
+    if duration < 10 * SECOND:
+        return f"{duration // 100_000 / 10:g}s"
     rest, parts = duration, []
     for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
         count, rest = divmod(rest, size)
@@ -85,6 +89,8 @@ def _retrying(job: Job, seen: Seen) -> str:
 
 
 def _until(word: str, job: Job, seen: Seen) -> str:
+    if seen.closed:
+        return seen.closed
     due_at = job.due_at or 0
     if due_at > seen.now:
         joint = "at" if word.endswith("again") else "until"
@@ -99,21 +105,33 @@ def _queued(job: Job, seen: Seen) -> str:
 
 def _obstacle(job: Job, seen: Seen) -> str | None:
     """What keeps every worker from taking it, however long it waits."""
+    if seen.closed:
+        return seen.closed
     if seen.queue and seen.queue.is_paused and not job.is_forced:
         return _paused(seen.queue)
     if nobody := _nobody(seen):
         return nobody
-    if not any(job.queue in worker.queues for worker in _alive(seen)):
+    serving = [worker for worker in _alive(seen) if job.queue in worker.queues]
+    if not serving:
         return f"no running worker serves the queue {job.queue}"
+    if not _takers(serving, seen):
+        foremen = {worker.foreman for worker in serving}
+        return _no_takers([each for each in _idlers(seen) if each.foreman.id in foremen])
     if seen.task is None or seen.task.announced_at is None:
         return f"no worker knows the task {job.task}"
     return None
 
 
 def _nobody(seen: Seen) -> str | None:
-    """That no worker runs at all, if it is so."""
-    if _alive(seen):
+    """That no worker runs at all, or none that takes jobs, if it is so."""
+    if _takers(_alive(seen), seen):
         return None
+    idle = _idlers(seen)
+    foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
+    if idle and len(idle) == len(foremen):
+        return _no_takers(idle)
+    if foremen:
+        return _about_to_start(next(each for each in foremen if each.id not in {one.foreman.id for one in idle}))
     beats = [worker.beat_at for worker in seen.workers if worker.subject is Subject.WORKER]
     if not beats:
         return "no worker is running"
@@ -121,9 +139,33 @@ def _nobody(seen: Seen) -> str | None:
     return f"{who} silent for {span_text(seen.now - max(beats))}: none may be running any more"
 
 
+def _about_to_start(foreman: WorkerInfo) -> str:
+    wait = foreman.report.get("next_start_in")
+    when = f"starts one in {span_text(round(wait * SECOND))}" if wait else "is about to start one"
+    return f"no worker is running yet; the foreman {foreman.host}:{foreman.pid} {when}"
+
+
+def _takers(workers: Sequence[WorkerInfo], seen: Seen) -> list[WorkerInfo]:
+    """Those of these workers that their foreman lets take jobs."""
+    idle = {each.foreman.id for each in _idlers(seen)}
+    return [worker for worker in workers if worker.foreman not in idle]
+
+
+def _idlers(seen: Seen) -> list[Idler]:
+    return idlers(seen.workers, seen.now, seen.lease)
+
+
+def _no_takers(idle: Sequence[Idler]) -> str:
+    order = remedy(idle)
+    return idle_text(idle) + (f"; `{order}` has {'it' if len(idle) == 1 else 'them'} go on" if order else "")
+
+
 def _alive(seen: Seen) -> list[WorkerInfo]:
-    workers = [worker for worker in seen.workers if worker.subject is Subject.WORKER]
-    return [worker for worker in workers if seen.now - worker.beat_at <= seen.lease]
+    return [each for each in seen.workers if each.subject is Subject.WORKER and _is_alive(each, seen)]
+
+
+def _is_alive(process: WorkerInfo, seen: Seen) -> bool:
+    return seen.now - process.beat_at <= seen.lease
 
 
 def _paused(queue: QueueInfo) -> str:
@@ -152,7 +194,7 @@ def _very_many(seen: Seen) -> str:
 
 def _has_free_slot(job: Job, seen: Seen) -> bool:
     """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report."""
-    serving = [worker for worker in _alive(seen) if job.queue in worker.queues]
+    serving = [worker for worker in _takers(_alive(seen), seen) if job.queue in worker.queues]
     queues = {queue for worker in serving for queue in worker.queues}
     return sum(seen.held.get(queue, 0) for queue in queues) < sum(worker.concurrency for worker in serving)
 

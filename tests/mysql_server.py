@@ -58,6 +58,11 @@ class MySQLServer:
         if done.returncode != 0:
             pytest.fail(f"mariadb-install-db failed:\n{done.stdout}{done.stderr}")
 
+    def also(self, *settings: str) -> MySQLServer:
+        """With these settings, too, when it starts next."""
+        self._settings += settings
+        return self
+
     def url_of(self, database: str) -> str:
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
 

@@ -7,6 +7,7 @@ import enum
 import functools
 import json
 import math
+import re
 import subprocess
 import sys
 import uuid
@@ -31,7 +32,7 @@ from packhorse.codec import (
     encode_args,
     encode_result,
 )
-from packhorse.errors import BadArguments, PayloadTooLarge
+from packhorse.errors import BadArguments, BadResult, PayloadTooLarge
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -527,6 +528,30 @@ def test_a_payload_just_at_the_limit_is_taken() -> None:
         Signature.of(untyped).encode(("x" * 100,), {}, limit=100)
 
 
+# --- Checking at once ---
+
+
+def test_a_call_that_the_worker_would_refuse_is_refused_at_once() -> None:
+    def resize(image_id: int, widths: list[int] | None = None, **more: float) -> None: ...
+
+    signature = Signature.of(resize)
+
+    for kwargs, words in (
+        ({"image_id": "x"}, "argument 'image_id': expected int, got str (it is 'x')"),
+        ({"image_id": 1, "widths": [1, "b"]}, r"argument 'widths' at widths[1]: expected int, got str"),
+        ({"image_id": 1, "gamma": "high"}, "argument 'gamma': expected float, got str"),
+    ):
+        with pytest.raises(BadArguments, match=re.escape(words)):
+            signature.encode((), kwargs)
+    assert signature.encode((7,), {"gamma": 2}) == '{"image_id":7,"gamma":2}'
+
+
+def test_a_hint_that_cannot_be_read_is_left_to_the_worker() -> None:
+    def later(when: Unheard) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    assert Signature.of(later).encode((), {"when": 1}) == '{"when":1}'
+
+
 # --- Results ---
 
 
@@ -538,14 +563,15 @@ def test_a_result_comes_back_by_the_return_hint() -> None:
 
 
 def test_a_result_that_cannot_become_json_says_so() -> None:
-    with pytest.raises(BadArguments, match=r"^the result at \[0\]: <User object> cannot become JSON"):
+    with pytest.raises(BadResult, match=r"^the result at \[0\]: <User object> cannot become JSON") as caught:
         encode_result([User()])
-    with pytest.raises(PayloadTooLarge, match="the data of the result are"):
+    assert caught.value.hint == "return its id, or make it a dataclass"
+    with pytest.raises(PayloadTooLarge, match=r"the data of the result are .* or raise `result_limit`"):
         encode_result("x" * 100, limit=10)
 
 
 def test_a_stored_result_of_another_type_is_refused() -> None:
-    with pytest.raises(BadArguments, match="the stored result cannot be read: expected int, got str"):
+    with pytest.raises(BadResult, match="the stored result cannot be read: expected int, got str"):
         decode_result('"x"', int)
 
 

@@ -51,6 +51,18 @@ def environment(**more: str) -> dict[str, str]:
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
+def test_the_first_steps_run_and_use_what_is_public(tmp_path: Path):
+    path = ROOT / "examples" / "first_steps.py"
+
+    ran = subprocess.run([sys.executable, path], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "The sum is 5. Carol's notice: sent to carol@example.org. Anna: it was aborted" in ran.stdout
+    assert re.search(r"failed +it is retrying\n.*completed +it is completed", ran.stdout, re.DOTALL)
+    imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    assert {node.module for node in imports} == {"pathlib", "packhorse"}
+
+
 def test_the_readme_shows_what_its_program_prints(tmp_path: Path):
     (tmp_path / "jobs.py").write_text(python_in("README.md"), "utf-8")
     words = [sys.executable, "-m", "packhorse", "work", "jobs.py", "--max", "1"]

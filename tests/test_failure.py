@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from packhorse.failure import MESSAGE_LIMIT, NAME_LIMIT, TRACEBACK_LIMIT, Failure
 
 
@@ -44,6 +46,31 @@ def test_another_task_type_or_place_is_another_cause() -> None:
     ]
 
     assert failure.cause("resize") not in others
+
+
+def fails_in(source: str) -> Failure:
+    scope: dict[str, Any] = {}
+    exec(compile(source, "shop.py", "exec"), scope)
+    try:
+        scope["send"]()
+    except ValueError as error:
+        return Failure.of(error)
+    raise AssertionError("it should have failed")
+
+
+def test_a_line_that_is_added_above_makes_no_new_cause() -> None:
+    before = fails_in("def send():\n    raise ValueError('no')\n")
+    after = fails_in("import os\ndef send():\n    raise ValueError('no')\n")
+
+    assert (before.place, after.place) == ("shop.py:2", "shop.py:3")
+    assert before.cause("send") == after.cause("send")
+
+
+def test_the_same_error_in_another_function_is_another_cause() -> None:
+    first = fails_in("def send():\n    raise ValueError('no')\n")
+    second = fails_in("def look():\n    raise ValueError('no')\ndef send():\n    look()\n")
+
+    assert first.cause("send") != second.cause("send")
 
 
 def test_a_long_message_and_a_deep_traceback_lose_their_middle() -> None:

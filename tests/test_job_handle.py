@@ -499,12 +499,12 @@ REFUSED: list[tuple[str, Callable[[JobHandle[Any]], object], str]] = [
     (
         "dead",
         lambda job: job.force_start(),
-        "cannot force start job X: it is dead - retry it first: job.retry(), packhorse retry",
+        "cannot force start job X: it is dead - retry it first",
     ),
     (
         "completed",
         lambda job: job.force_start(),
-        "cannot force start job X: it is completed - what it did is done; job.copy() enqueues another one like it",
+        "cannot force start job X: it is completed - what it did is done; a copy of it is a new job",
     ),
     (
         "running",
@@ -514,20 +514,18 @@ REFUSED: list[tuple[str, Callable[[JobHandle[Any]], object], str]] = [
     (
         "completed",
         lambda job: job.retry(),
-        "cannot retry job X: it is completed - what it did is done; job.copy() enqueues another one like it",
+        "cannot retry job X: it is completed - what it did is done; a copy of it is a new job",
     ),
     (
         "queued",
         lambda job: job.retry(),
-        "cannot retry job X: it is queued - "
-        "it waits in line already; job.force_start() or packhorse start makes it the next",
+        "cannot retry job X: it is queued - it waits in line already; force start makes it the next",
     ),
     ("reserved", lambda job: job.retry(), "cannot retry job X: it is reserved - a worker has it already"),
     (
         "running",
         lambda job: job.delete(),
-        "cannot delete job X: it is running - "
-        "abort it first, or have both done: job.delete(force=True), packhorse delete --force",
+        "cannot delete job X: it is running - abort it first, or delete it with force, which does both",
     ),
 ]
 

@@ -499,10 +499,13 @@ def test_arguments_that_do_not_fit_are_told(app: Packhorse, t: Rehearsal):
     def double(n: int) -> int:
         return 2 * n
 
-    job = double.enqueue("two")  # type: ignore[arg-type]
+    stranger = Packhorse(storage=app.storage)  # one that does not know the function, and cannot check
+    job = app.get(stranger.enqueue("double", {"n": "two"}).id)
 
     with pytest.raises(JobFailed, match="expected int, got str"):
         t.run(job, raises=True)
+    with pytest.raises(BadArguments, match="expected int, got str"):
+        double.enqueue("two")  # type: ignore[arg-type]
 
 
 def test_an_end_of_the_test_itself_is_no_error_of_the_task(app: Packhorse, t: Rehearsal):

@@ -100,9 +100,82 @@ def test_a_forced_job_passes_a_paused_queue():
     assert told == "it was forced to start, and waits for a free slot"
 
 
-@pytest.mark.parametrize("workers", [[], [a_worker(subject=Subject.FOREMAN)]])
+def a_foreman(name: str = "boss", pid: int = 11, **report: Any) -> WorkerInfo:
+    return WorkerInfo(name, Subject.FOREMAN, host="mule", pid=pid, beat_at=NOW, report=report)
+
+
+@pytest.mark.parametrize("workers", [[], [a_worker(subject=Subject.FOREMAN, silent=HOUR)]])
 def test_without_workers_nothing_runs(workers: list[WorkerInfo]):
     assert explain(a_job(QUEUED), seen(workers=workers)) == "no worker is running"
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        (
+            {"state": "quiet"},
+            "the foreman mule:11 is quiet: it takes no jobs; `packhorse restart mule:11` has it go on",
+        ),
+        (
+            {"state": "working", "wanted": 0, "max": 0},
+            "the foreman mule:11 keeps no workers; `packhorse scale 1 mule:11` has it go on",
+        ),
+        ({"state": "stopping"}, "the foreman mule:11 is stopping: it takes no more jobs"),
+        (
+            {"state": "unhealthy", "problem": "no module named shop"},
+            "the foreman mule:11 cannot start its workers: no module named shop",
+        ),
+    ],
+)
+@pytest.mark.parametrize("crew", [[], [a_worker(foreman="boss")], [a_worker(foreman="boss", silent=HOUR)]])
+def test_a_foreman_that_takes_no_jobs_is_why(crew: list[WorkerInfo], report: dict[str, Any], told: str):
+    workers = [a_foreman(**report), *crew]
+
+    assert explain(a_job(QUEUED), seen(workers=workers)) == told
+    assert explain(a_job(SCHEDULED, due_at=NOW - SECOND), seen(workers=workers)) == f"it is due since 1s; {told}"
+
+
+def test_several_idle_foremen_are_told_together():
+    quiet = [a_foreman("a", state="quiet"), a_foreman("b", 12, state="quiet")]
+    mixed = [a_foreman("a", state="quiet"), a_foreman("b", 12, state="stopping"), a_foreman("c", 13, max=0)]
+
+    assert explain(a_job(QUEUED), seen(workers=quiet)) == (
+        "all 2 foremen are quiet: they take no jobs; `packhorse restart --all` has them go on"
+    )
+    assert explain(a_job(QUEUED), seen(workers=mixed)).startswith(
+        "none of the 3 foremen takes jobs: 1 is quiet, 1 keeps no workers, 1 is stopping"
+    )
+
+
+def test_one_foreman_that_takes_jobs_is_enough():
+    crew = [a_worker("ann", foreman="a", concurrency=1), a_worker("bob", foreman="b", concurrency=1)]
+    workers = [a_foreman("a", state="quiet"), a_foreman("b", 12, state="working", max=4), *crew]
+
+    assert explain(a_job(QUEUED), seen(workers=workers)).endswith("and a worker is about to take it")
+    assert explain(a_job(QUEUED), seen(workers=workers, held={"mail": 1})).endswith("and waits for a free slot")
+
+
+def test_a_queue_that_only_a_quiet_foreman_serves_is_told():
+    crew = [a_worker("ann", foreman="a"), a_worker("bob", foreman="b", queues=("video",))]
+    workers = [a_foreman("a", state="quiet"), a_foreman("b", 12, state="working", max=4), *crew]
+
+    assert explain(a_job(QUEUED), seen(workers=workers)).startswith("the foreman mule:11 is quiet")
+
+
+def test_a_foreman_without_workers_is_about_to_start_some():
+    soon, later = a_foreman(state="working", max=4), a_foreman(state="working", max=4, next_start_in=4.0)
+
+    assert explain(a_job(QUEUED), seen(workers=[soon])) == (
+        "no worker is running yet; the foreman mule:11 is about to start one"
+    )
+    assert explain(a_job(QUEUED), seen(workers=[later])).endswith("the foreman mule:11 starts one in 4s")
+
+
+@pytest.mark.parametrize("job", [a_job(QUEUED), a_job(SCHEDULED, due_at=NOW + HOUR), a_job(RETRYING, due_at=NOW)])
+def test_that_the_storage_was_moved_comes_first(job: Job):
+    moved = "this storage was moved to redis://new"
+
+    assert explain(job, seen(closed=moved, queue=QueueInfo("mail", paused_at=NOW), workers=[])) == moved
 
 
 def test_silent_workers_do_not_count():
@@ -230,6 +303,9 @@ def test_no_state_is_without_a_sentence(state: State):
         (0, "0ms"),
         (840_999, "840ms"),
         (SECOND, "1s"),
+        (1_630_000, "1.6s"),
+        (9_990_000, "9.9s"),
+        (10_900_000, "10s"),
         (61 * SECOND, "1m1s"),
         (HOUR, "1h"),
         (HOUR + 5 * SECOND, "1h"),

@@ -122,7 +122,10 @@ class Looking(Home):
         return self.storage.events(where, limit=limit, newest_first=newest_first)
 
     def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
-        """Let no job of this queue begin until `resume`, but those that are forced. False: it was paused already."""
+        """Let no job of this queue begin until `resume`, but those that are forced. False: it was paused already.
+
+        The queue need not be known yet: its first job will find it paused.
+        """
         return self.storage.pause(check_name(queue, "queue name"), by=by, why=why)
 
     def resume(self, queue: str, *, by: str | None = None) -> bool:

@@ -84,7 +84,7 @@ def _say_where(url: str, goes_on: bool) -> None:
     say(f"Two workers run 210 sample jobs and a schedule on {url}")
     if goes_on:
         say("Look at it from another terminal:")
-        for words in ("jobs", "jobs dead", "queues", "workers", "events -f"):
+        for words in ("web", "jobs", "jobs dead", "queues", "workers", "events -f"):
             say(f"  packhorse {words} --url {url}")
     say("")
 

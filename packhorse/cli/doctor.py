@@ -9,13 +9,14 @@ import textwrap
 import click
 
 from packhorse.cli.bug_report import report_lines
-from packhorse.cli.examining import HERE, THERE, Patient, Symptom, Verdict, examine, well, wrong
+from packhorse.cli.examining import HERE, OF_STORAGE, THERE, Patient, Symptom, Verdict, examine, well, wrong
 from packhorse.cli.failing import CommandError, ExitCode, masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, paint, say
 from packhorse.cli.snapshot import take_snapshot
 from packhorse.errors import PackhorseError, SettingsError
+from packhorse.storage.moving import Stage
 
 _INDENT = 17
 _STYLES = {Verdict.WELL: "green", Verdict.REMARK: "yellow", Verdict.WRONG: "red"}
@@ -67,7 +68,9 @@ def _examined(invocation: Invocation) -> tuple[list[Symptom], Patient]:
         symptoms.append(wrong("reach", f"{error.what}{source}", (error.hint or "").partition("\n")[0] or None))
         return symptoms, patient
     symptoms.append(well("reach", f"{invocation.settings.shown('url')} answers"))
-    return [*symptoms, *examine(patient, THERE)], patient
+    move = patient.snapshot.move
+    checks = OF_STORAGE if move is not None and move.stage is Stage.MOVED else THERE
+    return [*symptoms, *examine(patient, checks)], patient
 
 
 def _show(symptom: Symptom) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packhorse import __version__, clock
-from packhorse.amounts import share_text, size_text
+from packhorse.amounts import count_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.snapshot import Snapshot, number_in
 from packhorse.clock import HOUR, MINUTE, SECOND
@@ -22,8 +22,10 @@ from packhorse.coming import words_and_slots
 from packhorse.errors import AppNotFound, BadValue, PackhorseError, StorageError
 from packhorse.event import Subject
 from packhorse.findings import overdue
+from packhorse.idleness import Idle, idle_text, idlers, remedy
 from packhorse.job import HELD, WAITING, State
 from packhorse.storage import Storage
+from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.why import span_text
 
@@ -138,7 +140,7 @@ def app(patient: Patient) -> Iterator[Symptom]:
     if not tasks:
         yield remark("app", "the app here has no tasks", "write @app.task above a function")
     else:
-        yield well("app", f"the app here can be imported; it has {len(tasks)} tasks")
+        yield well("app", f"the app here can be imported; it has {count_text(len(tasks), 'task')}")
 
 
 # --- the storage ------------------------------------------------------------------------------------------------------
@@ -146,14 +148,19 @@ def app(patient: Patient) -> Iterator[Symptom]:
 
 def tables(patient: Patient) -> Iterator[Symptom]:
     if pending := patient.storage.pending_migrations():
-        yield wrong("tables", f"{len(pending)} migrations are missing, from {pending[0].name} on", "packhorse migrate")
+        missing = count_text(len(pending), "migration is missing", "migrations are missing")
+        yield wrong("tables", f"{missing}, from {pending[0].name} on", "packhorse migrate")
     else:
         yield well("tables", f"they are up to date (version {patient.snapshot.health.schema})")
 
 
 def writing(patient: Patient) -> Iterator[Symptom]:
     patient.storage.beat({})  # a write that changes nothing
-    yield well("writing", "the storage takes writes")
+    if patient.snapshot.move is not None:
+        why = closed(patient.snapshot.move)
+        yield wrong("writing", why.what, why.hint)
+    else:
+        yield well("writing", "the storage takes writes")
 
 
 def latency(patient: Patient) -> Iterator[Symptom]:
@@ -169,9 +176,11 @@ def latency(patient: Patient) -> Iterator[Symptom]:
 
 def storage_problems(patient: Patient) -> Iterator[Symptom]:
     health = patient.snapshot.health
-    if not health.problems:
+    told = closed(patient.snapshot.move).what if patient.snapshot.move else None
+    problems = [problem for problem in health.problems if problem != told]
+    if not problems:
         yield well("storage", f"{health.kind} {health.version} has nothing to complain about")
-    for problem in health.problems:
+    for problem in problems:
         yield remark("storage", problem, "packhorse storage")
 
 
@@ -211,9 +220,9 @@ def permissions(patient: Patient) -> Iterator[Symptom]:
 
 
 def foremen(patient: Patient) -> Iterator[Symptom]:
-    alive = patient.snapshot.alive(Subject.FOREMAN)
+    alive, crew = patient.snapshot.alive(Subject.FOREMAN), len(patient.snapshot.alive(Subject.WORKER))
     if alive:
-        yield well("foreman", f"{len(alive)} alive, with {len(patient.snapshot.alive(Subject.WORKER))} workers")
+        yield well("foreman", f"{len(alive)} alive, with {count_text(crew, 'worker')}")
     else:
         yield wrong(
             "foreman", "none is running: no job runs, and those of dead workers are not taken back", "packhorse work"
@@ -227,23 +236,31 @@ def silence(patient: Patient) -> Iterator[Symptom]:
         since = span_text(snapshot.now - each.beat_at)
         yield wrong("silence", f"{_name(each)} has given no sign of life for {since}", "look on that machine")
     if len(silent) > 3:
-        yield wrong("silence", f"{len(silent) - 3} more are silent", "packhorse workers")
+        yield wrong("silence", f"{count_text(len(silent) - 3, 'more is', 'more are')} silent", "packhorse workers")
     if not silent and snapshot.workers:
         yield well("silence", "every process has given a sign of life within its lease")
 
 
 def troubles(patient: Patient) -> Iterator[Symptom]:
-    for foreman in patient.snapshot.alive(Subject.FOREMAN):
-        report = foreman.report
-        if report.get("state") == "unhealthy":
-            yield wrong(
-                "crew", f"{_name(foreman)} cannot start its workers: {report.get('problem')}", "look into its log"
-            )
-        elif report.get("state") == "quiet":
-            yield remark("crew", f"{_name(foreman)} is quiet: it takes no jobs", f"packhorse restart {_short(foreman)}")
-        elif report.get("deaths"):
-            last = f"; the last: {report['problem']}" if report.get("problem") else ""
-            yield remark("crew", f"of {_name(foreman)}, {report['deaths']} workers have died{last}", "packhorse events")
+    snapshot = patient.snapshot
+    alive, idle = snapshot.alive(Subject.FOREMAN), snapshot.idlers
+    if alive and len(idle) == len(alive) and snapshot.waiting:
+        waits = count_text(snapshot.waiting, "job waits", "jobs wait")
+        yield wrong("crew", f"{idle_text(idle)}, and {waits}", remedy(idle) or "packhorse workers")
+        return
+    for foreman in alive:
+        yield from _trouble_of(foreman, snapshot)
+
+
+def _trouble_of(foreman: WorkerInfo, snapshot: Snapshot) -> Iterator[Symptom]:
+    if found := idlers([foreman], snapshot.now, snapshot.lease):
+        judge = wrong if found[0].idle is Idle.UNHEALTHY else remark
+        yield judge("crew", idle_text(found), remedy(found) or "look into its log")
+    elif deaths := foreman.report.get("deaths"):
+        problem = foreman.report.get("problem")
+        last = f"; the last: {problem}" if problem else ""
+        died = count_text(deaths, "worker has died", "workers have died")
+        yield remark("crew", f"of {_name(foreman)}, {died}{last}", "packhorse events")
 
 
 def same_version(patient: Patient) -> Iterator[Symptom]:
@@ -253,9 +270,8 @@ def same_version(patient: Patient) -> Iterator[Symptom]:
         if each.info.get("version") not in (None, __version__)
     )
     for version, number in others.items():
-        yield remark(
-            "versions", f"{number} foremen run Packhorse {version}, this is {__version__}", "update them alike"
-        )
+        run = count_text(number, "foreman runs", "foremen run")
+        yield remark("versions", f"{run} Packhorse {version}, this is {__version__}", "update them alike")
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -267,14 +283,17 @@ def served(patient: Patient) -> Iterator[Symptom]:
     queues = {name for worker in crew for name in worker.queues}
     alone = [queue for queue in snapshot.queues if crew and queue.name not in queues and number_in(queue, WAITING)]
     for queue in alone[:3]:
-        sentence = f"no worker serves {queue.name}, where {number_in(queue, WAITING):,} jobs wait"
-        yield wrong("served", sentence, f"packhorse work --queues {queue.name}, with the app that has its tasks")
+        waits = count_text(number_in(queue, WAITING), "job waits", "jobs wait")
+        told = f"no worker serves {queue.name}, where {waits}"
+        yield wrong("served", told, f"packhorse work --queues {queue.name}, with the app that has its tasks")
     if crew and not alone:
         yield well("served", "every queue in which jobs wait is served")
 
 
 def known(patient: Patient) -> Iterator[Symptom]:
     unknown = {task.name for task in patient.storage.tasks() if task.announced_at is None}
+    if unknown and not patient.snapshot.alive(Subject.FOREMAN):
+        return  # nobody has told yet what they know
     waiting: Counter[str] = Counter()
     for tally in patient.storage.tallies():
         if tally.task in unknown and tally.state in WAITING:
@@ -282,7 +301,7 @@ def known(patient: Patient) -> Iterator[Symptom]:
     for task, number in waiting.most_common(3):
         yield wrong(
             "known",
-            f"no worker knows the task {task}; {number:,} of its jobs wait",
+            f"no worker knows the task {task}; {number:,} of its jobs {'waits' if number == 1 else 'wait'}",
             "is it misspelt? See: packhorse tasks",
         )
     if not waiting:
@@ -344,7 +363,11 @@ def failing(patient: Patient) -> Iterator[Symptom]:
 def dead(patient: Patient) -> Iterator[Symptom]:
     number = sum(number_in(queue, [State.DEAD]) for queue in patient.snapshot.queues)
     if number:
-        yield remark("dead", f"{number:,} jobs are dead", "packhorse failures; packhorse retry --where dead")
+        yield remark(
+            "dead",
+            count_text(number, "job is dead", "jobs are dead"),
+            "packhorse failures; packhorse retry --where dead",
+        )
     else:
         yield well("dead", "no job is dead")
 
@@ -372,14 +395,12 @@ def _name(process: WorkerInfo) -> str:
     return f"the {process.subject} {process.host}:{process.pid}"
 
 
-def _short(process: WorkerInfo) -> str:
-    return f"{process.host}:{process.pid}"
-
-
 HERE: tuple[Check, ...] = (versions, settings, web, app)
 """Those that need no storage."""
+OF_STORAGE: tuple[Check, ...] = (writing, tables, latency, storage_problems, room, clocks, permissions)
+"""Those that are about the storage itself: all there is to examine of one that was moved."""
 THERE: tuple[Check, ...] = (
-    *(writing, tables, latency, storage_problems, room, clocks, permissions),
+    *OF_STORAGE,
     *(foremen, silence, troubles, same_version),
     *(served, known, pauses, waits, due, stubborn, failing, dead, plans),
 )

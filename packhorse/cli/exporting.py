@@ -60,11 +60,14 @@ def import_(invocation: Invocation, file: str, again: bool) -> int:
     that is there already is skipped, so the same file may be imported twice. Tries are counted anew."""
     client = invocation.writing_client()
     outcomes: Counter[str] = Counter()
-    try:
-        with _opened(file) as lines:
+    with _opened(file) as lines:
+        try:
             _import_all(client.storage, _jobs_in(lines, file), again, outcomes)
-    finally:
-        _tell(invocation, outcomes)
+        except BaseException:  # Ctrl-C too: what is in already is told
+            if outcomes:
+                _tell(invocation, outcomes)
+            raise
+    _tell(invocation, outcomes)
     return ExitCode.OK
 
 
@@ -78,17 +81,21 @@ def _opened(file: str) -> BinaryIO:
 
 
 def _jobs_in(lines: BinaryIO, file: str) -> Iterator[Job]:
+    is_first = True
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                yield _imported(line)
+                job = _imported(line)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise CommandError(
                     f"line {number} of {file} is not an exported job",
                     ExitCode.USAGE,
                     why=str(error),
-                    hint="the lines before it are in; mend it and import the file again: they are skipped then",
+                    hint=("nothing is in yet: " if is_first else "the lines before it are in, and skipped next time: ")
+                    + "mend it and import the file again",
                 ) from error
+            is_first = False
+            yield job
 
 
 def _imported(line: bytes) -> Job:
@@ -100,19 +107,24 @@ def _imported(line: bytes) -> Job:
 
 def _import_all(storage: Storage, jobs: Iterator[Job], again: bool, outcomes: Counter[str]) -> None:
     batch: list[NewJob] = []
-    for job in jobs:
-        if job.state in WAITING or again:
-            batch.append(_new(job))
-        else:
-            outcomes[f"left out: {job.state}"] += 1
-        if len(batch) == _AT_ONCE:
-            _put(storage, batch, outcomes)
-            batch = []
-    if batch:
+    try:
+        for job in jobs:
+            if job.state in WAITING or again:
+                batch.append(_new(job))
+            else:
+                outcomes[f"left out: {job.state}"] += 1
+            if len(batch) == _AT_ONCE:
+                _put(storage, batch, outcomes)
+                batch = []
+    except CommandError:  # of a line that is no job: those before it go in
         _put(storage, batch, outcomes)
+        raise
+    _put(storage, batch, outcomes)
 
 
 def _put(storage: Storage, batch: list[NewJob], outcomes: Counter[str]) -> None:
+    if not batch:
+        return
     for new, answer in zip(batch, storage.enqueue(batch), strict=True):
         outcomes[_outcome(new, answer)] += 1
 

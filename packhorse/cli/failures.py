@@ -26,6 +26,8 @@ from packhorse.storage.records import Count, FailureGroup, Filter
 _ROWS = 20
 _MOST = 500
 _TRACE_LINES = 12
+_SILENCED = " (silenced)"
+_HOPELESS = "BadArguments:"  # what these jobs were given does not fit their task: to try again changes nothing
 _WORDS = ("task", "cause", "since", "text")
 
 
@@ -56,15 +58,17 @@ class CauseFields(FailureFields, kw_only=True):
 def failures(invocation: Invocation, words: tuple[str, ...], number: int | None) -> None:
     """What fails, grouped by cause: the task, the kind of error, the place, and the message without what varies.
 
-    The latest comes first. A NUMBER of the list, or a CAUSE, shows that one with an example. WORD is task, cause, since
-    or text; TEXT is found in the task, the error and the place.
+    The latest comes first; what was silenced (`packhorse failure silence`) comes below. A NUMBER of the list, or a
+    CAUSE, shows that one with an example. WORD is task, cause, since or text; TEXT is found in the task, the error and
+    the place.
     """
-    groups = invocation.storage.failures(limit=_MOST)
-    everything = [Numbered(place, group) for place, group in enumerate(groups, 1)]
-    if len(words) == 1 and (chosen := _chosen(words[0], everything)):
+    invocation.tell_move()
+    everything = all_causes(invocation.storage)
+    if len(words) == 1 and (chosen := meant(words[0], everything)):
         _show_one(invocation, chosen)
         return
-    found = _fitting(invocation, words, everything)
+    now = invocation.storage.now()
+    found = sorted(_fitting(invocation, words, everything), key=lambda each: each.group.is_silenced(now))
     limit = number if number is not None else 0 if invocation.as_json else _ROWS
     if invocation.as_json:
         for each in found[: limit or None]:
@@ -76,7 +80,12 @@ def failures(invocation: Invocation, words: tuple[str, ...], number: int | None)
         _tell_next(invocation, found, limit)
 
 
-def _chosen(word: str, groups: Sequence[Numbered]) -> Numbered | None:
+def all_causes(storage: Storage) -> list[Numbered]:
+    """Every cause, with its number."""
+    return [Numbered(place, group) for place, group in enumerate(storage.failures(limit=_MOST), 1)]
+
+
+def meant(word: str, groups: Sequence[Numbered]) -> Numbered | None:
     """The one that is meant by its number or its cause; None: the word is something else."""
     if word.isdecimal() and len(word) < 6:
         if not 1 <= int(word) <= len(groups):
@@ -84,8 +93,8 @@ def _chosen(word: str, groups: Sequence[Numbered]) -> Numbered | None:
             raise CommandError(f"there is no failure {word}", ExitCode.NOT_FOUND, hint=there)
         return groups[int(word) - 1]
     wanted = word.removeprefix("cause:")
-    meant = [each for each in groups if len(wanted) >= 4 and each.group.cause.startswith(wanted)]
-    return meant[0] if len(meant) == 1 else None
+    found = [each for each in groups if len(wanted) >= 4 and each.group.cause.startswith(wanted)]
+    return found[0] if len(found) == 1 else None
 
 
 def _fitting(invocation: Invocation, words: Sequence[str], groups: list[Numbered]) -> list[Numbered]:
@@ -118,23 +127,23 @@ def _print_groups(invocation: Invocation, found: Sequence[Numbered]) -> None:
     columns = [
         Column("#", right=True),
         Column("COUNT", right=True, style="red"),
-        Column("TASK"),
+        Column("TASK", style=lambda text: "dim" if text.endswith(_SILENCED) else None),
         Column("ERROR", flexible=True),
         Column("WHERE", style="dim", spare=True),
         Column("FIRST", right=shown.is_terminal, spare=True),
         Column("LAST", right=shown.is_terminal),
-        *([] if shown.is_terminal else [Column("CAUSE")]),
+        *([] if shown.is_terminal else [Column("CAUSE"), Column("SILENCED")]),
     ]
     rows = [
         [
             str(each.number),
             shown.number(each.group.number),
-            each.group.task,
+            each.group.task + (_SILENCED if shown.is_terminal and each.group.is_silenced(shown.now) else ""),
             each.group.pattern,
             _place(each.group, whole=not shown.is_terminal),
             shown.age(each.group.first_at),
             shown.age(each.group.last_at),
-            *([] if shown.is_terminal else [each.group.cause]),
+            *([] if shown.is_terminal else [each.group.cause, shown.time(each.group.silenced_until)]),
         ]
         for each in found
     ]
@@ -148,14 +157,11 @@ def _place(group: FailureGroup, *, whole: bool) -> str:
 
 def _tell_next(invocation: Invocation, found: Sequence[Numbered], limit: int) -> None:
     first = found[0]
+    steps = [f"packhorse failures {first.number}"]
+    if _left(invocation.storage, first.group) and not first.group.pattern.startswith(_HOPELESS):
+        steps.append(f"packhorse retry --where cause:{first.group.cause}")
     more = f"{limit} of {len(found)} are shown; -n 0 shows all\n" if limit and len(found) > limit else ""
-    invocation.note(
-        paint(
-            f"{more}next: packhorse failures {first.number} · packhorse retry --where cause:{first.group.cause}",
-            "dim",
-            err=True,
-        )
-    )
+    invocation.note(paint(f"{more}next: {' · '.join(steps)}", "dim", err=True))
 
 
 # --- one cause --------------------------------------------------------------------------------------------------------
@@ -180,6 +186,9 @@ def cause_lines(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator
     example = _example(storage, group)
     if example is not None and example.traceback:
         yield from _trace_lines(example.traceback, group)
+    elif example is None:
+        yield ""
+        yield paint("the job that failed so last is gone, or has run since: its traceback went with that", "dim")
 
 
 def _counts(storage: Storage, group: FailureGroup) -> dict[State, Count]:
@@ -187,6 +196,11 @@ def _counts(storage: Storage, group: FailureGroup) -> dict[State, Count]:
         state: storage.count(Filter(states=frozenset({state}), cause=group.cause))
         for state in (State.RETRYING, State.DEAD)
     }
+
+
+def _left(storage: Storage, group: FailureGroup) -> int:
+    """How many jobs of this cause there are to do something about."""
+    return sum(count.number for count in _counts(storage, group).values())
 
 
 def _example(storage: Storage, group: FailureGroup) -> Failure | None:
@@ -200,10 +214,14 @@ def _facts(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator[tupl
     counts = _counts(storage, group).items()
     jobs = [f"{count.number:,}{'' if count.exact else ' or more'} {state}" for state, count in counts]
     yield "where", place_text(group.place) or "unknown"
-    yield "seen", f"{group.number:,} times, {share_text(group.number, everything)} of all failures"
+    times = "once" if group.number == 1 else f"{group.number:,} times"
+    yield "seen", f"{times}, {share_text(group.number, everything)} of all failures"
     yield "first", shown.full_time(group.first_at)
     yield "last", shown.full_time(group.last_at)
     yield "jobs", f"{', '.join(jobs)} now"
+    if group.silenced_until is not None and group.is_silenced(shown.now):
+        by = f" by {group.silenced_by}" if group.silenced_by else ""
+        yield "silenced", f"until {shown.full_time(group.silenced_until)}{by}"
     yield "example", group.last_job_id
     yield "cause", group.cause
 
@@ -219,13 +237,24 @@ def _trace_lines(traceback: str, group: FailureGroup) -> Iterator[str]:
 
 
 def _tell_steps(invocation: Invocation, group: FailureGroup) -> None:
-    steps = {
-        "see them": f"packhorse jobs cause:{group.cause}",
-        "try them again": f"packhorse retry --where cause:{group.cause}",
-        "be rid of them": f"packhorse delete --where 'dead cause:{group.cause}'",
-    }
-    job = invocation.storage.get(group.last_job_id)
-    if job is not None:
-        steps["stop it for now"] = f"packhorse pause {job.queue}"
-    lines = "\n".join(f"  {what:<16} {escape(step)}" for what, step in steps.items())
+    steps = dict(_steps(invocation.storage, group, invocation.shown.now))
+    lines = "\n".join(f"  {what:<18} {escape(step)}" for what, step in steps.items())
     invocation.note(paint(f"\nnext:\n{lines}", "dim", err=True))
+
+
+def _steps(storage: Storage, group: FailureGroup, now: int) -> Iterator[tuple[str, str]]:
+    job, counts = storage.get(group.last_job_id), _counts(storage, group)
+    if any(count.number for count in counts.values()):
+        again = "retry once mended" if group.pattern.startswith(_HOPELESS) else "try them again"
+        yield "see them", f"packhorse jobs cause:{group.cause}"
+        yield again, f"packhorse retry --where cause:{group.cause}"
+        if counts[State.DEAD].number:
+            yield "be rid of them", f"packhorse delete --where 'dead cause:{group.cause}'"
+        if job is not None:
+            yield "stop it for now", f"packhorse pause {job.queue}"
+    elif job is not None:
+        yield "see the last", f"packhorse job {short_id(job.id)}"
+    if group.is_silenced(now):
+        yield "show it again", f"packhorse failure unsilence {group.cause}"
+    else:
+        yield "I know of it", f"packhorse failure silence {group.cause}"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 
 from packhorse.app import Packhorse
-from packhorse.cli.output import Shown, json_text, picked, say
+from packhorse.cli.output import Shown, escape, json_text, paint, picked, say
 from packhorse.cli.target import app_from, open_existing, open_for_writing, url_source
 from packhorse.settings import Settings, load_settings
 from packhorse.storage import Storage
+from packhorse.storage.moving import problems
 
 
 class Invocation:
@@ -25,6 +26,7 @@ class Invocation:
         self.quiet = False
         self.utc = False
         self.color: bool | None = None
+        self.named_by: str | None = None  # which argument names the storage that is used, if one does
         self._opened: list[Storage | Packhorse] = []
 
     # --- where the jobs are ---------------------------------------------------------------------------------------
@@ -37,6 +39,8 @@ class Invocation:
     @property
     def storage_source(self) -> str | None:
         """How the storage was chosen, once it was."""
+        if self.named_by:
+            return self.named_by
         return url_source(self.settings) if "settings" in self.__dict__ else None
 
     @functools.cached_property
@@ -84,6 +88,11 @@ class Invocation:
         """Say something beside the data."""
         if not self.quiet:
             say(text, err=True)
+
+    def tell_move(self) -> None:
+        """Say beside the data if this storage was moved, or is: what it shows is what was left behind."""
+        for told in problems(self.storage.move()):
+            self.note(f"{paint('!', 'yellow', err=True)} {escape(told)}")
 
     def print_json(self, value: object) -> None:
         """One JSON value on a line of stdout; of an object, the fields that --fields wants."""

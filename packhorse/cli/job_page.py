@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from packhorse.amounts import count_text
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
@@ -61,6 +62,7 @@ def job(invocation: Invocation, part: str, follow: bool, **sections: bool) -> in
 
     ID is the job's id, or a part from its beginning or its end that no other job has.
     """
+    invocation.tell_move()
     handle = invocation.client.get(find_job(invocation.storage, part).id)
     chosen = [name for name in _SECTIONS if sections[name]]
     if follow:
@@ -116,8 +118,8 @@ def page_lines(handle: JobHandle[Any], shown: Shown) -> Iterator[str]:
     yield from _failure_lines(record)
     if record.state is COMPLETED:
         yield from pair_lines([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
-    yield from _latest("log", [_log_line(line, shown) for line in handle.logs()], _FEW_LINES)
-    yield from _latest("history", [_event_line(event, shown) for event in events], _FEW_EVENTS)
+    yield from _log_lines(handle.logs(), shown)
+    yield from _latest("history", [_event_line(event, shown) for event in events], _FEW_EVENTS, "--events")
 
 
 def _title(record: Job) -> str:
@@ -179,13 +181,23 @@ def _failure_lines(record: Job) -> Iterator[str]:
         yield from pair_lines([("error", cut(text, _LONG))])
 
 
-def _latest(title: str, lines: list[str], most: int) -> Iterator[str]:
+def _log_lines(lines: list[LogLine], shown: Shown) -> Iterator[str]:
+    """The last lines. A task that tells its progress often would crowd out all else: only the latest of it is shown."""
+    progress = [line for line in lines if line.kind is LogKind.PROGRESS][:-1]
+    left_out = {line.id for line in progress}
+    told = [_log_line(line, shown) for line in lines if line.id not in left_out]
+    beside = f"without {count_text(len(progress), 'line')} of progress" if progress else ""
+    yield from _latest("log", told, _FEW_LINES, "--log", beside)
+
+
+def _latest(title: str, lines: list[str], most: int, option: str, beside: str = "") -> Iterator[str]:
+    """The last of these lines; `beside` says what else is only in the whole of it."""
     if not lines:
         return
-    option = "--log" if title == "log" else "--events"
-    more = f", the last {most} of {len(lines)}; {option} shows all" if len(lines) > most else ""
+    few = f"the last {most} of {len(lines):,}" if len(lines) > most else ""
+    more = ", ".join(filter(None, [few, beside]))
     yield ""
-    yield paint(title + more, "dim")
+    yield paint(f"{title}, {more}; {option} shows all" if more else title, "dim")
     yield from (f"  {line}" for line in lines[-most:])
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
+from packhorse.amounts import count_text
 from packhorse.cli.completing import complete_job, complete_queue, complete_task, complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
@@ -76,6 +77,7 @@ def jobs(invocation: Invocation, words: tuple[str, ...], number: int | None, onl
     unfinished, finished, failed, halted. WORD is state, queue, task, worker, cause, priority, schedule, key, text,
     since or until. TEXT is found in a job's id, task, arguments and error.
     """
+    invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
     where = parse_words([*words, *more], invocation.storage.now())
     is_table = not (only_ids or invocation.as_json)
@@ -146,6 +148,7 @@ def _tell_more(invocation: Invocation, where: Filter, listed: int) -> None:
 @command("queues", "packhorse queues", "packhorse queues --json | jq -r 'select(.paused_at) | .name'")
 def queues(invocation: Invocation) -> None:
     """Every queue: its numbers of jobs, how long the oldest waits, and whether it is paused."""
+    invocation.tell_move()
     found = invocation.storage.queues()
     if invocation.as_json:
         for queue in found:
@@ -226,6 +229,7 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
 @command("workers", "packhorse workers", "packhorse workers --json | jq -r 'select(.is_alive | not) | .id'")
 def workers(invocation: Invocation) -> int | None:
     """Every foreman and its workers: where they run, how many jobs they hold, and their last sign of life."""
+    invocation.tell_move()
     found = _by_foreman(invocation.storage.workers())
     holds = Counter(job.owner for job in find_all(invocation.storage, Filter(states=HELD))) if found else Counter()
     lease, now = invocation.settings.lease, invocation.storage.now()
@@ -235,7 +239,7 @@ def workers(invocation: Invocation) -> int | None:
             invocation.print_json(worker_fields(worker, is_alive=is_alive, holds=holds[worker.id]))
     elif not found:
         waiting = invocation.storage.count(Filter(states=WAITING)).number
-        waits = f" {waiting:,} jobs wait." if waiting else ""
+        waits = f" {count_text(waiting, 'job waits', 'jobs wait')}." if waiting else ""
         invocation.note(f"No worker is running.{waits} Start some: packhorse work")
     else:
         _print_workers(invocation.shown, found, holds, lease)
@@ -324,6 +328,7 @@ def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 def events(invocation: Invocation, job_id: str | None, number: int, follow: bool, **rest: Any) -> None:
     """What happened to jobs, workers, queues and schedules, the latest last."""
+    invocation.tell_move()
     where = EventFilter(
         job_id=_job_id(invocation, job_id),
         kind=_kind(rest["kind"]),

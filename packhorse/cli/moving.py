@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
@@ -15,7 +16,7 @@ from packhorse.cli.output import escape, say
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.target import open_existing, open_for_writing
 from packhorse.clock import SECOND
-from packhorse.copying import End, Progress, cancel, copy_storage
+from packhorse.copying import End, Progress, cancel, check_apart, copy_storage
 from packhorse.settings import load_settings, mask_url
 from packhorse.storage.moving import Stage
 
@@ -43,6 +44,8 @@ def copy_store(
     if target is None:
         raise CommandError("name the storage to copy to", ExitCode.USAGE, hint="packhorse copy-store FROM TO")
     filled = _end(invocation, target, is_there=False)
+    invocation.named_by = "FROM and TO"
+    check_apart(left, filled)
     if left.storage.move() is None and not yes and not _is_sure(left, filled):
         invocation.note("nothing was done")
         return ExitCode.REFUSED
@@ -76,11 +79,13 @@ def _cancel(invocation: Invocation, source: End) -> int:
 
 def _end(invocation: Invocation, url: str, *, is_there: bool) -> End:
     """The storage of an address. One to copy to is made by the first write; one to copy from must be there."""
+    invocation.named_by = "FROM" if is_there else "TO"
     settings = load_settings({"url": url})
     try:
         storage = invocation.remembered(open_existing(settings) if is_there else open_for_writing(settings))
     except CommandError as error:
-        error.source = "FROM" if is_there else "TO"
+        error.source = invocation.named_by
+        error.hint = "name the storage that has the jobs: packhorse copy-store sqlite:////var/lib/jobs.db TO"
         raise
     path = getattr(storage, "path", None)
     address = f"sqlite:///{path.resolve()}" if isinstance(path, Path) else mask_url(url)
@@ -99,10 +104,10 @@ def _end(invocation: Invocation, url: str, *, is_there: bool) -> End:
 def _is_sure(source: End, target: End) -> bool:
     jobs = sum(tally.number for tally in source.storage.tallies())
     what = (
-        f"move {jobs:,} jobs from {escape(source.address)} to {escape(target.address)}.\n"
+        f"move {count_text(jobs, 'job')} from {escape(source.address)} to {escape(target.address)}.\n"
         f"From now on {escape(source.address)} takes no jobs and runs none, for good."
     )
-    return is_sure(what, f"will not move {jobs:,} jobs without being sure")
+    return is_sure(what, f"will not move {count_text(jobs, 'job')} without being sure")
 
 
 def _draw(bar: ProgressLine, progress: Progress) -> None:
@@ -110,10 +115,10 @@ def _draw(bar: ProgressLine, progress: Progress) -> None:
 
 
 def _tell(invocation: Invocation, target: End, counts: dict[str, int], took: float) -> None:
-    jobs = counts.get("jobs", 0)
     if invocation.as_json:
         invocation.print_json({"target": target.address, "seconds": round(took, 3), "rows": counts})
         return
-    events = counts.get("events", 0)
-    say(f"{jobs:,} jobs and {events:,} events are in {escape(target.address)}, each of them checked ({took:,.1f} s)")
+    jobs, events = counts.get("jobs", 0), counts.get("events", 0)
+    rows = f"{count_text(jobs, 'job')} and {count_text(events, 'event')}"
+    say(f"{rows} are in {escape(target.address)}, each of them checked ({took:,.1f} s)")
     invocation.note(f"give workers and clients the new address: {escape(target.address)}")

@@ -23,6 +23,7 @@ _SLOTS = 5
 @command("schedules", "packhorse schedules", "packhorse schedules --json | jq '{name, says, coming}'")
 def schedules(invocation: Invocation) -> None:
     """Every schedule, the next one first: its plan, also in words, when it is due, and what became of the last time."""
+    invocation.tell_move()
     found, now = invocation.storage.schedules(), invocation.storage.now()
     if invocation.as_json:
         for schedule in found:

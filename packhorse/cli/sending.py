@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from packhorse.amounts import count_text
 from packhorse.app import Packhorse
 from packhorse.cli.arguments import fitted, named_only, read_given
 from packhorse.cli.completing import complete_job, complete_task
@@ -70,6 +71,8 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def gather(invocation: Invocation, name: str, **given: Any) -> Any:
+        if given["delay"] is not None and given["at"] is not None:
+            raise CommandError("give --in or --at, not both", ExitCode.USAGE, hint="--in 10m, or --at 2030-12-31T23:00")
         options = {
             "delay": _seconds(given.pop("delay")),
             "at": given.pop("at"),
@@ -177,7 +180,8 @@ def wait(invocation: Invocation, ids: tuple[str, ...], patience: int | None) -> 
             return ExitCode.OK if all_well else ExitCode.UNSUCCESSFUL
     why = invocation.client.get(pending[0]).why()
     raise CommandError(
-        f"{len(pending)} of {total} jobs have not ended within {span_text(patience or 0)}",
+        f"{len(pending)} of {count_text(total, 'job')} {'has' if len(pending) == 1 else 'have'} not ended within "
+        f"{span_text(patience or 0)}",
         ExitCode.TIMED_OUT,
         why=f"{short_id(pending[0])}: {why}",
     )

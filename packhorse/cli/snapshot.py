@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from packhorse.amounts import count_text
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
+from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy
 from packhorse.job import WAITING, State
 from packhorse.measures import Measured, measured
 from packhorse.settings import Settings
 from packhorse.storage import Storage
+from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, Point, QueueInfo, Span, WorkerInfo
 from packhorse.why import span_text
 
@@ -42,10 +45,27 @@ class Snapshot(NamedTuple):
     queues: Sequence[QueueInfo]
     workers: Sequence[WorkerInfo]
     points: Sequence[Point]  # of the last two hours, by minute
+    move: Move | None = None
 
     def alive(self, subject: Subject) -> list[WorkerInfo]:
         """The foremen, or the workers, that have given a sign of life within their lease."""
         return [each for each in self.workers if each.subject is subject and self.now - each.beat_at <= self.lease]
+
+    @property
+    def idlers(self) -> list[Idler]:
+        """The foremen that are alive and take no jobs."""
+        return idlers(self.workers, self.now, self.lease)
+
+    @property
+    def takers(self) -> list[WorkerInfo]:
+        """The workers that are alive and that their foreman lets take jobs."""
+        idle = {each.foreman.id for each in self.idlers}
+        return [worker for worker in self.alive(Subject.WORKER) if worker.foreman not in idle]
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait, for a worker or for their time."""
+        return sum(number_in(queue, WAITING) for queue in self.queues)
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -75,6 +95,7 @@ def take_snapshot(storage: Storage, settings: Settings) -> Snapshot:
         storage.queues(),
         storage.workers(),
         storage.series(Span.TWO_HOURS),
+        storage.move(),
     )
 
 
@@ -120,19 +141,44 @@ class Notice(NamedTuple):
 
 def notices(snapshot: Snapshot) -> Iterator[Notice]:
     """What an operator should know, the worst first."""
+    if snapshot.move is not None:
+        why = closed(snapshot.move)
+        yield Notice(why.what, why.hint or "packhorse storage")
+        if snapshot.move.stage is Stage.MOVED:
+            return  # what is left in it concerns nobody
     crew = snapshot.alive(Subject.WORKER)
-    waiting = sum(number_in(queue, WAITING) for queue in snapshot.queues)
-    if not crew and waiting:
-        yield Notice(f"no worker is running, and {waiting:,} jobs wait", "packhorse work")
+    yield from _about_crew(snapshot)
     yield from _about_silence(snapshot, is_somebody_there=bool(snapshot.alive(Subject.FOREMAN)))
-    for foreman in snapshot.alive(Subject.FOREMAN):
-        if foreman.report.get("state") in ("unhealthy", "quiet"):
-            yield Notice(*_about(foreman))
     served = {name for worker in crew for name in worker.queues}
     for queue in snapshot.queues:
         yield from _about_queue(snapshot, queue, is_served=queue.name in served or not crew)
+    told = closed(snapshot.move).what if snapshot.move else None
     for problem in snapshot.health.problems:
-        yield Notice(problem, "packhorse storage")
+        if problem != told:
+            yield Notice(problem, "packhorse storage")
+
+
+def _about_crew(snapshot: Snapshot) -> Iterator[Notice]:
+    """Does somebody take jobs?"""
+    idle, foremen = snapshot.idlers, snapshot.alive(Subject.FOREMAN)
+    waits = count_text(snapshot.waiting, "job waits", "jobs wait")
+    if snapshot.waiting and not snapshot.takers and snapshot.move is None:
+        if not foremen:
+            yield Notice(f"no worker is running, and {waits}", "packhorse work")
+        elif len(idle) == len(foremen):
+            yield Notice(f"{idle_text(idle)}, and {waits}", _hint(idle))
+            return
+        else:
+            yield Notice(f"no worker is running yet, and {waits}", "packhorse workers")
+    for each in idle:
+        if each.idle is not Idle.STOPPING:
+            yield Notice(idle_text([each]), _hint([each]))
+
+
+def _hint(idle: Sequence[Idler]) -> str:
+    if order := remedy(idle):
+        return order
+    return "look into its log" if any(each.idle is Idle.UNHEALTHY for each in idle) else "packhorse work"
 
 
 def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[Notice]:
@@ -149,13 +195,6 @@ def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[N
     yield Notice(f"{who} on {hosts} {are} silent for {since}; {held}", "packhorse workers")
 
 
-def _about(foreman: WorkerInfo) -> tuple[str, str]:
-    place = f"the foreman {foreman.host}:{foreman.pid}"
-    if foreman.report["state"] == "quiet":
-        return f"{place} is quiet: it takes no jobs", f"packhorse restart {foreman.host}:{foreman.pid}"
-    return f"{place} cannot start its workers: {foreman.report.get('problem')}", "look into its log"
-
-
 def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> Iterator[Notice]:
     queued = queue.counts.get(State.QUEUED, 0)
     if queue.is_paused:
@@ -166,8 +205,9 @@ def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> It
     elif not queued or queue.oldest_queued_at is None:
         return
     elif not is_served:
-        yield Notice(f"{queue.name} is served by no worker; {queued:,} jobs wait", "packhorse workers")
-    elif snapshot.now - queue.oldest_queued_at > _LATE and snapshot.alive(Subject.WORKER):
+        waits = count_text(queued, "job waits", "jobs wait")
+        yield Notice(f"{queue.name} is served by no worker; {waits}", "packhorse workers")
+    elif snapshot.now - queue.oldest_queued_at > _LATE and snapshot.takers:
         yield from _about_delay(snapshot, queue)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from packhorse.amounts import rate_text, share_text, size_text
+from packhorse.amounts import count_text, rate_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, unless_nought, unpainted
@@ -125,15 +125,12 @@ def _fit(first: str, second: str, width: int | None) -> str:
 def _crew_text(snapshot: Snapshot, busy: int, slots: int) -> str:
     foremen, workers = snapshot.alive(Subject.FOREMAN), snapshot.alive(Subject.WORKER)
     if not workers:
-        return paint("no worker is running", "red" if snapshot.queues else None)
+        there = f"{count_text(len(foremen), 'foreman', 'foremen')}, but " if foremen else ""
+        return paint(f"{there}no worker is running", "red" if snapshot.queues else None)
     hosts = len({worker.host for worker in workers})
     up = span_text(snapshot.now - min(each.joined_at for each in [*foremen, *workers]))
-    told = [_count(hosts, "host"), _count(len(workers), "worker"), f"{busy}/{slots} slots busy", f"up {up}"]
+    told = [count_text(hosts, "host"), count_text(len(workers), "worker"), f"{busy}/{slots} slots busy", f"up {up}"]
     return ", ".join(told)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def _hour_text(snapshot: Snapshot, width: int | None) -> str:

@@ -5,6 +5,7 @@ Which jobs are meant is settled in `choosing.py`. What is done to more than one 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from typing import Any
@@ -15,18 +16,20 @@ from packhorse.cli.choosing import Chosen, Selection, are_meant, choose, number_
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
-from packhorse.cli.output import escape, say
+from packhorse.cli.output import escape, say, short_id
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.watching import looks
 from packhorse.clock import SECOND
+from packhorse.errors import WrongState
 from packhorse.fields import steered_fields
-from packhorse.job import HELD, Operation, State, is_legal
+from packhorse.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
 from packhorse.job_text import call_text, cut
 from packhorse.storage import Storage
 from packhorse.storage.records import Steered
 from packhorse.task import TaskOptions
 
+_LONG_ARGS = 300
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
 
 
@@ -140,7 +143,11 @@ def _steer_one(invocation: Invocation, action: Action, job_id: str, by: str | No
     """One job: what stands in the way is an error with its own words."""
     handle = invocation.client.get(job_id)
     record = handle.record
-    action.to_one(handle, by)
+    try:
+        action.to_one(handle, by)
+    except WrongState as error:
+        error.hint = _advice(action.operation, record) or error.hint
+        raise
     after = invocation.storage.get(job_id)
     if invocation.as_json:
         invocation.print_json(steered_fields(Steered(job_id, True, after.state if after else record.state)))
@@ -148,6 +155,27 @@ def _steer_one(invocation: Invocation, action: Action, job_id: str, by: str | No
         is_asked = action.operation is Operation.ABORT and after is not None and after.state in HELD
         say(f"{'asked to stop' if is_asked else action.done}: {cut(escape(call_text(record)), 120)}")
     return ExitCode.OK
+
+
+def _advice(operation: Operation, job: Job) -> str | None:
+    """What to call instead, where there is something."""
+    if operation is Operation.DELETE:
+        return f"abort it first, or do both: packhorse delete {short_id(job.id)} --force"
+    if operation is Operation.RETRY and job.state in WAITING:
+        return f"it waits in line already; packhorse start {short_id(job.id)} makes it the next"
+    if operation in (Operation.RETRY, Operation.FORCE_START) and job.state is State.COMPLETED:
+        return f"what it did is done; for another one like it: {_another(job)}"
+    if operation is Operation.FORCE_START and job.state in FINAL:
+        return f"packhorse retry {short_id(job.id)}"
+    return None
+
+
+def _another(job: Job) -> str:
+    """The command that enqueues the same call once more."""
+    if len(job.args) > _LONG_ARGS:
+        return f"packhorse job {short_id(job.id)} --args | packhorse enqueue {job.task} --args-file -"
+    args = f" --args {shlex.quote(job.args)}" if job.args != "{}" else ""
+    return f"packhorse enqueue {job.task}{args}"
 
 
 def _steer_many(invocation: Invocation, action: Action, chosen: Chosen, by: str | None) -> int:

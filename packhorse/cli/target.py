@@ -35,8 +35,9 @@ def url_source(settings: Settings) -> str:
 
 
 def open_existing(settings: Settings) -> Storage:
-    """The storage, if it is there. Looking for jobs must not make a file."""
+    """The storage, if it is there. Looking for jobs must not make a file, nor tables."""
     storage = open_for_writing(settings)
+    storage.make_nothing()
     path = missing_file(storage)
     if path is not None:
         raise CommandError(

@@ -44,6 +44,7 @@ class Known(NamedTuple):
 @command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'")
 def tasks(invocation: Invocation) -> None:
     """Every task that was ever enqueued, or that a worker has announced: its jobs, and how they went in two days."""
+    invocation.tell_move()
     storage = invocation.storage
     found = known_tasks(storage.tasks(), storage.tallies(), storage.series(Span.TWO_DAYS))
     if invocation.as_json:

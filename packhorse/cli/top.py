@@ -22,11 +22,12 @@ from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import Shown, escape, paint, say, short_id, unpainted
 from packhorse.cli.panes import PANES, Failures, Looked, Pane, Queues, Row, Running
 from packhorse.cli.screen import Screen
-from packhorse.cli.snapshot import take_snapshot
+from packhorse.cli.snapshot import Snapshot, take_snapshot
 from packhorse.cli.status import header_lines, status_fields
 from packhorse.cli.table import table_lines
 from packhorse.clock import SECOND
 from packhorse.errors import PackhorseError, StorageError
+from packhorse.storage.moving import problems
 
 _REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
 _FASTEST, _SLOWEST = 0.25, 60.0
@@ -81,6 +82,12 @@ def _hear(watched: Top, screen: Screen) -> None:
         for key in screen.keys(left):
             watched.press(key)
             screen.draw(watched.lines(*screen.size))
+
+
+def _head(snapshot: Snapshot, width: int | None) -> list[str]:
+    """What is above the panes."""
+    lines = [line for text in header_lines(snapshot, width) for line in text.split("\n")]
+    return [*lines, *(paint(escape(told), "red") for told in problems(snapshot.move))]
 
 
 class Question(NamedTuple):
@@ -156,13 +163,12 @@ class Top:
         """The pane as it is printed where there is no screen."""
         looked = self._seen()
         width = shutil.get_terminal_size().columns if looked.shown.is_terminal else None
-        lines = [line for text in header_lines(looked.snapshot, width) for line in text.split("\n")]
-        return [*lines, "", *(self._table(width) if self._rows else [self._pane.empty])]
+        return [*_head(looked.snapshot, width), "", *(self._table(width) if self._rows else [self._pane.empty])]
 
     def lines(self, width: int, height: int) -> list[str]:
         """The whole screen."""
         looked = self._seen()
-        head = [line for text in header_lines(looked.snapshot, width) for line in text.split("\n")]
+        head = _head(looked.snapshot, width)
         if self._trouble:
             head.append(paint(escape(self._trouble), "red"))
         head.append(self._tabs())

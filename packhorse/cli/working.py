@@ -16,6 +16,7 @@ import click
 from msgspec.structs import replace
 
 from packhorse import __version__
+from packhorse.amounts import count_text
 from packhorse.app import Packhorse
 from packhorse.chores import all_chores
 from packhorse.cli.invocation import Invocation
@@ -24,6 +25,7 @@ from packhorse.cli.options import Function, command, span_option
 from packhorse.cli.output import say
 from packhorse.errors import BadValue
 from packhorse.foreman import Foreman
+from packhorse.foreman.pulse import FIGURES
 from packhorse.loading import find_target, load_app
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
@@ -77,10 +79,13 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
 @click.argument("target", required=False)
 @crew_options
 def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
-    """Run jobs while you write them: as `work`, with workers that are replaced whenever a Python file here is saved."""
+    """Run jobs while you write them: as `work`, with a line for each job that begins and ends, and workers that are
+    replaced whenever a Python file here is saved."""
     target = target or invocation.settings.app or find_target()
     app, settings = app_and_settings(invocation, target, options)
-    foreman = make_foreman(app, settings, target, options, gives_up=True)  # until the next save, which may mend it
+    FIGURES.setLevel(max(logging.WARNING, log.getEffectiveLevel()))  # what jobs do says more than the crew's figures
+    # It gives up until the next save, which may mend it.
+    foreman = make_foreman(app, settings, target, {**options, "tell_jobs": True}, gives_up=True)
     for line in banner(app, settings, target):
         say(line, err=True)
     say("Workers are replaced when a Python file here is saved.", err=True)
@@ -136,8 +141,7 @@ def make_foreman(
         if options.get(name) is not None
         for word in (f"--{name.replace('_', '-')}", str(options[name]))
     ]
-    if options.get("burst"):
-        arguments.append("--burst")
+    arguments += [f"--{name.replace('_', '-')}" for name in ("burst", "tell_jobs") if options.get(name)]
     arguments += ["--stop-grace", str(settings.stop_grace / 1e6)]
     return Foreman(
         target,
@@ -169,19 +173,20 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     """What is about to run, in a few lines."""
     most = settings.max_workers or os.cpu_count() or 1
     yield f"Packhorse {__version__}   {settings.shown('url')}   {target}"
-    yield f"{settings.min_workers} to {most} workers with {settings.concurrency} slots each"
+    least = "" if settings.min_workers == most else f"{settings.min_workers} to "
+    yield f"{least}{count_text(most, 'worker')} with {count_text(settings.concurrency, 'slot')} each"
     tasks = list(app.registry)
     for task in tasks[:8]:
         weight = f", weight {task.options.weight}" if task.options.weight > 1 else ""
         queue = f" in {task.queue}" if task.queue != task.name else ""
         yield f"  {task.name}{queue}{weight}   {_place(task)}"
     if len(tasks) > 8:
-        yield f"  … and {len(tasks) - 8} more tasks"
+        yield f"  … and {count_text(len(tasks) - 8, 'more task')}"
     if not tasks:
         yield "  no tasks: write @app.task above a function"
     schedules = app.get_schedules()
     if schedules:
-        yield f"{len(schedules)} schedules; next: {schedules[0].name}"
+        yield f"{count_text(len(schedules), 'schedule')}; next: {schedules[0].name}"
     yield "Ctrl-C once: finish running jobs; twice: stop now"
 
 

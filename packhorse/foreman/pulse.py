@@ -29,6 +29,8 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo
 
 log = logging.getLogger("packhorse")
+FIGURES = logging.getLogger("packhorse.figures")
+"""Who is told once a minute how the crew is."""
 
 _CALL_EVERY = 60.0
 _CALL_LIMIT = 5.0
@@ -172,7 +174,7 @@ class Pulse:
             self._write(self._file)
         if now >= self._line_at:
             self._line_at = now + _LINE_EVERY
-            log.info("%s", _line(self._report()))
+            FIGURES.info("%s", _line(self._report()))
 
     def ready(self) -> None:
         """The crew is at work."""

@@ -69,6 +69,10 @@ class Storage(ABC):
     def close(self) -> None:
         """Let go of files and connections. Calling it twice is harmless; the storage opens again when used."""
 
+    def make_nothing(self) -> None:  # noqa: B027 - most storages have nothing to make
+        """From now on tables that are missing are not made: every call but `migrate` raises `StorageNotFound`. For
+        those who only look. A SQLite file, which the caller can see, and storages without tables take no notice."""
+
     @abstractmethod
     def now(self) -> int:
         """The storage's clock: microseconds since 1970."""
@@ -162,8 +166,9 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
-        """Mark reserved jobs as running, before they run. Counts the attempt."""
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
+        """Mark reserved jobs as running, before they run, or later: `agos` says how long ago each began, and that is
+        what `started_at` and the event tell, but never a moment before the job came into line. Counts the attempt."""
 
     @abstractmethod
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:

@@ -79,7 +79,7 @@ _REFUSED = frozenset(
     {
         "enqueue", "abort", "force_start", "set_priority", "retry", "delete", "pause", "resume", "put_schedules",
         "pause_schedule", "remove_schedule", "announce", "join", "join_client", "leave_client", "subscribe",
-        "acknowledge", "prune_part", "silence_failure",
+        "acknowledge", "silence_failure", "prune_part",
     }
 )  # fmt: skip
 

@@ -323,8 +323,9 @@ class Span(StrEnum):
 class Point(msgspec.Struct, frozen=True):
     """What happened to one task of one queue in one interval.
 
-    `values` has the counts `added, completed, failed, dead, aborted, halted`, the sums `ran` and `waited`
-    (microseconds), and how many attempts ran for at most so long: `ran_1ms` … `ran_1h`.
+    `values` has the counts `added, completed, failed, dead, aborted, halted`, `retried` of jobs that had ended, and
+    `deleted` of those that had not; the sums `ran` and `waited` (microseconds); and how many attempts ran for at most
+    so long: `ran_1ms` … `ran_1h`.
     """
 
     at: int

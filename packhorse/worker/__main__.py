@@ -24,7 +24,7 @@ from packhorse.middleware import Chain, compose, is_async
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
 from packhorse.task import RegisteredTask
-from packhorse.worker import child
+from packhorse.worker import child, telling
 from packhorse.worker.nursery import Nursery
 from packhorse.worker.process import Limits, WorkerProcess, is_isolated
 from packhorse.worker.report import dump_stacks
@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     die_with_parent(options.parent or os.getppid())
     _log_to_stderr(options.log_level.upper())
+    telling.hear(options.tell_jobs or options.log_level.lower() == "debug")
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
         app = load_app(options.target)
@@ -162,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stop-grace", type=float)
     parser.add_argument("--burst", action="store_true", help="end when there is nothing left to run")
     parser.add_argument("--log-level", default="warning")
+    parser.add_argument("--tell-jobs", action="store_true", help="a line for each job taken and ended")
     return parser
 
 

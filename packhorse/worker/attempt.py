@@ -102,7 +102,7 @@ def _returned(job: Job, task: RegisteredTask, value: Any, ran: int, limit: int) 
         if isinstance(value, Abort):
             return Stopped(job.token, Reason.ABORTED, Failure("Abort", tidy(value.why) or ""), ran)
         return Completed(job.token, encode_result(value, limit), ran)
-    except Exception as error:  # noqa: BLE001 - BadArguments, PayloadTooLarge, or the value's own code
+    except Exception as error:  # noqa: BLE001 - BadResult, PayloadTooLarge, or the value's own code
         # The work is done and must not be done again because its result cannot be kept.
         return Failed(job.token, _failure_of(error, traceback=False), retry_in=None, ran=ran)
 
@@ -120,7 +120,7 @@ def _failure_of(error: BaseException, *, traceback: bool = True) -> Failure:
         failure = Failure.of(BaseException.with_traceback(error, _own_frames(error.__traceback__)))
     except Exception:  # noqa: BLE001 - the error's own code
         return _bare(error, "(it cannot be shown: its own code failed)")
-    return failure if traceback else replace(failure, traceback=None, place=None)
+    return failure if traceback else replace(failure, traceback=None, place=None, function=None)
 
 
 def _cut_short(job: Job, error: BaseException, ran: int) -> Outcome:

@@ -26,6 +26,7 @@ from packhorse.worker.finisher import Finisher
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
+from packhorse.worker.telling import tell_ended, tell_taken
 from packhorse.worker.warden import Warden
 
 log = logging.getLogger("packhorse.worker")
@@ -209,6 +210,7 @@ class Desk:
 
     def _settle(self, batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
         runs = []
+        tell_ended(batch, verdicts)
         for (seat, outcome), verdict in zip(batch, verdicts, strict=True):
             self._forget(seat)
             self._slots.clear(seat)
@@ -248,6 +250,7 @@ class Desk:
         if first := self._marked_first(seats):
             self._mark_first(first)
             seats = [seat for seat in seats if not seat.is_settled]
+        tell_taken(seats)
         kinds = {(seat.task.name, seat.is_async) for seat in seats}
         are_short = all(self._is_short(task, is_async) for task, is_async in kinds)
         if are_short:

@@ -25,7 +25,7 @@ class Scribe:
         """Say in the storage that these run. Answers those that belong to somebody else by now."""
         if not seats:
             return []
-        verdicts = self._storage.start([seat.job.token for seat in seats])
+        verdicts = self._storage.start([seat.job.token for seat in seats], [seat.ran for seat in seats])
         for seat in seats:
             seat.is_marked = True
         return [seat for seat, verdict in zip(seats, verdicts, strict=True) if verdict is Verdict.STALE]

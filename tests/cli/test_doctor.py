@@ -51,8 +51,8 @@ def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call, monkeypatch: py
 
     assert packhorse("doctor").exit_code == 0
     assert {verdict for each in told.values() for verdict, _, _ in each} <= {"ok", "note"}
-    assert told["app"] == [("ok", "the app here can be imported; it has 1 tasks", None)]
-    assert told["foreman"] == [("ok", "1 alive, with 1 workers", None)]
+    assert told["app"] == [("ok", "the app here can be imported; it has 1 task", None)]
+    assert told["foreman"] == [("ok", "1 alive, with 1 worker", None)]
     assert {"version", "settings", "reach", "writing", "tables", "latency", "room", "clock", "file"} <= set(told)
 
 
@@ -154,7 +154,7 @@ def test_foremen_that_are_quiet_unhealthy_or_of_another_version(yard: Yard, pack
 
     assert sorted(verdict for verdict, _, _ in told["crew"]) == ["bad", "note"]
     assert "no memory" in str(told["crew"])
-    assert told["versions"][0][1] == f"1 foremen run Packhorse 0.0.1, this is {__version__}"
+    assert told["versions"][0][1] == f"1 foreman runs Packhorse 0.0.1, this is {__version__}"
 
 
 def test_whoever_is_silent_is_named(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
@@ -180,9 +180,27 @@ def test_jobs_that_nobody_will_run(yard: Yard, packhorse: Call):
 
     told = found(packhorse)
 
-    assert told["served"][0][1] == "no worker serves print, where 1 jobs wait"
-    assert told["known"][0][1] == "no worker knows the task mystery; 1 of its jobs wait"
+    assert told["served"][0][1] == "no worker serves print, where 1 job waits"
+    assert told["known"][0][1] == "no worker knows the task mystery; 1 of its jobs waits"
     assert told["paused"][0][2] == "packhorse resume mail"
+
+
+def test_foremen_that_take_no_jobs_while_some_wait_are_bad(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+    alone = found(packhorse)["crew"]
+    yard.add()
+
+    assert alone == [("note", "the foreman mule:11 keeps no workers", "packhorse scale 1 mule:11")]
+    assert found(packhorse)["crew"] == [
+        ("bad", "the foreman mule:11 keeps no workers, and 1 job waits", "packhorse scale 1 mule:11")
+    ]
+
+
+def test_without_a_foreman_nobody_can_know_a_task(yard: Yard, packhorse: Call):
+    yard.add("order_email")
+
+    assert "known" not in found(packhorse)
 
 
 def test_jobs_that_fail(yard: Yard, packhorse: Call):

@@ -98,11 +98,23 @@ def test_a_line_that_is_no_job_is_told_by_its_number(yard: Yard, packhorse: Call
 
     assert result.exit_code == 2
     assert "line 3 of - is not an exported job" in result.stderr
+    assert "the lines before it are in" in result.stderr
+    assert result.stdout == "1 enqueued\n"
+    assert json.loads(packhorse("jobs", "--json", "--url", "sqlite:///new.db").stdout)["id"] in good
     assert "Traceback" not in result.stderr
+
+
+def test_before_a_bad_first_line_nothing_is_said_to_be_in(yard: Yard, packhorse: Call) -> None:
+    result = packhorse("import", "-", stdin="{")
+
+    assert "nothing is in yet: mend it" in result.stderr
+    assert result.stdout == ""
 
 
 def test_a_file_that_is_not_there_is_not_found(yard: Yard, packhorse: Call) -> None:
     result = packhorse("import", "nobody.jsonl")
+
+    assert result.stdout == ""
 
     assert result.exit_code == 3
     assert "cannot read nobody.jsonl" in result.stderr

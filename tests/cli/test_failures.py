@@ -7,7 +7,7 @@ import json
 import pytest
 
 from packhorse.failure import Failure
-from packhorse.outcome import Failed
+from packhorse.outcome import Completed, Failed
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import Yard
@@ -113,3 +113,58 @@ def test_hostile_text_reaches_no_terminal(yard: Yard):
         assert "\u202e" not in seen
         assert "漢字" in plain(seen)
         assert "\\x1b[" in seen
+
+
+def test_a_failure_that_has_run_since_offers_only_what_can_be_done(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+    yard.storage.retry([job.id])
+    yard.finish(Completed(yard.start(yard.get(job.id)).token))
+
+    page, list_ = packhorse("failures", "1"), packhorse("failures")
+
+    assert "0 retrying, 0 dead now" in page.stdout
+    assert "seen       once, 100 %" in page.stdout
+    assert "its traceback went with that" in page.stdout
+    assert "packhorse retry" not in page.stderr + list_.stderr
+    assert "packhorse delete" not in page.stderr
+    assert f"packhorse job {job.id[-8:]}" in page.stderr
+
+
+def test_arguments_that_do_not_fit_are_not_tried_again(yard: Yard, packhorse: Call):
+    fail(yard, "resize", Failure("BadArguments", "image_id: expected int, got str", place=None))
+
+    assert "packhorse retry" not in packhorse("failures").stderr
+    assert "retry once mended  packhorse retry" in packhorse("failures", "1").stderr
+
+
+def test_a_cause_that_is_known_is_silenced_and_comes_below(failed: Yard, packhorse: Call):
+    told = packhorse("failure", "silence", "1", "--for", "3d", "--by", "ann")
+    lines = packhorse("failures").stdout.splitlines()
+    page = packhorse("failures", "1")
+
+    assert told.stdout.startswith("silenced until ")
+    assert told.stdout.endswith(": resize: ValueError: cannot decode image <…>\n")
+    assert [line.split()[0] for line in lines] == ["#", "2", "1"]
+    assert "by ann" in page.stdout
+    assert "packhorse failure unsilence" in page.stderr
+    assert packhorse("failure", "unsilence", "1").stdout.startswith("shown as before: resize")
+    assert packhorse("failure", "unsilence", "1").stdout.startswith("was not silenced: resize")
+    assert [line.split()[0] for line in packhorse("failures").stdout.splitlines()] == ["#", "1", "2"]
+
+
+def test_silencing_answers_as_json_and_knows_its_causes(failed: Yard, packhorse: Call):
+    told = json.loads(packhorse("failure", "silence", "2", "--json").stdout)
+    group = next(each for each in failed.storage.failures() if each.task == "send_notice")
+
+    assert (told["cause"], told["changed"]) == (group.cause, True)
+    assert group.is_silenced(failed.storage.now())
+    assert packhorse("failure", "silence", "nonsense").exit_code == 3
+    assert packhorse("failure", "silence", "9").exit_code == 3
+
+
+def test_a_silenced_cause_is_marked_on_a_terminal(failed: Yard, packhorse: Call):
+    packhorse("failure", "silence", "2")
+
+    _, seen = on_terminal(failed, "failures")
+
+    assert "send_notice (silenced)" in plain(seen)

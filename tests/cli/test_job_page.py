@@ -7,7 +7,7 @@ import pytest
 from packhorse.job import Job, State
 from packhorse.outcome import Completed, Outcome
 from packhorse.storage import Storage
-from packhorse.storage.records import LogLine
+from packhorse.storage.records import CheckIn, LogLine
 from tests.cli.conftest import Call
 from tests.cli.hand import worker
 from tests.cli.yard import Yard
@@ -43,6 +43,21 @@ def test_the_page_shows_the_last_lines_of_a_long_log(yard: Yard, packhorse: Call
     assert "line 29" in page
     assert "line 19" not in page
     assert len(log.splitlines()) == 30
+
+
+def test_progress_does_not_crowd_out_what_a_job_says(yard: Yard, packhorse: Call):
+    job = yard.start(yard.add())
+    yard.storage.append_log(job.token, [LogLine("template ok")])
+    for percent in range(21):
+        yard.storage.check_in([CheckIn(job.token, None, percent)])
+
+    page = packhorse("job", job.id).stdout
+
+    assert "log, without 20 lines of progress; --log shows all" in page
+    assert "template ok" in page
+    assert "progress: 20 %" in page
+    assert "progress: 19 %" not in page
+    assert len(packhorse("job", job.id, "--log").stdout.splitlines()) == 22
 
 
 def test_sections_come_alone_so_that_they_can_be_piped(yard: Yard, packhorse: Call):

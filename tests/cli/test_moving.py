@@ -11,6 +11,7 @@ import pytest
 from packhorse.job import State
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Stage
+from packhorse.storage.records import Filter
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 
@@ -37,6 +38,24 @@ def test_a_storage_is_moved_and_the_new_one_is_open(ended: Yard, packhorse: Call
     assert "error: this storage was moved to" in told.stderr
 
 
+def test_all_that_look_at_a_moved_storage_say_so(ended: Yard, packhorse: Call) -> None:
+    waiting = next(iter(ended.storage.find(Filter(states=frozenset({State.QUEUED}))).jobs))
+    packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
+    told = f"this storage was moved to sqlite:///{ended.directory / 'new.db'}"
+
+    for words in ("jobs", f"job {waiting.id}", "queues", "tasks", "failures", "workers", "events", "schedules"):
+        assert f"! {told}" in packhorse(*words.split()).stderr, words
+    assert f"\n{told}\n" in packhorse("job", waiting.id).stdout
+    assert told in packhorse("top", "--once").stdout
+    assert f"! {told}.  Try: use the new one" in packhorse("status").stdout
+    assert "packhorse work" not in packhorse("status").stdout
+    doctor = packhorse("doctor", "--quiet").stdout
+    assert f"bad   writing    {told}" in doctor
+    assert "takes writes" not in packhorse("doctor").stdout
+    assert "packhorse work" not in doctor
+    assert f"bad  {told}" in packhorse("check").stdout
+
+
 def test_it_answers_as_json(ended: Yard, packhorse: Call) -> None:
     result = packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes", "--json")
 
@@ -51,6 +70,26 @@ def test_without_a_terminal_it_wants_a_yes(ended: Yard, packhorse: Call) -> None
     assert result.exit_code == 5
     assert "will not move 6 jobs without being sure" in result.stderr
     assert ended.storage.move() is None
+
+
+def test_the_same_storage_is_refused_before_anybody_is_asked(ended: Yard, packhorse: Call) -> None:
+    result = packhorse("copy-store", ended.url, "sqlite:///packhorse.db")
+
+    assert "are the same storage" in result.stderr
+    assert "without being sure" not in result.stderr
+    assert "from: FROM and TO\n" in result.stderr
+
+
+def test_what_is_wrong_with_an_address_is_blamed_on_the_argument(ended: Yard, packhorse: Call) -> None:
+    missing = packhorse("copy-store", "sqlite:///nowhere.db", "sqlite:///new.db", "--yes")
+    (ended.directory / "broken.db").write_bytes(b"no database" * 1000)
+    broken = packhorse("copy-store", ended.url, "sqlite:///broken.db", "--yes")
+
+    assert "from: FROM\n" in missing.stderr
+    assert "--url" not in missing.stderr
+    assert "packhorse enqueue" not in missing.stderr
+    assert broken.exit_code == 4
+    assert "from: FROM and TO\n" in broken.stderr
 
 
 def test_what_does_not_end_in_time_stops_the_move(yard: Yard, packhorse: Call) -> None:

@@ -193,6 +193,13 @@ def test_what_cannot_be_enqueued_ends_with_2(app: Path, packhorse: Call, words: 
     assert not (app / "packhorse.db").exists()
 
 
+def test_two_times_are_one_too_many(app: Path, packhorse: Call):
+    result = packhorse("enqueue", "resize", "7", "--in", "1h", "--at", "2035-01-01T00:00Z")
+
+    assert "error: give --in or --at, not both" in result.stderr
+    assert "delay" not in result.stderr
+
+
 def test_a_storage_that_cannot_be_written_is_told(app: Path, packhorse: Call):
     (app / "packhorse.db").mkdir()
 
@@ -327,7 +334,7 @@ def test_wait_ends_with_7_and_says_what_is_pending(yard: Yard, packhorse: Call):
 
     assert result.exit_code == 7
     assert done.id in result.stdout
-    assert "1 of 2 jobs have not ended within 20ms" in result.stderr
+    assert "1 of 2 jobs has not ended within 20ms" in result.stderr
     assert "it is delayed until" in result.stderr
 
 

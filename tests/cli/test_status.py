@@ -50,7 +50,7 @@ def test_what_needs_attention_is_told_with_what_to_try(yard: Yard, packhorse: Ca
 
     result = packhorse("status")
 
-    assert "! no worker is running, and 1 jobs wait.  Try: packhorse work" in result.stdout
+    assert "! no worker is running, and 1 job waits.  Try: packhorse work" in result.stdout
     assert "! mail is paused by ann since" in result.stdout
     assert "no server\\x1b[2J.  Try: packhorse resume mail" in result.stdout
 
@@ -62,8 +62,28 @@ def test_a_quiet_foreman_and_a_queue_that_nobody_serves_are_told(yard: Yard, pac
 
     result = packhorse("status")
 
-    assert "the foreman mule:11 is quiet: it takes no jobs.  Try: packhorse restart" in result.stdout
-    assert "print is served by no worker; 1 jobs wait" in result.stdout
+    assert "the foreman mule:11 is quiet: it takes no jobs, and 1 job waits.  Try: packhorse restart" in result.stdout
+    assert "print is served by no worker; 1 job waits" in result.stdout
+
+
+def test_a_foreman_without_workers_is_told_to_keep_some(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.leave(WORKER)
+    yard.storage.beat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+    yard.add()
+
+    told = packhorse("status").stdout
+
+    assert "1 foreman, but no worker is running" in told
+    assert "! the foreman mule:11 keeps no workers, and 1 job waits.  Try: packhorse scale 1 mule:11" in told
+    assert "packhorse work" not in told
+
+
+def test_a_foreman_that_has_not_started_its_workers_yet_is_left_to_it(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo(FOREMAN, Subject.FOREMAN, host="mule", pid=11))
+    yard.add()
+
+    assert "no worker is running yet, and 1 job waits.  Try: packhorse workers" in packhorse("status").stdout
 
 
 def test_json_has_the_numbers_of_the_api(yard: Yard, packhorse: Call):

@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
+from tests.postgres_server import shared_postgres
+from tests.storage.conftest import chosen_storages
 
 APP = """
 from packhorse import Packhorse
@@ -20,6 +23,25 @@ def resize(image_id: int, width: int = 800) -> None: ...
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+# --- the storage ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("postgres" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES does not name postgres")
+def test_looking_does_not_make_a_schema(packhorse: Call):
+    url = f"{shared_postgres().url}?schema=never_made"
+
+    for command in (["status"], ["jobs"], ["pause", "mail"], ["check"], ["doctor"]):
+        result = packhorse(*command, "--url", url)
+        assert result.exit_code != 0
+        assert "never_made" in result.output
+    result = packhorse("jobs", "--url", url)
+
+    assert "looking does not make it" in result.stderr
+    assert "from: --url" in result.stderr
+    with psycopg.connect(shared_postgres().url) as connection:
+        assert not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'never_made'").fetchall()
 
 
 # --- the app ----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def test_filter_words_are_understood(words: list[str], where: Filter):
         (["queue:a", "queue:b"], "given twice"),
         (["dead text:'open"], "cannot be understood"),
         (["since:yesterday"], "not a time"),
+        (["since:yesterday"], "write how long ago, e.g. 2h or 3d; or ISO 8601"),
         (["priority:high"], "whole number"),
     ],
 )

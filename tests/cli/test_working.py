@@ -100,6 +100,33 @@ def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path:
     assert dev.end() == 0
 
 
+def test_dev_tells_of_each_job_that_begins_and_ends(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+    dev = start("dev", "--max", "1")
+
+    result_of_a_job(tmp_path)
+
+    dev.until_told("> send()")
+    dev.until_told("< send completed in ")
+    assert ': "sent"  (job ' in dev.told()
+
+
+def test_work_tells_of_jobs_only_when_asked(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        app.enqueue("send", queue="post", known=False)
+        plain = start("work", "--burst", "--max", "1")
+        assert plain.process.wait(30) == 0
+        told = plain.told()
+        app.enqueue("send", queue="post")
+        asked = start("work", "--burst", "--max", "1", "--log-level", "debug")
+        assert asked.process.wait(30) == 0
+        assert app.count(state="completed") == 2
+
+    assert "send completed" not in told
+    assert "< send completed in " in asked.told()
+
+
 # --- work -------------------------------------------------------------------------------------------------------------
 
 

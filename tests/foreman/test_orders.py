@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from packhorse.clock import SECOND
 from packhorse.event import Kind
 from packhorse.foreman import death
+from packhorse.foreman.orders import Orders
+from packhorse.foreman.pulse import Record
 from packhorse.order import Do, Order
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
@@ -109,3 +113,31 @@ def test_an_order_that_nobody_understands_is_passed_over(start: Start, storage: 
     is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=2)))
 
     assert foreman.report()["max"] == 2
+
+
+def test_an_order_that_comes_to_be_seen_late_is_followed_and_none_twice(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(storage, {})
+    record.join()
+    orders = Orders(storage, record, wake=lambda: None)
+    for most in range(250):
+        storage.order(record.id, Order(Do.SCALE, least=1, most=most))
+    late = storage.events(EventFilter(kind=Kind.ORDERED), limit=3)[2].id
+    real = storage.events
+
+    with monkeypatch.context() as while_it_is_written:
+        while_it_is_written.setattr(
+            storage, "events", lambda *where, **how: [event for event in real(*where, **how) if event.id != late]
+        )
+        orders.step()
+    assert [order.most for order in orders.take()] == [0, 1, *range(3, 250)]
+    newest = orders.followed
+    orders.step()
+
+    assert [order.most for order in orders.take()] == [2]
+    assert orders.followed == newest
+    monkeypatch.setattr("packhorse.foreman.orders._LONGEST_WRITE", 0.0)
+    orders.step()
+    orders.step()
+    assert list(orders.take()) == []

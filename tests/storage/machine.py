@@ -308,9 +308,10 @@ class Machine(RuleBasedStateMachine):
     def reserve(self, owner: int = 0, weights: Mapping[str, int] | None = None, limit: int = 5) -> None:
         self.both("reserve", self.owner(owner), weights or dict.fromkeys(QUEUES, 1), limit)
 
-    @move(6, picks=st.lists(ANY_TOKENS, min_size=1, max_size=3), lost=LOST)
-    def start(self, picks: list[int], lost: bool = False) -> None:
-        self.twice(lost, "start", [self.token(pick) for pick in picks])
+    @move(6, picks=st.lists(ANY_TOKENS, min_size=1, max_size=3), ago=st.sampled_from([0, 0, 5, 10_000_000]), lost=LOST)
+    def start(self, picks: list[int], ago: int = 0, lost: bool = False) -> None:
+        tokens = [self.token(pick) for pick in picks]
+        self.twice(lost, "start", tokens, [ago] * len(tokens) if ago else [])
 
     @move(14, endings=st.lists(ENDINGS, min_size=1, max_size=3), lost=LOST)
     def finish(self, endings: list[Ending], lost: bool = False) -> None:

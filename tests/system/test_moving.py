@@ -23,8 +23,7 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import LogLine, WorkerInfo
 from tests.children import ROOT, until
-from tests.postgres_server import give_back
-from tests.storage.conftest import ADDRESSES, chosen_storages
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
 PAGE = 1_000
 KILLS = 4
@@ -80,8 +79,7 @@ def test_a_copy_that_is_killed_goes_on_and_nothing_is_there_twice(kind: str, tmp
     assert source.move().stage is Stage.MOVED  # type: ignore[union-attr]
     source.close()
     target.close()
-    if kind == "postgres":
-        give_back(target_url)
+    give_back(target_url)
 
 
 def contents(storage: Storage) -> dict[str, list[str]]:

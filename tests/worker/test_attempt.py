@@ -131,8 +131,9 @@ def test_a_result_that_is_not_json_kills_the_job_without_a_retry(ending: Callabl
     outcome = failed(ending(lambda: object()))
 
     assert outcome.retry_in is None
-    assert outcome.failure.type == "BadArguments"
-    assert "object" in outcome.failure.message
+    assert outcome.failure.type == "BadResult"
+    assert "the result: <object object> cannot become JSON" in outcome.failure.message
+    assert "return its id" in outcome.failure.message
 
 
 def test_a_result_that_is_too_large_kills_the_job_without_a_retry():

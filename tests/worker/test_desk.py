@@ -923,11 +923,11 @@ def test_a_job_that_changes_hands_before_it_begins_does_not_begin(works: Works, 
     works.open()
     start = works.storage.start
 
-    def rescued_meanwhile(tokens: Any) -> Any:
+    def rescued_meanwhile(tokens: Any, agos: Any = ()) -> Any:
         works.storage.rescue_owner("ann", why="it seemed dead")
         works.storage.join(WorkerInfo("ann"))
         monkeypatch.setattr(works.storage, "start", start)
-        return start(tokens)
+        return start(tokens, agos)
 
     monkeypatch.setattr(works.storage, "start", rescued_meanwhile)
     (job,) = works.finish(task.enqueue())

@@ -76,6 +76,21 @@ def test_what_cannot_be_written_is_written_the_next_time(storage: Storage, shaky
     assert stored(storage, job.id).progress == 10
 
 
+def test_a_job_that_is_marked_late_has_begun_when_it_began(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    (_, late), (_, not_yet) = held(storage), held(storage)
+    late.begin(0)
+    assert late.began_at is not None
+    late.began_at -= 2
+    told: list[int] = []
+    start = storage.start
+    monkeypatch.setattr(storage, "start", lambda tokens, agos: told.extend(agos) or start(tokens, agos))
+
+    Scribe(storage).mark([late, not_yet])
+
+    assert told[0] >= 2_000_000
+    assert told[1] == 0
+
+
 def test_marking_says_that_jobs_run_and_who_has_lost_his(storage: Storage):
     (one, first), (two, second) = held(storage), held(storage)
     storage.release([two.token], "somebody else's now")

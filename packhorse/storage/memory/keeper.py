@@ -15,7 +15,7 @@ from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
-from packhorse.series import MINUTES, Measures, has_failed, measure
+from packhorse.series import MINUTES, Measures, has_failed, measure, measure_deleted
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, may_go_on, quiet_answer
 from packhorse.storage.records import (
@@ -100,16 +100,19 @@ class Keeper(Storage):
             self._record(event)
         measures: Measures = {}
         measure(measures, before, job, ran)
-        at = MINUTES.start_of(self.now())
-        for (queue, task, counted), amount in measures.items():
-            key = (MINUTES.name, at, queue, task, counted)
-            self._measures[key] = self._measures.get(key, 0) + amount
+        self._add_measures(measures)
         if has_failed(before, job):
             self._count_failure(job)
         is_in_line = before is not None and (before.state, before.queue) == (QUEUED, job.queue)
         if job.state is QUEUED and (not is_in_line or (before is not None and job.rank < before.rank)):
             self._wake()
         return job
+
+    def _add_measures(self, measures: Measures) -> None:
+        at = MINUTES.start_of(self.now())
+        for (queue, task, counted), amount in measures.items():
+            key = (MINUTES.name, at, queue, task, counted)
+            self._measures[key] = self._measures.get(key, 0) + amount
 
     def _count_failure(self, job: Job) -> None:
         if job.error is None or job.cause is None:
@@ -141,6 +144,9 @@ class Keeper(Storage):
 
     def _remove(self, job: Job, by: str | None) -> None:
         self._record(changes.deleted(job, self.now(), by))
+        measures: Measures = {}
+        measure_deleted(measures, job)
+        self._add_measures(measures)
         del self._jobs[job.id]
         self._log.pop(job.id, None)
         self._subscribers.pop(job.id, None)

@@ -48,16 +48,16 @@ class Working(Keeper):
         return super().finish_and_reserve(outcomes, owner, queues, limit)
 
     @atomic
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         verdicts = []
-        for token in tokens:
+        for token, ago in zip(tokens, agos or [0] * len(tokens), strict=True):
             job = self._held_by(token)
             if job is None:
                 verdicts.append(Verdict.STALE)
             elif not is_legal(Operation.START, job.state):
                 verdicts.append(Verdict.REPEATED)
             else:
-                self._keep(job, changes.started(job, self.now()))
+                self._keep(job, changes.started(job, self.now(), ago))
                 verdicts.append(Verdict.ACCEPTED)
         return verdicts
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
@@ -13,7 +13,7 @@ import pymysql
 
 from packhorse import changes
 from packhorse.clock import MINUTE, SECOND
-from packhorse.job import NewJob, rank_of
+from packhorse.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
 from packhorse.series import MINUTES
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
@@ -22,9 +22,10 @@ from packhorse.storage.mysql.guest import guest
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.spelling import Raw, spelled
+from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.trouble import DUPLICATE, NOT_THERE, code_of
-from packhorse.storage.records import Enqueued, Placement
+from packhorse.storage.records import Enqueued, Placement, QueueInfo
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
 
@@ -50,6 +51,7 @@ _MINUTE = Raw(f"@packhorse_now - @packhorse_now % {MINUTE}")
 class InAndOut(MySQLKeeper, in_and_out.InAndOut):
     address: Address
     _own_id: str | None
+    _starts: Starts
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
@@ -90,6 +92,8 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
 
         self._db.read_with("enqueue", work)
         self._counting(len(deltas))
+        if any(new.priority > LOWEST_PRIORITY for new in jobs):
+            self._starts.forget({new.queue for new in jobs})
         self._bell.ring()
         return [Enqueued(new.id) for new in jobs]
 
@@ -166,6 +170,23 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         # A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
         if any(job.due_at is None or job.due_at < tx.now + _SOON for job in stored):
             tx.wakes = True
+
+    # --- queues ---------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[QueueInfo]:
+        def work(link: Link) -> list[QueueInfo]:
+            paused: dict[str, tuple[Any, Any, Any]] = {}
+            counts: defaultdict[str, dict[State, int]] = defaultdict(dict)
+            for name, state, number, by, why in link.rows(self._sql["all_queues"]):
+                if state:
+                    counts[name][State(state)] = number
+                else:
+                    paused[name] = (number, by, why)
+            waiting = to_json([name for name, numbers in counts.items() if numbers.get(QUEUED)])
+            oldest = dict(link.rows(self._sql["oldest_in_line"], (waiting,))) if waiting != "[]" else {}
+            return [QueueInfo(name, counts.get(name, {}), *paused[name], oldest.get(name)) for name in sorted(paused)]
+
+        return self._db.read_with("queues", work)
 
     # --- names ----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ class MySQLKeeper(Keeper):
     _bell: Bell
     _clock: clock.Now | None  # the server's own, unless a test brings one
     _sql: dict[str, str]
+    _due_seen: tuple[float, int | None] | None = None  # when a call that found no job was told when the next is due
 
     def _moment(self) -> int | Raw:
         """What statements take as the time."""

@@ -28,7 +28,8 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-# Whether jobs are due or have expired at a time; and the first of some queues that has jobs in line.
+# Whether jobs are due or have expired at a time; how long it is until the next is due; and whether one of some queues
+# has jobs in line.
 _LATE = """
 (SELECT count(*) FROM (
     SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due) WHERE due_at <= {mark} LIMIT 1
@@ -36,6 +37,11 @@ _LATE = """
 + (SELECT count(*) FROM (
     SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring) WHERE expire_at <= {mark} LIMIT 1
 ) AS expired)"""
+_DUE_IN = """
+(
+    SELECT due_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
+    WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1
+) - {mark}"""
 _HAS_WORK = """
 SELECT 1 FROM {schema}.packhorse_queue AS known
 WHERE known.name IN ({mark}*) AND (
@@ -57,6 +63,8 @@ def statements_for(schema: str) -> dict[str, str]:
         "mysql",
         late_at_1=_LATE.replace("{mark}", "$1"),
         late_at_2=_LATE.replace("{mark}", "$2"),
+        due_in_at_1=_DUE_IN.replace("{mark}", "$1"),
+        due_in_at_2=_DUE_IN.replace("{mark}", "$2"),
         has_work_for_1=_HAS_WORK.replace("{mark}", "$1"),
         has_work_for_3=_HAS_WORK.replace("{mark}", "$3"),
         schema=quoted(schema),

@@ -18,6 +18,7 @@ from packhorse.storage.mysql.in_and_out import InAndOut
 from packhorse.storage.mysql.lists import Lists
 from packhorse.storage.mysql.moving import Moving
 from packhorse.storage.mysql.records import Records
+from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.statements import dialect_for, statements_for
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.upkeep import FOLD_AFTER, Upkeep
@@ -47,6 +48,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
+        self._starts = Starts()
         self._own_id = None
         self._found_nothing = False
         self._paused = set()
@@ -78,6 +80,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
 
     def _committed(self, tx: Transaction) -> None:
         if tx.wakes:
+            self._starts.forget()
             self._bell.ring()
         self._counting(tx.deltas)
 

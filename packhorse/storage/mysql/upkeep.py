@@ -3,6 +3,9 @@ thousands of them a process sums them up, and so does the roll-up."""
 
 from __future__ import annotations
 
+import time
+
+from packhorse.clock import SECOND
 from packhorse.job import Job
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.sql import upkeep
@@ -15,7 +18,19 @@ _AT_ONCE = 1_000
 _TIMES = 20
 
 
+_FRESH = 0.02
+"""Seconds for which it is believed what reserving in vain has told."""
+
+
 class Upkeep(MySQLKeeper, upkeep.Upkeep):
+    def next_due(self) -> int | None:
+        seen, self._due_seen = self._due_seen, None
+        if seen is not None and self._clock is None and (since := time.monotonic() - seen[0]) < _FRESH:
+            due_in = None if seen[1] is None else seen[1] - round(since * SECOND)
+        else:
+            ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self._moment(),))
+        return self._unless_moved(due_in)
+
     def promote(self, *, limit: int = 500) -> int:
         return super().promote(limit=limit) if self._is_late() else 0
 

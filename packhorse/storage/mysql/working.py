@@ -4,6 +4,7 @@ has locked them, then changed by their primary keys; a trip for the picking, and
 from __future__ import annotations
 
 import itertools
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -16,6 +17,7 @@ from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.series import measure_runs
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.spelling import Raw, literal, spelled
+from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
 from packhorse.storage.sql import working
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
@@ -43,6 +45,7 @@ class Working(MySQLKeeper, working.Working):
     _last_lines: dict[int, str]
     _dealt: dict[str, Job]
     _found_nothing: bool  # by the latest reservation
+    _starts: Starts
     _paused: set[str]  # queues that were paused when a reservation looked last
 
     # --- reserve --------------------------------------------------------------------------------------------------
@@ -58,11 +61,12 @@ class Working(MySQLKeeper, working.Working):
 
     def _is_worth_it(self, owner: str, queues: Mapping[str, int]) -> bool:
         """An idle worker looks before it begins a transaction."""
-        ((is_known, late, has_work),) = self._db.read(
+        ((is_known, late, has_work, due_in),) = self._db.read(
             "reserve", self._sql["glance"], (owner, self._moment(), to_json(list(queues)))
         )
         if not is_known:
             raise WorkerNotFound(owner)
+        self._due_seen = (time.monotonic(), due_in)
         return bool(late or has_work)
 
     def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
@@ -71,7 +75,8 @@ class Working(MySQLKeeper, working.Working):
         every = sorted(queues)
         first = [self._spell("gate", owner, tx.now), self._spell("paused_queues", to_json(every))]
         # Of a lone queue jobs are picked at once, if it is as this process remembers it.
-        lone = [self._pick(every[0], limit)] if len(every) == 1 and limit > 0 else []
+        lone = self._picks(every[0], limit) if len(every) == 1 and limit > 0 else []
+        began_at = time.perf_counter()
         gate, answer, *picked = tx.ask([*first, *lone])
         paused = {row[0] for row in answer.rows}
         was_paused, self._paused = self._paused & set(every), (self._paused - set(every)) | paused
@@ -85,15 +90,27 @@ class Working(MySQLKeeper, working.Working):
             if not self._expire_all(tx):
                 return []
         if not lone:
-            return self._take_turns(tx, owner, queues, limit, paused)
-        if late or was_paused != paused:
-            picked = tx.ask([self._pick(every[0], limit)])
-        return self._from_one(tx, owner, queues, picked[0].fetchall())
+            jobs = self._take_turns(tx, owner, queues, limit, paused)
+        else:
+            if late or was_paused != paused:
+                picked = tx.ask(self._picks(every[0], limit))
+            rows = [row for one in picked for row in one.rows]
+            jobs = self._from_one(tx, owner, queues, rows[:limit])
+        self._starts.note(queues, jobs, time.perf_counter() - began_at, is_all=len(jobs) < limit)
+        return jobs
 
-    def _pick(self, queue: str, limit: int) -> str:
-        if queue in self._paused:
-            return self._spell("pick_of_rank", queue, RANK_FORCED, limit)
-        return self._spell("pick", queue, limit)
+    def _picks(self, queue: str, limit: int) -> list[str]:
+        """What takes the first jobs of a lone queue."""
+        low, high = (RANK_FORCED, RANK_FORCED) if queue in self._paused else (RANKS[0], RANKS[-1])
+        return [self._spell("pick", queue, stretch, limit) for stretch in self._stretches(queue, low, high)]
+
+    def _stretches(self, queue: str, low: int, high: int) -> list[Raw]:
+        """The line of a queue, from a rank to a rank: all of it in one, but for what need not be walked again."""
+        start = self._starts.of(queue)
+        if start is None or not low <= start[0] <= high:
+            return [_stretch(low, high, 0)]
+        rank, seq = start
+        return [_stretch(rank, rank, seq), *([_stretch(rank + 1, high, 0)] if rank < high else [])]
 
     def _from_one(self, tx: Transaction, owner: str, queues: Mapping[str, int], rows: Sequence[Row]) -> list[Job]:
         """A lone queue needs no turns; those that it has had count all the same."""
@@ -128,8 +145,15 @@ class Working(MySQLKeeper, working.Working):
         """The lowest rank of each queue, from a given one on, in which it has jobs."""
         if not asked:
             return {}
-        one = [f"({self._spell('next_rank', queue, low)})" for queue, low in asked]
-        return dict(tx.ask([" UNION ALL ".join(one)])[0].fetchall())
+        parts = [
+            f"({self._spell('next_rank', queue, stretch)})"
+            for queue, low in asked
+            for stretch in self._stretches(queue, low, RANKS[-1])
+        ]
+        ranks: dict[str, int] = {}
+        for queue, rank in tx.ask([" UNION ALL ".join(parts)])[0].rows:
+            ranks[queue] = min(rank, ranks.get(queue, rank))
+        return ranks
 
     def _some_of(self, rank: int, queues: Sequence[str]) -> Sequence[str]:
         """Of very many queues a part: the next call begins behind it."""
@@ -145,14 +169,19 @@ class Working(MySQLKeeper, working.Working):
     ) -> dict[str, int]:
         if not lines:
             return {}
-        asked = " UNION ALL ".join(f"({self._spell('length_of_line', queue, rank, limit)})" for queue in lines)
+        asked = " UNION ALL ".join(
+            f"({self._spell('length_of_line', queue, self._stretches(queue, rank, rank)[0], limit)})" for queue in lines
+        )
         lengths = dict(tx.ask([asked])[0].fetchall())
         return self._turns.share({queue: lengths[queue] for queue in lines}, weights, limit)
 
     def _take(self, tx: Transaction, owner: str, lines: Sequence[_Line]) -> list[Job]:
         if not lines:
             return []
-        answers = tx.ask([self._spell("pick_of_rank", *line) for line in lines])
+        picks = [
+            self._spell("pick", queue, self._stretches(queue, rank, rank)[0], share) for queue, rank, share in lines
+        ]
+        answers = tx.ask(picks)
         return self._taken(tx, owner, [row for answer in answers for row in answer.rows])
 
     def _taken(self, tx: Transaction, owner: str, rows: Sequence[Row]) -> list[Job]:
@@ -356,6 +385,12 @@ def _reserved_plain_job(row: Row, owner: str, now: int) -> Job:
         job_id, seq, task, queue, args, RESERVED, priority, rank, created_at, now, None, queued_at, first_queued_at,
         None, None, owner, None, 1, 0, 0, 0, 0, 0, max_attempts, max_halts,
     )  # fmt: skip
+
+
+def _stretch(low: int, high: int, start: int) -> Raw:
+    """A part of a line. A single rank is not said as a range: MariaDB would sort, and lock, the whole line."""
+    ranks = f"`rank` = {low}" if low == high else f"`rank` BETWEEN {low} AND {high}"
+    return Raw(f"{ranks} AND seq >= {start}" if start else ranks)
 
 
 def _by_seq(pairs: Sequence[tuple[int, Any]]) -> Raw:

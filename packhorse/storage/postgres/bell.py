@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from packhorse.storage.postgres.database import Database
 
 _POLL = 0.5
-_NAP = 0.02
+_BLINK = 0.002
 """Seconds that are too short for lying down."""
+_NAP = 0.02
+_NAPS_ON = 0.15
+"""Seconds for which the row stays beyond a nap: who naps sleeps longer the next moment, if there is still no work."""
 _STANDS = 4.0
 """Seconds for which the row of a sleeper stays beyond its sleep, once it has slept in vain a few times: it will sleep
 again in a moment, and need not write the row each time."""
@@ -120,7 +123,7 @@ class Bell:
         try:
             if was_interrupted:
                 return True
-            if timeout <= _NAP:
+            if timeout <= _BLINK:
                 return bool(select.select([sleeper], [], [], max(0.0, timeout))[0])
             if self._db.options.pgbouncer:
                 return self._look_now_and_then(sleeper, timeout)
@@ -155,7 +158,7 @@ class Bell:
         if ear.stands(queues, wakes_at):
             return ear.hear()  # whoever came meanwhile has seen the row, and removed it
         ear.forget_old()
-        lasts = timeout + (_STANDS if ear.in_vain >= _IN_VAIN else 0.0)
+        lasts = timeout + (_STANDS if ear.in_vain >= _IN_VAIN else _NAPS_ON if timeout <= _NAP else 0.0)
         asked = (ear.channel, to_json(queues), round(lasts * clock.SECOND), self._moment())
         ear.has_lain_down(queues, wakes_at - timeout + lasts)
         return bool(self._db.run("wait", self._sql["lie_down"], asked)[0][0])
@@ -169,7 +172,7 @@ class Bell:
     def rouse(self) -> None:
         """There was work although nobody rang: those whose rows stand are awake."""
         with self._lock:
-            standing = [ear for ear in self._ears if ear.in_vain >= _IN_VAIN and not ear.is_up()]
+            standing = [ear for ear in self._ears if not ear.is_up()]
         with contextlib.suppress(StorageError):
             for ear in standing:
                 self._get_up(ear)

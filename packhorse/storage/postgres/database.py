@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from packhorse import clock
 from packhorse.errors import StorageUnavailable
 from packhorse.storage.meter import Meter
-from packhorse.storage.postgres.link import Link, Pg, is_alive
+from packhorse.storage.postgres.link import Link, Pg, PooledLink, is_alive
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.trouble import may_pass, translate
 from packhorse.storage.sql.dialect import Dialect
@@ -29,9 +29,11 @@ R = TypeVar("R")
 TRIES = 6
 """How often a call is made that others make fail: deadlocks, locks that are not given."""
 
+# Whoever has waited for a lock must see what its holder wrote, whatever the server does by default.
 # Plans must not hang on statistics: a table that fills and empties all day has none that are true. With these, every
 # statement of ours walks along the index that was made for it.
 _SESSION = {
+    "default_transaction_isolation": "read committed",
     "statement_timeout": "30s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "60s",
@@ -51,7 +53,12 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-_TIMEOUTS = "; ".join(f"SET LOCAL {name} = '{_SESSION[name]}'" for name in ("statement_timeout", "lock_timeout"))
+# What a pooler lends belongs to others in the next moment: all settings are those of a transaction.
+_POOLED = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED",
+    "SELECT "
+    + ", ".join(f"set_config('{name}', '{_SESSION[name]}', true)" for name in ("statement_timeout", "lock_timeout")),
+)
 
 # Connections inherited through fork: the child must not use them, nor say goodbye for the parent.
 _inherited: list[object] = []
@@ -87,7 +94,7 @@ class Database:
         self._prepare = prepare
         self._now = now
         self._after_commit = after_commit
-        self._begin_words = "BEGIN" + (f"; {_TIMEOUTS}" if options.pgbouncer else "")
+        self._begin_words = "; ".join(_POOLED) if options.pgbouncer else "BEGIN"
         self._forget()
         _databases.add(self)
 
@@ -180,7 +187,6 @@ class Database:
         try:
             link = self._connect_patiently()
             try:
-                link.begin("SET statement_timeout = 0")  # an index over many jobs takes its time
                 yield link
             finally:
                 link.close()
@@ -235,7 +241,7 @@ class Database:
         pause = 0.02
         while True:
             try:
-                link = Link(self.connect(), self._sql, self._dialect)
+                link = self._link(self.connect())
                 self._has_answered = True
                 return link
             except psycopg.OperationalError as error:
@@ -245,13 +251,19 @@ class Database:
                 time.sleep(random.uniform(0.5, 1.5) * pause)
                 pause = min(pause * 2, 0.5)
 
+    def _link(self, connection: Pg) -> Link:
+        if self.options.pgbouncer:
+            return PooledLink(connection, self._sql, self._dialect, _POOLED)
+        return Link(connection, self._sql, self._dialect)
+
     def connect(self) -> Pg:
         """A new connection with our settings; what the address says about the connection itself goes before."""
         said = conninfo_to_dict(self.address)
         asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
         if self.options.pgbouncer:
             return psycopg.connect(self.address, autocommit=True, prepare_threshold=None, **asked)
-        settings = [str(said.get("options", "")), *(f"-c {name}={value}" for name, value in _SESSION.items())]
+        ours = ("-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items())
+        settings = [str(said.get("options", "")), *ours]
         return psycopg.connect(self.address, autocommit=True, options=" ".join(settings), **asked)
 
     def connections(self) -> tuple[int, int]:

@@ -29,6 +29,11 @@ _values_of_one = attrgetter(
     "idle_timeout", "expires", "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta",
 )  # fmt: skip
 
+_options_of = attrgetter(
+    "delay", "due_at", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires", "total_timeout", "persistent",
+    "created_by", "schedule", "backoff", "meta",
+)  # fmt: skip
+_NO_OPTIONS = _options_of(NewJob("", "", ""))
 _all_but_id_and_args = attrgetter(
     "task", "queue", "priority", "delay", "due_at", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires",
     "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta", "copied_from",
@@ -44,16 +49,23 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if any(new.unique or new.subscriber for new in jobs) or not self._are_known(jobs):
             return super().enqueue(jobs)
         if len(jobs) == 1 and jobs[0].copied_from is None:
-            values = (*_values_of_one(jobs[0]), self._moment())
-            rows = self._db.run("enqueue", self._sql["enqueue_one"], values)
+            rows = self._enqueue_alone(jobs[0])
         elif self._enqueue_alike(jobs):
             rows = list(jobs)
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
-        if len(rows) < len(jobs):
-            may_go_on(self.move(), "enqueue")  # else their ids are there already
+        if not rows:
+            # Their ids are there already, or the storage is moved, or was a moment ago. A transaction tells which: the
+            # mark stays for the whole of it as it is.
+            return super().enqueue(jobs)
         return _placements(jobs, rows)
+
+    def _enqueue_alone(self, new: NewJob) -> list[Any]:
+        if _options_of(new) == _NO_OPTIONS:
+            values = (new.id, new.task, new.queue, new.args, new.priority, self._moment())
+            return self._db.run("enqueue", self._sql["enqueue_plain"], values)
+        return self._db.run("enqueue", self._sql["enqueue_one"], (*_values_of_one(new), self._moment()))
 
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""

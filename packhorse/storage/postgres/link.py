@@ -51,8 +51,8 @@ class Link:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows of a statement; none if it is not one that answers."""
-        cursor = self._cursor.execute(sql, values or None)
-        return [] if cursor.rownumber is None else cursor.fetchall()
+        self.execute(sql, values)
+        return [] if self._cursor.rownumber is None else self._cursor.fetchall()
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._cursor.executemany(sql, rows)
@@ -83,6 +83,29 @@ class Link:
     def close(self) -> None:
         with suppress(psycopg.Error):
             self.connection.close()
+
+
+class PooledLink(Link):
+    """A connection through a pooler, where every transaction may meet another session of the server: each brings its
+    settings with it, those of a single statement too."""
+
+    def __init__(self, connection: Pg, sql: Mapping[str, str], dialect: Dialect, opening: Sequence[str]) -> None:
+        super().__init__(connection, sql, dialect)
+        self._opening = opening  # the statements that begin a transaction
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+        if not self.is_idle:
+            return super().execute(sql, values)
+        with self.pipeline():
+            return super().execute(sql, values)
+
+    @contextmanager
+    def pipeline(self) -> Iterator[Pipeline]:
+        with super().pipeline() as pipeline:
+            for statement in self._opening:
+                pipeline.execute(statement)
+            yield pipeline
+            pipeline.execute("COMMIT")
 
 
 class Pipeline:

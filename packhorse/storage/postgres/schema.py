@@ -39,24 +39,32 @@ def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATION
         )
 
 
+def is_ours(link: Link, schema: str) -> bool:
+    """Are there tables of ours in this schema?"""
+    return versions(link, schema)[0] > 0
+
+
 def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
     """Bring the schema up to date. Answers the files that were applied."""
     with link.connection.transaction():
+        # An index over many jobs takes its time; and whoever has waited must see what was done meanwhile.
+        link.begin("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0")
         link.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
         present, _ = versions(link, schema)  # somebody may have been quicker
         missing = [migration for migration in migrations if migration[0] > present]
-        for _, statement in script(schema, missing):
+        for _, statement in script(schema, missing, is_there=is_there(link, schema)):
             link.begin(statement)
     return [name for _, name, _ in missing]
 
 
-def script(schema: str, migrations: Sequence[Migration]) -> list[tuple[str, str]]:
-    """What brings the schema up to date: (name, SQL) of each step."""
+def script(schema: str, migrations: Sequence[Migration], *, is_there: bool = False) -> list[tuple[str, str]]:
+    """What brings the schema up to date: (name, SQL) of each step. One that is there is not made, not even "if it does
+    not exist": that needs rights on the whole database."""
     if not migrations:
         return []
     own = quoted(schema)
     steps = [(name, sql.replace("{schema}", own)) for _, name, sql in migrations]
-    if migrations[0][0] == 1:
+    if migrations[0][0] == 1 and not is_there:
         steps.insert(0, ("schema", f"CREATE SCHEMA IF NOT EXISTS {own};\n"))
     known = f"('schema', '{migrations[-1][0]}'), ('oldest_program', '{OLDEST_PROGRAM}')"
     record = (
@@ -70,6 +78,11 @@ def pending(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATION
     """The migrations that have not been applied yet."""
     present, _ = versions(link, schema)
     return [migration for migration in migrations if migration[0] > present]
+
+
+def is_there(link: Link, schema: str) -> bool:
+    """Is there such a schema, with or without our tables?"""
+    return bool(link.execute("SELECT 1 FROM pg_namespace WHERE nspname = $1", (schema,)).fetchall())
 
 
 def versions(link: Link, schema: str) -> tuple[int, int]:

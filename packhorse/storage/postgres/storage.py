@@ -3,17 +3,22 @@ operations."""
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from psycopg.pq import Conninfo
+
 from packhorse import clock
-from packhorse.errors import BadURL, BadValue, StorageError
+from packhorse.codec import nearest
+from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound
 from packhorse.storage import moving
 from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
+from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.statements import dialect_for, statements_for
@@ -28,6 +33,10 @@ from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 from packhorse.turns import Turns
 
+_OWN_OPTIONS = Options._fields
+_DRIVERS_OPTIONS = {each.keyword.decode() for each in Conninfo.get_defaults()} | {"ssl"}
+# It stands in names and in texts of statements: nothing that would have to be written otherwise in one of them.
+_SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _LONG_TRANSACTION = 600
 _MANY_DEAD_ROWS = 500_000
 
@@ -40,6 +49,11 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
 
     def __init__(self, address: str, *, options: Options | None = None, now: clock.Now | None = None) -> None:
         options = options or Options()
+        if not _SCHEMA_NAME.fullmatch(options.schema):
+            raise BadURL(
+                f"a schema cannot be called {options.schema!r} here",
+                hint="up to 63 letters (a to z), digits and underscores, and no digit at the beginning",
+            )
         self.options = options
         self._clock = now
         self._sql = statements_for(options.schema)
@@ -49,12 +63,13 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         self._unfolded = 0
         self._last_line = ""
         self._marks = Marks()
+        self._makes = True
         self._db = Database(
             address,
             options,
             self._sql,
             self._dialect,
-            prepare=lambda link: schema.prepare(link, options.schema),
+            prepare=self._prepare,
             now=now,
             after_commit=self._came_into_line,
         )
@@ -68,6 +83,19 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
         options, rest = _options(url, parse_qsl(parts.query, keep_blank_values=True))
         query = urlencode(rest, quote_via=quote)
         return cls(urlunsplit(parts._replace(scheme="postgresql", query=query)), options=options, now=now)
+
+    def _prepare(self, link: Link) -> None:
+        name = self.options.schema
+        if not self._makes and not schema.is_ours(link, name):
+            raise StorageNotFound(
+                f"{without_password(self._db.address)} has no Packhorse jobs in its schema {name}",
+                why="the schema does not exist or has no tables of ours, and looking does not make it",
+                hint="name another with ?schema=, or put the first job in: packhorse enqueue NAME",
+            )
+        schema.prepare(link, name)
+
+    def make_nothing(self) -> None:
+        self._makes = False
 
     def now(self) -> int:
         if self._clock is not None:
@@ -99,7 +127,8 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
     def pending_migrations(self) -> list[Migration]:
         with self._db.unprepared() as link:
             missing = schema.pending(link, self.options.schema)
-        return [Migration(name, sql) for name, sql in schema.script(self.options.schema, missing)]
+            is_there = schema.is_ours(link, self.options.schema)
+        return [Migration(*step) for step in schema.script(self.options.schema, missing, is_there=is_there)]
 
     def migrate(self) -> list[str]:
         with self._db.unprepared() as link:
@@ -159,8 +188,6 @@ def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tupl
     options, rest = Options(), []
     for name, value in pairs:
         if name == "schema":
-            if not value or len(value.encode()) > 63:
-                raise BadURL(f"{url!r}: the schema's name must have 1 to 63 bytes")
             options = options._replace(schema=value)
         elif name == "pgbouncer":
             options = options._replace(pgbouncer=value.lower() in ("1", "true", "yes", "on"))
@@ -173,6 +200,11 @@ def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tupl
                 options = options._replace(patience=clock.microseconds(value, "patience") / clock.SECOND)
             except BadValue as error:
                 raise BadURL(f"{url!r}: {error}") from error
+        elif name not in _DRIVERS_OPTIONS:
+            raise BadURL(
+                f"{url!r}: there is no option {name!r}{nearest(name, (*_OWN_OPTIONS, *_DRIVERS_OPTIONS))}",
+                hint=f"the options are {', '.join(_OWN_OPTIONS)}, and those of libpq, as sslmode",
+            )
         else:
             rest.append((name, value))
     return options, rest

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from urllib.parse import urlsplit
+
 import psycopg
 from psycopg import errors
 
 from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+
+_ADVICE = (
+    (r'database "(.+?)" does not exist', "make it: createdb {0}; or name another one in the address"),
+    (r'role "(.+?)" does not exist', "make the role: createuser {0}; or name another user: postgresql://USER@…"),
+    (r"password authentication failed", "put the right password into the address, PGPASSWORD or ~/.pgpass"),
+    (r"no password supplied", "put the password into the address, PGPASSWORD or ~/.pgpass"),
+    (r"pg_hba.conf", "let this user and machine in: the server's pg_hba.conf"),
+    (r"too many clients|remaining connection slots", "raise max_connections of the server, or use PgBouncer"),
+    (r"could not translate host name|resolve host", "is the host's name right, and does this machine know it?"),
+)
 
 
 def may_pass(error: psycopg.OperationalError) -> bool:
@@ -34,7 +48,20 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
         return StorageError(f"{place} refused a value", why=text, hint="nothing was written; check what was passed in")
     if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled):
         return StorageUnavailable(f"{place} is held up", why=text, hint="find who holds its locks: pg_stat_activity")
-    return StorageUnavailable(f"{place} does not answer as it should", why=text)
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        return StorageUnavailable(f"{place} cannot be reached", why=text, hint=_advice(text, address))
+    return StorageUnavailable(f"{place} does not answer as it should", why=text, hint="the server's log may say more")
+
+
+def _advice(text: str, address: str) -> str:
+    """What to try when no connection came about. Of such an error libpq tells only words, which may be translated."""
+    for pattern, advice in _ADVICE:
+        if found := re.search(pattern, text):
+            return advice.format(*map(shlex.quote, found.groups()))
+    parts = urlsplit(address)
+    where = f" -h {parts.hostname}" if parts.hostname else ""
+    port = f" -p {parts.netloc.rpartition(':')[2]}" if re.search(r":\d+$", parts.netloc) else ""
+    return f"is it running there, and open to this machine? pg_isready{where}{port}"
 
 
 def without_password(address: str) -> str:

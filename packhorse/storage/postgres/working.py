@@ -13,7 +13,7 @@ import msgspec
 
 from packhorse import changes
 from packhorse.clock import SECOND
-from packhorse.errors import WorkerNotFound
+from packhorse.errors import StorageError, WorkerNotFound
 from packhorse.job import RANKS, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.storage.postgres.keeper import PostgresKeeper
@@ -47,6 +47,15 @@ class _Start(msgspec.Struct):
     start: int
 
 
+class _Begun(msgspec.Struct):
+    """A job that runs, as the statement reads it."""
+
+    job_id: str
+    owner: str
+    fence: int
+    ago: int
+
+
 class _Told(msgspec.Struct):
     """An outcome as the statement reads it."""
 
@@ -66,9 +75,14 @@ class Working(PostgresKeeper, working.Working):
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.serve(queues)
-        taken, is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit))
-        if is_late and self._write("promote", self._see_to_time):
-            taken, _ = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, anyway=True))
+        taken: list[Job] = []  # each batch in it is committed: nothing that fails later may forget one
+        try:
+            is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken))
+            if is_late and self._write("promote", self._see_to_time):
+                self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken, anyway=True))
+        except StorageError:
+            if not taken:
+                raise
         self._counting(2 * len(queues))
         if taken:
             self._bell.rouse()
@@ -79,22 +93,28 @@ class Working(PostgresKeeper, working.Working):
         return self._expire_all(tx)
 
     def _take(
-        self, link: Link, owner: str, queues: Mapping[str, int], limit: int, *, anyway: bool = False
-    ) -> tuple[list[Job], bool]:
-        """Jobs, and whether somebody must see first to those that are due or have expired."""
-        taken: list[Job] = []
+        self,
+        link: Link,
+        owner: str,
+        queues: Mapping[str, int],
+        limit: int,
+        taken: list[Job],
+        *,
+        anyway: bool = False,
+    ) -> bool:
+        """Add jobs to `taken`. True: somebody must see first to those that are due or have expired."""
         for _ in range(_SOME_TRIES):  # others may be quicker at what was seen in line
             wanted = limit - len(taken)
             lines = self._lines(link, owner, queues, wanted, anyway)
             if not lines:
-                return taken, lines is None
+                return lines is None
             rows = link.execute(self._sql["take"], self._asked(owner, lines, wanted, anyway)).fetchall()
             batch, is_late = self._taken(owner, queues, rows, wanted, link.looked_for)
             taken += batch
             missed = sum(line.share for line in lines) - len(batch) if len(queues) > 1 else 0
             if is_late or len(taken) >= limit or missed <= 0:
-                return taken, is_late
-        return taken, False
+                return is_late
+        return False
 
     def _asked(self, owner: str, lines: Sequence[_Line], limit: int, anyway: bool) -> tuple[Any, ...]:
         return owner, self._moment(), to_json(lines), limit, anyway
@@ -175,10 +195,12 @@ class Working(PostgresKeeper, working.Working):
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         if not tokens:
             return []
-        once = sorted(set(tokens), key=lambda token: token.job_id)
+        each = dict(zip(reversed(tokens), reversed(agos or [0] * len(tokens)), strict=True))  # of two the first counts
+        once = [_Begun(token.job_id, token.owner, token.fence, ago) for token, ago in each.items()]
+        once.sort(key=lambda begun: begun.job_id)
         started = {row[0] for row in self._db.run("start", self._sql["start_jobs"], (to_json(once), self._moment()))}
         self._counting(2)
         hands = {} if len(started) == len(tokens) else self._hands_now(tokens)

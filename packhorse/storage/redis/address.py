@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from packhorse import clock
+from packhorse.codec import nearest
 from packhorse.errors import BadURL, BadValue
 
 Node = tuple[str, int]
@@ -156,7 +157,9 @@ class _Parser:
         options: dict[str, str] = {}
         for name, value in parse_qsl(self.query, keep_blank_values=True):
             if name not in known:
-                raise self.complaint(f"there is no option {name!r}", f"the options are {', '.join(known)}")
+                raise self.complaint(
+                    f"there is no option {name!r}{nearest(name, known)}", f"the options are {', '.join(known)}"
+                )
             if name in options:
                 raise self.complaint(f"the option {name} is there twice", "leave one of them out")
             options[name] = value

@@ -15,7 +15,7 @@ from packhorse import changes, clock
 from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, QUEUED, Job, NewJob, UniqueLock
-from packhorse.series import has_failed, measure
+from packhorse.series import has_failed, measure, measure_deleted
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.guards import Guards
 from packhorse.storage.redis.indexes import places_of
@@ -219,6 +219,7 @@ class Transaction:
     def remove(self, job: Job, by: str | None) -> None:
         """A job goes, with all that hangs on it; its events stay."""
         self.record([changes.deleted(job, self.now, by)])
+        measure_deleted(self._plan.measures, job)
         self._plan.jobs[job.id] = None
         self.do("DEL", self._keys.body(job.id), self._keys.log(job.id))
         if job.unique_key:

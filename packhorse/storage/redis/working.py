@@ -86,7 +86,7 @@ class Working(Keeper):
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         if not tokens:
             return []
         runs = _by_owner(tokens)
@@ -94,7 +94,7 @@ class Working(Keeper):
         for owner, places in runs.items():
             words += (owner, len(places))
             for number in places:
-                words += (tokens[number].job_id, tokens[number].fence)
+                words += (tokens[number].job_id, tokens[number].fence, agos[number] if agos else 0)
         return _spread(runs, self._server.run("start", *words), len(tokens))
 
     # --- finish ---------------------------------------------------------------------------------------------------

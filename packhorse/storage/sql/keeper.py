@@ -10,7 +10,7 @@ from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
-from packhorse.series import has_failed
+from packhorse.series import has_failed, measure_deleted
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.sql.dialect import Dialect
@@ -86,10 +86,10 @@ class Keeper(Storage):
         """Nobody else takes or gives up these unique keys before this transaction ends. Called before jobs are locked.
         A database with a single writer need not do anything."""
 
-    def _settled(self) -> tuple[list[str], list[Any]]:
+    def _settled(self) -> tuple[str, list[Any]]:
         """A condition, with its values, for events that no earlier one can still come before. A database with a single
         writer needs none."""
-        return [], []
+        return "", []
 
     def _promote(self, tx: Transaction, limit: int) -> int:
         """Queue what is due. Reserving does so too, so a lone worker needs no chore for it."""
@@ -148,6 +148,7 @@ class Keeper(Storage):
             tx.execute(self._sql["delete_locks"], (to_json(keys), ids))
         for job in jobs:
             tx.move(place_of(job), None)
+            measure_deleted(tx.measures, job)
         tx.record(changes.deleted(job, tx.now, by) for job in jobs)
 
     def _before_removing(self, tx: Any, jobs: Sequence[Job]) -> None:

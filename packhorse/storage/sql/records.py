@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 from packhorse.event import Event
@@ -33,15 +35,16 @@ class Records(Keeper):
         values: list[Any] = [str(value) if isinstance(value, str) else value for value in asked.values()]
         # Does somebody follow the events by their ids? One that became visible late would never be seen.
         is_followed = where.after is not None and where.job_id is None and not newest_first
-        if is_followed:
-            more, theirs = self._settled()
-            conditions, values = conditions + more, values + theirs
-        sql = f"SELECT {_EVENT_COLUMNS} FROM {self._event_table(where)}"
+        settled, theirs = self._settled() if is_followed else ("", [])
+        sql = f"SELECT {_EVENT_COLUMNS}{settled and f', {settled}'} FROM {self._event_table(where)}"
         if conditions:
             sql += f" WHERE {' AND '.join(conditions)}"
         sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
         read = self._follow if is_followed else self._read_events
-        return [event_of(row) for row in read(self._dialect.say(sql), [*values, limit])]
+        rows = read(self._dialect.say(sql), [*theirs, *values, limit])
+        if settled:  # whoever saw a later one would never come back for the first that is not
+            rows = [row[:-1] for row in takewhile(itemgetter(-1), rows)]
+        return [event_of(row) for row in rows]
 
     def _event_table(self, where: EventFilter) -> str:
         """The table of events, as it is best asked for these."""

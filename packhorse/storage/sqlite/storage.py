@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from packhorse import clock
+from packhorse.codec import nearest
 from packhorse.errors import BadURL, BadValue
 from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, Migration
@@ -144,7 +145,10 @@ def _options(url: str, query: str) -> Options:
             except BadValue as error:
                 raise BadURL(f"{url!r}: {error}") from error
         else:
-            raise BadURL(f"{url!r}: there is no option {name!r}", hint="the options are synchronous and patience")
+            raise BadURL(
+                f"{url!r}: there is no option {name!r}{nearest(name, ('synchronous', 'patience'))}",
+                hint="the options are synchronous and patience",
+            )
     return options
 
 

@@ -167,15 +167,15 @@ class Working(SQLiteKeeper, working.Working):
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         if not tokens:
             return []
-        return self._write("start", lambda tx: self._start(tx, tokens))
+        return self._write("start", lambda tx: self._start(tx, tokens, agos or [0] * len(tokens)))
 
-    def _start(self, tx: Transaction, tokens: Sequence[Token]) -> list[Verdict]:
+    def _start(self, tx: Transaction, tokens: Sequence[Token], agos: Sequence[int]) -> list[Verdict]:
         hands = self._hands(tx, tokens)
         verdicts = []
-        for token in tokens:
+        for token, ago in zip(tokens, agos, strict=True):
             hand = hands.get(token.job_id)
             if hand is None or not hand.is_held_by(token):
                 verdicts.append(Verdict.STALE)
@@ -183,8 +183,9 @@ class Working(SQLiteKeeper, working.Working):
                 verdicts.append(Verdict.REPEATED)
             else:
                 self._dealt.pop(token.job_id, None)  # it is no longer as it was dealt
-                tx.execute(SQL["start_job"], (tx.now, tx.now, hand.seq))
-                self._note_started(tx, hand, tx.now)
+                started_at = max(tx.now - ago, hand.queued_at or 0)
+                tx.execute(SQL["start_job"], (started_at, tx.now, hand.seq))
+                self._note_started(tx, hand, started_at)
                 tx.move((hand.queue, hand.task, "reserved"), (hand.queue, hand.task, "running"))
                 hands[hand.id] = hand._replace(state="running")
                 verdicts.append(Verdict.ACCEPTED)

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.job_text import cut
 from packhorse.measures import Measured, measured
-from packhorse.series import Level
+from packhorse.series import CAME, WENT, Level
 from packhorse.storage.records import Point, Span
 
 WIDTH, HEIGHT = 600, 120
@@ -286,11 +286,10 @@ def _counted_back(intervals: Intervals, queue: str, present: int) -> list[int]:
     def of_queue(point: Point) -> bool:
         return point.queue == queue
 
-    came = intervals.of("added", of_queue)
-    went = [
-        sum(each)
-        for each in zip(*(intervals.of(name, of_queue) for name in ("completed", "dead", "aborted")), strict=True)
-    ]
+    came, went = (
+        [sum(each) for each in zip(*(intervals.of(name, of_queue) for name in names), strict=True)]
+        for names in (CAME, WENT)
+    )
     grew = [a - b for a, b in zip(came, went, strict=True)]
     later = list(accumulate(reversed(grew[1:]), initial=0))[::-1]
     return [max(0, present - growth) for growth in later]

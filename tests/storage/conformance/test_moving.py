@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import combinations_with_replacement
 from pathlib import Path
 from random import random
 from typing import Any
@@ -78,22 +79,25 @@ def marked(storage: Storage, stage: Stage) -> Move:
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", chosen_storages())
+@pytest.mark.parametrize(("kind", "other"), list(combinations_with_replacement(chosen_storages(), 2)))
 def test_a_storage_copied_there_and_back_is_as_it_was(
-    storage: Storage, other: str, address: str, clock: TurnedClock, tmp_path: Path
+    kind: str, other: str, clock: TurnedClock, tmp_path: Path
 ) -> None:
-    keep_shop(storage, clock)
-    furnish(storage, clock)
-    before = everything(storage)
+    with (
+        fresh(kind, tmp_path / "here", clock) as here,
+        fresh(other, tmp_path / "there", clock) as there,
+        fresh(kind, tmp_path / "back", clock) as back,
+    ):
+        keep_shop(here, clock)
+        furnish(here, clock)
+        before = everything(here)
 
-    kind = address.partition(":")[0].replace("postgresql", "postgres")
-    with fresh(other, tmp_path / "there", clock) as there, fresh(kind, tmp_path / "back", clock) as back:
-        move_to(storage, there)
+        move_to(here, there)
         assert_same(everything(there), before)
         move_to(there, back, "back")
 
         assert_same(everything(back), before)
-        assert_same(everything(storage), before | {"next due": None})
+        assert_same(everything(here), before | {"next due": None})
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:

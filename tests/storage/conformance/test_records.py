@@ -7,8 +7,9 @@ import pytest
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
-from packhorse.job import QUEUED, RESERVED, RETRYING, RUNNING
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
 from packhorse.outcome import Completed, Failed, Snoozed
+from packhorse.series import CAME, WENT
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Filter, Point, Retention, Span
 from tests.storage.builders import (
@@ -123,6 +124,16 @@ def test_failures_of_one_cause_are_one_group(storage: Storage, clock: TurnedCloc
     assert len(storage.failures(limit=1)) == 1
 
 
+def test_a_cause_shows_the_line_where_it_was_last_seen(storage: Storage) -> None:
+    for place in ("a.py:3", "a.py:5"):
+        failure = Failure("KeyError", "gone", place=place, function="send")
+        finish(storage, Failed(run(storage, add(storage)).token, failure))
+
+    (group,) = storage.failures()
+
+    assert (group.number, group.place) == (2, "a.py:5")
+
+
 def test_a_failure_that_is_sent_again_is_counted_once(storage: Storage) -> None:
     outcome = Failed(in_state(storage, RUNNING).token, FAILURE, retry_in=HOUR)
 
@@ -209,6 +220,21 @@ def test_a_job_that_halted_too_often_counts_as_dead_and_as_halted(storage: Stora
     assert summed(storage.series(Span.TWO_HOURS)) == dict.fromkeys(COUNTS, 0) | {"added": 1, "dead": 1, "halted": 1}
 
 
+def test_a_job_comes_as_often_as_it_goes(storage: Storage) -> None:
+    job = in_state(storage, DEAD)
+    for _ in range(2):
+        storage.retry([job.id])
+        finish(storage, Failed(run(storage, job).token, FAILURE))
+    storage.retry([in_state(storage, RETRYING).id, in_state(storage, ABORTED).id])
+    storage.delete([in_state(storage, QUEUED).id, in_state(storage, COMPLETED).id, job.id])
+
+    totals = storage.totals()
+
+    assert (totals["retried"], totals["deleted"]) == (3, 1)
+    left = storage.count(Filter(states=UNFINISHED)).number
+    assert left == sum(totals.get(name, 0) for name in CAME) - sum(totals.get(name, 0) for name in WENT) == 2
+
+
 def test_each_minute_has_its_point(storage: Storage, clock: TurnedClock) -> None:
     clock.set(clock() - clock() % DAY + 12 * HOUR)
     starts = []
@@ -260,7 +286,7 @@ def test_what_is_folded_joins_what_was_folded_before(storage: Storage, clock: Tu
 
 
 def test_pruning_jobs_does_not_change_what_was_counted(storage: Storage) -> None:
-    job = add(storage)
+    job = in_state(storage, COMPLETED)
     before = storage.totals()
 
     storage.delete([job.id])

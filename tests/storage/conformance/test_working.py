@@ -21,6 +21,7 @@ from tests.storage.builders import (
     add,
     at_once,
     finish,
+    history,
     ids,
     in_state,
     join,
@@ -113,6 +114,20 @@ def test_starting_counts_the_attempt_once(storage: Storage, clock: TurnedClock) 
     assert verdicts == [Verdict.ACCEPTED, Verdict.REPEATED]
     assert (job.state, job.attempts, job.started_at) == (RUNNING, 1, clock())
     assert kinds(storage, job.id) == [Kind.ADDED, Kind.RESERVED, Kind.STARTED]
+
+
+def test_a_job_that_is_marked_late_began_when_its_worker_says(storage: Storage, clock: TurnedClock) -> None:
+    first, second, third = (take(storage, add(storage)).token for _ in range(3))
+    clock.turn(10)
+
+    storage.start([first, second, third], [4 * SECOND, 0, 60 * SECOND])
+
+    began = [stored(storage, token.job_id).started_at for token in (first, second, third)]
+    told = [history(storage, token.job_id)[-1].at for token in (first, second, third)]
+    assert began == told == [clock() - 4 * SECOND, clock(), clock() - 10 * SECOND]  # never before it was in line
+    assert stored(storage, first.job_id).updated_at == clock()
+    finish(storage, Completed(first, ran=4 * SECOND))
+    assert storage.totals()["waited"] == 6 * SECOND
 
 
 def test_a_job_that_was_not_started_is_marked_on_the_way(storage: Storage, clock: TurnedClock) -> None:

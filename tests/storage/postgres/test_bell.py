@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import psycopg
+import pytest
 
 from packhorse.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
@@ -140,7 +141,10 @@ def _is_alive(bystander: Bystander, pid: int) -> bool:
     return bystander.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount > 0
 
 
-def test_a_row_that_stands_is_not_written_again_and_still_wakes(storage: Postgres, url: str, schema: str) -> None:
+def test_a_row_that_stands_is_not_written_again_and_still_wakes(
+    storage: Postgres, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "_STANDS", 60.0)
     sleeper = Postgres.from_url(url)
     join(sleeper)
     for _ in range(bell._IN_VAIN + 2):
@@ -159,8 +163,11 @@ def test_a_row_that_stands_is_not_written_again_and_still_wakes(storage: Postgre
     sleeper.close()
 
 
-def test_one_who_finds_work_although_nobody_rang_gets_up(storage: Postgres, url: str, schema: str) -> None:
+def test_one_who_finds_work_although_nobody_rang_gets_up(
+    storage: Postgres, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A ring for one who is at work would wake nobody."""
+    monkeypatch.setattr(bell, "_STANDS", 60.0)
     sleeper = Postgres.from_url(url)
     join(sleeper)
     for _ in range(bell._IN_VAIN + 1):
@@ -179,3 +186,22 @@ def asleep_since(storage: Postgres, schema: str) -> list[tuple[str]]:
     """The versions of the rows of those who sleep."""
     with storage._db.lent() as link:
         return link.rows(f"SELECT xmin::text FROM {schema}.packhorse_sleeper ORDER BY 1")
+
+
+def test_a_nap_is_woken_too_and_the_sleep_after_it_costs_no_write(
+    storage: Postgres, url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "_NAPS_ON", 60.0)
+    sleeper = Postgres.from_url(url)
+    join(sleeper)
+    sleeper.reserve("ann", {"mail": 1}, 1)
+    assert sleeper.wait(0.01) is False
+    written = asleep_since(storage, schema)
+    assert sleeper.wait(0.02) is False
+    assert asleep_since(storage, schema) == written != []
+
+    add(storage)
+
+    assert sleeper.wait(0.01) is True
+    assert asleep_since(storage, schema) == []
+    sleeper.close()

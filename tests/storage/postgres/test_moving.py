@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from packhorse.errors import StorageClosed
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.postgres import Postgres
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, Placement
 from tests.children import until
 from tests.storage.builders import new_job
 
@@ -45,3 +47,30 @@ def test_closing_waits_for_a_transaction_that_has_enqueued(storage: Postgres) ->
 
 def _waits(storage: Postgres) -> bool:
     return bool(storage._db.read("test", "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+
+
+@pytest.mark.parametrize("priorities", [(1,), (1, 1, 1), (1, 2, 3)])
+def test_a_job_that_came_just_when_the_storage_was_opened_again_is_stored(
+    storage: Postgres, url: str, monkeypatch: pytest.MonkeyPatch, priorities: tuple[int, ...]
+) -> None:
+    storage.enqueue([new_job()])  # its names are known from now on
+    mover = Postgres.from_url(url)
+    mover.set_move(MARK, expected=None)
+    real = storage._db.run
+
+    def run(name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        rows = real(name, sql, values)
+        if name == "enqueue" and mover.move() is not None:
+            assert rows == []
+            mover.set_move(None, expected=MARK)
+        return rows
+
+    monkeypatch.setattr(storage._db, "run", run)
+    jobs = [new_job(priority=priority) for priority in priorities]
+
+    enqueued = storage.enqueue(jobs)
+
+    assert {one.placement for one in enqueued} == {Placement.ADDED}
+    assert len(storage.get_many([job.id for job in jobs])) == len(jobs)
+    assert {one.placement for one in storage.enqueue(jobs)} == {Placement.KEPT}
+    mover.close()

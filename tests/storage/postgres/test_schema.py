@@ -100,3 +100,16 @@ def test_the_storage_says_what_it_would_do_and_does_it(url: str, bystander: Byst
     assert (storage.migrate(), storage.pending_migrations()) == ([], [])
     assert add(storage, "first").id == "first"
     storage.close()
+
+
+def test_a_role_that_may_make_no_schema_works_in_one_that_was_made_for_it(bystander: Bystander) -> None:
+    name = "made_beforehand"
+    bystander.execute(f"CREATE ROLE {name} LOGIN")
+    bystander.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
+    storage = Postgres.from_url(f"{shared_postgres().url.replace('postgres@', f'{name}@')}?schema={name}")
+
+    assert [step.name for step in storage.pending_migrations()] == ["001_start.sql", "version"]
+    assert add(storage, "first").id == "first"
+    storage.close()
+    bystander.execute(f"DROP SCHEMA {name} CASCADE")
+    bystander.execute(f"DROP ROLE {name}")

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import psycopg
 import pytest
 
 from packhorse.clock import HOUR, SECOND
-from packhorse.errors import BadURL, BadValue, StorageError, StorageUnavailable
+from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
+from packhorse.foreman.orders import Orders
+from packhorse.foreman.pulse import Record
 from packhorse.job import COMPLETED, SCHEDULED
+from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
+from packhorse.storage.moving import Move, Stage, encode
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter, Placement
-from tests.children import forked, in_child
+from tests.children import forked, in_child, until
 from tests.postgres_server import PgBouncer, shared_postgres
 from tests.storage.builders import (
     add,
@@ -55,6 +61,55 @@ def test_an_option_that_makes_no_sense_is_refused(query: str) -> None:
         open_storage(f"postgresql://localhost/shop?{query}")
 
 
+def test_a_misspelt_option_is_told_with_the_nearest() -> None:
+    with pytest.raises(BadURL, match=r"there is no option 'shema'; did you mean 'schema'\?"):
+        open_storage("postgresql://localhost/shop?shema=x3")
+    with pytest.raises(BadURL, match=r"did you mean 'sslmode'\?"):
+        open_storage("postgresql://localhost/shop?sslmod=require")
+
+
+def test_who_cannot_connect_is_told_what_to_try() -> None:
+    host = shared_postgres().url.partition("@")[2].partition("/")[0]
+    hints = {
+        f"{shared_postgres().url}_not": "createdb postgres_not",
+        f"postgresql://nobody_such@{host}/postgres": "createuser nobody_such",
+        "postgresql://ann:secret@127.0.0.1:1/shop": "pg_isready -h 127.0.0.1 -p 1",
+    }
+
+    for url, hint in hints.items():
+        with pytest.raises(StorageUnavailable, match="cannot be reached") as caught:
+            Postgres.from_url(url).tallies()
+        assert hint in (caught.value.hint or "")
+
+
+def test_who_only_looks_makes_no_schema(bystander: Bystander) -> None:
+    url = f"{shared_postgres().url}?schema=never_made"
+    storage = Postgres.from_url(url)
+    storage.make_nothing()
+
+    for look in (storage.queues, storage.now, storage.health):
+        with pytest.raises(StorageNotFound, match="never_made"):
+            look()
+
+    storage.close()
+    assert bystander.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'never_made'").fetchall() == []
+
+
+def test_who_only_looks_sees_what_is_there(storage: Postgres, url: str) -> None:
+    storage.enqueue(new_jobs(1))
+    looking = Postgres.from_url(url)
+    looking.make_nothing()
+
+    assert looking.count(Filter()).number == 1
+    looking.close()
+
+
+@pytest.mark.parametrize("name", ["it's", "a?b", "a$1", 'a"b', "1st", "wörk", "x', 1)); DROP TABLE public.users --"])
+def test_a_schema_whose_name_could_be_read_as_something_else_is_refused(name: str) -> None:
+    with pytest.raises(BadURL, match="letters"):
+        open_storage(f"postgresql://localhost/shop?schema={quote(name)}")
+
+
 def test_a_password_is_never_shown() -> None:
     assert without_password("postgresql://ann:s@cret@db/shop?sslmode=require") == "postgresql://ann@db/shop"
 
@@ -71,7 +126,7 @@ def test_a_server_that_is_not_there_is_told_at_once() -> None:
 
 
 def test_two_schemas_do_not_know_each_other(storage: Postgres) -> None:
-    other = Postgres.from_url(f'{shared_postgres().url}?schema=An odd "name"')
+    other = Postgres.from_url(f"{shared_postgres().url}?schema=Another_1")
     add(storage, "here")
 
     assert other.get("here") is None
@@ -251,6 +306,54 @@ def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(storage: 
     forgotten.close()
 
 
+def test_a_start_that_is_told_with_the_end_is_as_new_as_the_end(storage: Postgres, schema: str) -> None:
+    job = add(storage)
+    join(storage)
+    (taken,) = storage.reserve("ann", {"mail": 1}, 1)
+    last = history(storage, job.id)[-1].id
+    with psycopg.connect(shared_postgres().url) as own:
+        storage.enqueue_within(own, [new_job("late")])
+        with psycopg.connect(shared_postgres().url) as hand:
+            hand.execute(f"UPDATE {schema}.packhorse_job SET queued_at = queued_at - 60000000")
+        storage.finish([Completed(taken.token, ran=30 * SECOND)])
+
+        assert storage.events(EventFilter(after=last)) == []
+        own.commit()
+
+    kinds = [event.kind for event in storage.events(EventFilter(after=last))]
+    assert kinds == [Kind.ADDED, Kind.STARTED, Kind.COMPLETED]
+
+
+def test_whoever_follows_events_is_shown_none_behind_one_that_is_not_shown_yet(storage: Postgres, schema: str) -> None:
+    add(storage, "first")
+    (added,) = history(storage, "first")
+    with psycopg.connect(shared_postgres().url) as own:
+        storage.enqueue_within(own, [new_job("late")])
+        add(storage, "second")
+        add(storage, "third")
+        with psycopg.connect(shared_postgres().url) as hand:  # as if written by a clock that runs behind
+            hand.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000 WHERE job_id = 'third'")
+
+        assert storage.events(EventFilter(after=added.id)) == []
+        own.commit()
+
+    assert [event.job_id for event in storage.events(EventFilter(after=added.id))] == ["late", "second", "third"]
+
+
+def test_an_order_is_heard_beside_a_transaction_that_stays_open(storage: Postgres) -> None:
+    foreman = Record(storage, {})
+    foreman.join()
+    orders = Orders(storage, foreman, wake=lambda: None)
+    orders.step()
+    with psycopg.connect(shared_postgres().url) as own:
+        own.execute("SELECT pg_current_xact_id()")  # others can see that it writes something
+        storage.order(foreman.id, Order(Do.QUIET))
+        orders.step()
+        orders.step()
+
+        assert list(orders.take()) == [Order(Do.QUIET)]
+
+
 def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -> None:
     add(storage)
     own = Postgres.from_url(
@@ -274,6 +377,67 @@ def test_sessions_do_not_wait_for_ever(storage: Postgres) -> None:
             [("5s",)],
             [("1min",)],
         ]
+
+
+REPEATABLE_READ = "options=-c%20default_transaction_isolation%3Drepeatable%5C%20read"
+
+
+@pytest.mark.parametrize("extra", ["", "&pgbouncer=1"])
+def test_whoever_waited_for_a_lock_sees_what_its_holder_wrote_whatever_the_servers_default_is(
+    url: str, bystander: Bystander, extra: str
+) -> None:
+    storage = Postgres.from_url(f"{url}&{REPEATABLE_READ}{extra}")
+    storage.enqueue([new_job()])
+    mark = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
+    bystander.execute("BEGIN")
+    bystander.execute(storage._sql["stop_writing"])
+    bystander.execute(f"LOCK TABLE {storage.options.schema}.packhorse_job IN SHARE ROW EXCLUSIVE MODE")
+    put = f"INSERT INTO {storage.options.schema}.packhorse_meta (key, value) VALUES ('move', %s)"
+    bystander.execute(put, [encode(mark)])
+
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(storage.enqueue, [new]) for new in (new_job(), new_job(unique=unique()))]
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        until(lambda: bystander.execute(waiting).rowcount == len(calls), "both wait")
+        bystander.execute("COMMIT")
+
+    assert [type(call.exception()) for call in calls] == [StorageClosed, StorageClosed]
+    assert len(find_all(storage)) == 1
+    storage.close()
+
+
+def test_behind_pgbouncer_every_statement_brings_its_settings_and_leaves_none(url: str) -> None:
+    pooled = Postgres.from_url(f"{url}&pgbouncer=1&{REPEATABLE_READ}")
+    names = ("statement_timeout", "lock_timeout", "transaction_isolation")
+    asked = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
+
+    with pooled._db.lent() as link:
+        with link.pipeline() as pipeline:
+            piped = pipeline.execute(asked)
+        assert link.rows(asked) == piped.fetchall() == [("30s", "5s", "read committed")]
+        assert link.connection.execute(asked).fetchall() == [("0", "0", "repeatable read")]
+    assert pooled._db.write("test", lambda tx: tx.execute(asked).fetchall()) == [("30s", "5s", "read committed")]
+    pooled.migrate()
+    pooled.close()
+
+
+def test_behind_pgbouncer_a_statement_does_not_wait_for_ever_either(
+    url: str, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = ("BEGIN", "SELECT set_config('lock_timeout', '50ms', true)")
+    monkeypatch.setattr("packhorse.storage.postgres.database._POOLED", quick)
+    monkeypatch.setattr("packhorse.storage.postgres.database.TRIES", 2)
+    pooled = Postgres.from_url(f"{url}&pgbouncer=1")
+    pooled.enqueue([new_job()])
+    bystander.execute("BEGIN")
+    bystander.execute(f"LOCK TABLE {pooled.options.schema}.packhorse_job")
+
+    with pytest.raises(StorageUnavailable, match="held up"):
+        pooled.enqueue([new_job()])
+    bystander.execute("ROLLBACK")
+
+    assert pooled.enqueue([new_job()])[0].placement is Placement.ADDED
+    pooled.close()
 
 
 def test_of_very_many_queues_each_has_its_turn(storage: Postgres) -> None:

@@ -66,6 +66,15 @@ def test_unfinished_jobs_are_counted_back_from_the_present():
     assert lines == {"mail": [2, 12, 7, 9], "images": [0, 0, 3, 3]}
 
 
+def test_a_job_that_is_retried_again_and_again_is_one_unfinished_job():
+    points = [point(2, added=1, dead=1), point(1, retried=3, dead=3), point(0, retried=1, added=2, deleted=1)]
+
+    chart = unfinished(Intervals(points, HOUR_OF_CHARTS, NOW), {"mail": 2})
+
+    assert set(chart.lines[0].values[:-1]) == {0}
+    assert chart.lines[0].values[-1] == 2
+
+
 def test_small_queues_are_told_as_others():
     intervals = Intervals([], HOUR_OF_CHARTS, NOW)
 

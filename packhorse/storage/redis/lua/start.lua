@@ -1,33 +1,36 @@
 -- flags: allow-oom
 -- parts: head, events, counts
--- Marks reserved jobs as running. ARGV: number of workers, for each its name, number of jobs, and for each job id, fence.
+-- Marks reserved jobs as running. ARGV: number of workers, for each its name, number of jobs, and for each job id, fence,
+-- how long ago it began.
 -- Answers the verdicts, one text for each worker; the letters are those of parts/complete.lua.
 local put, size = {}, 0
 
 -- One worker's jobs, from ARGV[first] on; answers the verdicts and where the next worker's begin. Writes nothing.
 local function start(first)
   local owner, number, ids = ARGV[first], tonumber(ARGV[first + 1]), {}
-  local verdicts, seen, told, fences, queues, entry = {}, {}, {}, {}, {}, nil
+  local verdicts, seen, told, fences, queues, ats, entry = {}, {}, {}, {}, {}, {}, nil
   local function tell_told()
     if #told == 0 then return end
-    tell(at, #told, cmsgpack.pack({ #told, told, 'started', 'running', owner, queues, fences, false, false, false }))
-    told, fences, queues = {}, {}, {}
+    tell(at, #told, cmsgpack.pack({ #told, told, 'started', 'running', owner, queues, fences, false, ats, false }))
+    told, fences, queues, ats = {}, {}, {}, {}
   end
-  for i = 1, number do ids[i] = ARGV[first + 2 * i] end
+  for i = 1, number do ids[i] = ARGV[first + 3 * i - 1] end
   local heads, keys = texts_of('j:', ids)
   for i, id in ipairs(ids) do
     local head = heads[i]
     verdicts[i] = 's'
     if head then
-      local state, flags, fence, attempts, its_owner, place = read('>c1BI4I4xxxxxxxxxxxxxxxxxxxxxxxxI2c0I2c0', head)
-      if its_owner == owner and fence == tonumber(ARGV[first + 2 * i + 1]) and (state == 'r' or state == 'x') then
+      local state, flags, fence, attempts, queued, its_owner, place = read('>c1BI4I4xxxxxxxxI8xxxxxxxxI2c0I2c0', head)
+      if its_owner == owner and fence == tonumber(ARGV[first + 3 * i]) and (state == 'r' or state == 'x') then
         verdicts[i] = 'r'
         if state == 'r' and not seen[id] then
           verdicts[i], seen[id] = 'a', true
           if #told == 0 then entry = next_entry() end
-          told[#told + 1], fences[#fences + 1], queues[#queues + 1] = id, fence, queue_in(place)
+          local n, started = #told + 1, math.max(now - tonumber(ARGV[first + 3 * i + 1]), queued)
+          told[n], fences[n], queues[n], ats[n] = id, fence, queue_in(place), started
           put[size + 1] = keys[i]
-          put[size + 2] = front('x', flags, fence, attempts + 1) .. sub(head, 19, 26) .. stamp .. sub(head, 35) .. entry
+          put[size + 2] = front('x', flags, fence, attempts + 1) .. sub(head, 19, 26)
+            .. write('>I8', started) .. sub(head, 35) .. entry
           size = size + 2
           tally('r' .. place, -1)
           tally('x' .. place, 1)
@@ -37,7 +40,7 @@ local function start(first)
     end
   end
   tell_told()
-  return table.concat(verdicts), first + 2 + 2 * number
+  return table.concat(verdicts), first + 2 + 3 * number
 end
 
 local answer, first = {}, 4

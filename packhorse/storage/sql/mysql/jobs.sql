@@ -101,7 +101,15 @@ ON DUPLICATE KEY UPDATE queue = VALUES(queue), options = VALUES(options), announ
 SELECT name, queue, options, announced_at FROM {schema}.packhorse_task ORDER BY name
 
 -- name: all_queues
-SELECT name, paused_at, paused_by, paused_why FROM {schema}.packhorse_queue ORDER BY name
+-- The queues, and how many jobs each has in each state.
+SELECT name, '', paused_at, paused_by, paused_why FROM {schema}.packhorse_queue
+UNION ALL
+SELECT queue, counted, CAST(sum(amount) AS signed) AS number, NULL, NULL FROM (
+    SELECT queue, counted, amount FROM {schema}.packhorse_measure WHERE level = 'tally' AND at = 0
+    UNION ALL
+    SELECT queue, counted, amount FROM {schema}.packhorse_delta WHERE level = 'tally'
+) AS noted
+GROUP BY queue, counted HAVING number > 0
 
 -- name: all_tallies
 SELECT queue, task, counted, CAST(sum(amount) AS signed) AS number FROM (

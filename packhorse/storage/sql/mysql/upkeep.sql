@@ -3,10 +3,8 @@ SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
 WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: next_due
-SELECT (
-    SELECT due_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
-    WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1
-)
+-- How long it is until then.
+SELECT {due_in_at_1}
 
 -- name: expired_jobs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)

@@ -7,30 +7,26 @@ SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_
 SELECT {late_at_1}
 
 -- name: glance
--- Both, and whether a job is in line for these queues.
-SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}, EXISTS ({has_work_for_3})
+-- Both, whether a job is in line for these queues, and how long it is until the next one is due.
+SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}, EXISTS ({has_work_for_3}),
+       {due_in_at_2}
 
 -- name: paused_queues
 SELECT name FROM {schema}.packhorse_queue WHERE name IN ($1*) AND paused_at IS NOT NULL
 
 -- name: next_rank
--- The lowest rank from $2 on in which this queue has a job in line.
+-- The lowest rank of this queue that has a job in line, in a stretch of the line.
 SELECT queue, `rank` FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
-WHERE line = $1 AND `rank` >= $2 ORDER BY `rank`, seq LIMIT 1
+WHERE line = $1 AND $2 ORDER BY `rank`, seq LIMIT 1
 
 -- name: length_of_line
 SELECT $1, (SELECT count(*) FROM (
-    SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line = $1 AND `rank` = $2 LIMIT $3
+    SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line = $1 AND $2 LIMIT $3
 ) AS job)
 
 -- name: pick
 SELECT {picked} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
-WHERE line = $1 AND `rank` BETWEEN 0 AND 12 ORDER BY `rank`, seq LIMIT $2 FOR UPDATE SKIP LOCKED
-
--- name: pick_of_rank
--- Not said as a range that has only this rank: MariaDB would sort, and lock, the whole line.
-SELECT {picked} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
-WHERE line = $1 AND `rank` = $2 ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
+WHERE line = $1 AND $2 ORDER BY `rank`, seq LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: jobs_by_seqs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (PRIMARY) WHERE seq IN ($1*)

@@ -118,6 +118,38 @@ woken AS (
 )
 SELECT id FROM stored
 
+-- name: enqueue_plain
+-- As `enqueue_one` does it, for one that is as by default but for its priority, and in line at once: the commonest.
+WITH stored AS (
+    INSERT INTO {schema}.packhorse_job (
+        id, task, queue, args, state, priority, rank, created_at, updated_at, queued_at, first_queued_at
+    )
+    SELECT $1, $2, $3, $4, 'queued', $5::smallint, 13 - $5, now, now, now, now
+    FROM (SELECT coalesce($6::bigint, {schema}.packhorse_now()) AS now) AS clock
+    WHERE {open}
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, created_at AS now
+),
+told AS (
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state)
+    SELECT now, 'added', 'job', $1, $3, 'queued' FROM stored
+),
+counted AS (
+    INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
+    SELECT level, at, $3, $2, what, 1 FROM stored, LATERAL (
+        VALUES ('tally', 0, 'queued'), ('minute', now - now % 60000000, 'added')
+    ) AS fact (level, at, what)
+),
+woken AS (
+    DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
+        SELECT channel FROM {schema}.packhorse_sleeper
+        WHERE until > (SELECT now FROM stored) AND (queues = '{}' OR $3 = ANY (queues))
+        LIMIT 1 FOR UPDATE SKIP LOCKED
+    )
+    RETURNING pg_notify(channel, '')
+)
+SELECT id FROM stored
+
 -- name: enqueue_alike
 -- As `enqueue` does it, for many jobs that differ in nothing but ids ($1) and arguments ($4), a line each: half the work
 -- for the server. An id that is stored already makes it fail. No row in the answer: the storage is moved.
@@ -194,7 +226,8 @@ SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE 
 INSERT INTO {schema}.packhorse_failure AS known (cause, task, pattern, place, number, first_at, last_at, last_job_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (cause) DO UPDATE
-SET number = known.number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+SET number = known.number + 1, place = excluded.place, last_at = excluded.last_at,
+    last_job_id = excluded.last_job_id
 
 -- name: delete_jobs
 DELETE FROM {schema}.packhorse_job WHERE seq IN (SELECT value::bigint FROM json_array_elements_text($1::json))

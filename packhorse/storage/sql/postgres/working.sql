@@ -151,21 +151,22 @@ FROM gate CROSS JOIN walk LEFT JOIN taken ON true ORDER BY taken.rank, taken.seq
 -- Answers the ids that were marked as running now.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 held AS MATERIALIZED (
-    SELECT job.* FROM json_to_recordset($1::json) AS token (job_id text, owner text, fence bigint)
+    SELECT job.*, greatest(now - token.ago, queued_at, 0) AS started_at
+    FROM clock, json_to_recordset($1::json) AS token (job_id text, owner text, fence bigint, ago bigint)
     CROSS JOIN LATERAL (
-        SELECT seq, id, queue, task, owner, fence FROM {schema}.packhorse_job
+        SELECT seq, id, queue, task, owner, fence, queued_at FROM {schema}.packhorse_job
         WHERE id = token.job_id AND (owner = token.owner) IS TRUE AND fence = token.fence AND state = 'reserved'
         FOR UPDATE -- IS TRUE keeps the server from walking over all that this owner holds
     ) AS job
 ),
 started AS (
     UPDATE {schema}.packhorse_job AS job
-    SET state = 'running', attempts = attempts + 1, started_at = now, updated_at = now
+    SET state = 'running', attempts = attempts + 1, started_at = held.started_at, updated_at = now
     FROM held, clock WHERE job.seq = held.seq
 ),
 told AS (
     INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence)
-    SELECT now, 'started', 'job', id, queue, 'running', owner, fence FROM held, clock
+    SELECT started_at, 'started', 'job', id, queue, 'running', owner, fence FROM held
 ),
 counted AS (
     INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)

@@ -52,7 +52,8 @@ SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE 
 INSERT INTO packhorse_failure (cause, task, pattern, place, number, first_at, last_at, last_job_id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (cause) DO UPDATE
-SET number = number + 1, last_at = excluded.last_at, last_job_id = excluded.last_job_id
+SET number = number + 1, place = excluded.place, last_at = excluded.last_at,
+    last_job_id = excluded.last_job_id
 
 -- name: keep_packs_of_gone
 INSERT INTO packhorse_old_packs (job_id, packs, at)

@@ -1,0 +1,57 @@
+"""One line on stderr for each job that is taken, and one for its end: for people who watch a worker while they write.
+
+The desk asks once a batch whether anybody listens. `packhorse dev` and `--log-level debug` do, and so does whoever sets
+the logger `packhorse.jobs` to INFO; else it costs nothing. Failures are told by the desk in any case.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from packhorse.clock import SECOND
+from packhorse.job_text import call_text, cut
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped, Verdict
+from packhorse.worker.seat import Seat
+
+log = logging.getLogger("packhorse.jobs")
+
+_LONG_CALL, _LONG_RESULT = 160, 80
+
+
+def hear(wanted: bool) -> None:
+    """Shall these lines be written?"""
+    log.setLevel(logging.INFO if wanted else logging.WARNING)
+
+
+def tell_taken(seats: Iterable[Seat]) -> None:
+    """These are about to begin."""
+    if log.isEnabledFor(logging.INFO):
+        for seat in seats:
+            attempt = f", attempt {seat.job.attempt}" if seat.job.attempt > 1 else ""
+            log.info("> %s  (job %s%s)", cut(call_text(seat.job), _LONG_CALL), seat.job.id, attempt)
+
+
+def tell_ended(batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
+    """These have ended; what the storage refused is left out."""
+    if log.isEnabledFor(logging.INFO):
+        for (seat, outcome), verdict in zip(batch, verdicts, strict=True):
+            if verdict is not Verdict.STALE and (words := _words(outcome)):
+                log.info("< %s %s  (job %s)", seat.task.name, words, seat.job.id)
+
+
+def _words(outcome: Outcome) -> str | None:
+    ran = f"{outcome.ran / SECOND:.2f} s" if outcome.ran >= SECOND // 100 else f"{outcome.ran / 1_000:.1f} ms"
+    match outcome:
+        case Completed(result=result):
+            return f"completed in {ran}" + ("" if result in (None, "null") else f": {cut(str(result), _LONG_RESULT)}")
+        case Snoozed(delay=delay):
+            return f"asked to be called again in {delay / SECOND:g} s"
+        case Stopped(reason=reason):
+            return f"was stopped after {ran}: {reason}"
+        case Halted(why=why):
+            return f"halted: {why}"
+        case Released(why=why):
+            return f"is handed back: {why}"
+        case Failed():
+            return None  # a warning has told it
