@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from packhorse import Packhorse
 from packhorse.errors import BadValue, NotUnique
+from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.postgres import Postgres
@@ -440,6 +441,104 @@ def test_a_sleeper_is_woken_by_the_commit_and_not_before(postgres: Place) -> Non
     until(sleeper.is_woken, "it wakes")
     sleeper.end()
     connection.close()
+
+
+# --- others beside the caller's transaction ---------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[pytest.param("postgres", marks=needs_postgres), pytest.param("mysql", marks=needs_mysql)])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A place on a server: several transactions write at once."""
+    place = Place(request.param, tmp_path)
+    join(place.app.storage)
+    place.app.storage.reserve("ann", {"send": 1}, 1)  # the job that is there from the start
+    yield place
+    place.app.close()
+
+
+def test_a_worker_ends_a_job_whose_twin_somebody_enqueues(served: Place) -> None:
+    task = served.app.task(send, name="keyed", unique=True)
+    job = task.enqueue("ann")
+    (held,) = served.app.storage.reserve("ann", {"keyed": 1}, 1)
+    connection = served.connect()
+    assert task.using(connection=connection).enqueue("ann").id == job.id
+
+    verdicts = served.app.storage.finish([Completed(held.token)])
+
+    assert verdicts == [Verdict.ACCEPTED]
+    connection.rollback()
+    connection.close()
+
+
+def test_a_twin_that_waits_is_not_started_before_the_callers_work_is_there(served: Place) -> None:
+    task = served.app.task(send, name="keyed", unique=True)
+    job = task.enqueue("ann")
+    connection = served.connect()
+    task.using(connection=connection).enqueue("ann")
+
+    assert served.app.storage.reserve("ann", {"keyed": 1}, 1) == []
+    connection.commit()
+    assert [one.id for one in served.app.storage.reserve("ann", {"keyed": 1}, 1)] == [job.id]
+    connection.close()
+
+
+def test_a_twin_that_has_ended_is_seen_by_a_transaction_that_began_before(served: Place) -> None:
+    task = served.app.task(send, name="keyed", unique=True)
+    job = task.enqueue("ann")
+    (held,) = served.app.storage.reserve("ann", {"keyed": 1}, 1)
+    connection = served.connect()
+    if served.kind == "postgres":
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    run(connection, f"SELECT * FROM {served.sales}")  # from now on it sees what is there now
+    served.app.storage.finish([Completed(held.token)])
+
+    second = task.using(connection=connection).enqueue("ann")
+    connection.commit()
+
+    assert second.id != job.id
+    assert served.app.get(second.id).state == "queued"
+    connection.close()
+
+
+def test_a_new_name_in_the_callers_transaction_holds_nobody_up(served: Place) -> None:
+    task = served.app.task(send, name="brand-new")
+    connection = served.connect()
+    task.using(connection=connection).enqueue("ann")
+    another = Packhorse(served.jobs_url)
+
+    job = another.enqueue("brand-new", {"to": "bob"})
+
+    assert served.app.get(job.id).state == "queued"
+    connection.rollback()
+    connection.close()
+    another.close()
+
+
+def test_a_race_that_the_callers_transaction_has_lost_is_told_in_the_words_of_his_driver(place: Place) -> None:
+    task = place.app.task(send, name="keyed", unique=True)
+    connection, rival = place.connect(), place.connect()
+    if place.kind == "mysql":
+        run(connection, "SET SESSION innodb_lock_wait_timeout = 1")
+        task.using(connection=rival).enqueue("ann")
+    else:
+        if place.kind == "postgres":
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        else:
+            run(connection, "BEGIN")
+        run(connection, f"SELECT * FROM {place.sales}")
+        task.enqueue("ann")
+    error = {
+        "sqlite": sqlite3.OperationalError,
+        "postgres": psycopg.errors.SerializationFailure,
+        "mysql": pymysql.err.OperationalError,
+    }[place.kind]
+
+    with pytest.raises(error):
+        task.using(connection=connection).enqueue("ann")
+
+    for one in (rival, connection):
+        one.rollback()
+        one.close()
 
 
 # --- SQLAlchemy -------------------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
             cursor.execute("BEGIN IMMEDIATE")
             yield from _whole(cursor, _SAVEPOINT)
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+            raise  # his transaction has lost a race: whoever makes it again waits for just this error
         raise translate(error, path) from error
     finally:
         cursor.close()
