@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -82,16 +82,17 @@ def check_apart(source: End, target: End) -> None:
 
 
 def cancel(source: End) -> Move:
-    """Open a storage again whose move was broken off. What the other one has got of it stays there, closed. Answers the
-    mark that it bore."""
+    """Open a storage again whose move was broken off. What the other one has got of it stays there, closed; that one is
+    opened by this as long as it has got nothing. Answers the mark that it bore."""
     mark = source.storage.move()
     if mark is None:
         raise CopyRefused(f"{source.address} is not being moved")
     if mark.stage is Stage.MOVED:
         raise CopyRefused(f"{source.address} was moved to {mark.other}", hint=f"use that one: {mark.other}")
-    if mark.stage is Stage.FILLING:
+    if mark.stage is Stage.FILLING and mark.section:
         raise CopyRefused(
-            f"{source.address} is what {mark.other} is copied to", hint=f"packhorse copy-store {mark.other} --cancel"
+            f"{source.address} has a part of what is in {mark.other}, which is copied to it",
+            hint=f"packhorse copy-store {mark.other} --cancel opens that one; then empty this one",
         )
     _set(source, None, mark)
     return mark
@@ -109,7 +110,7 @@ def _begin(source: End, target: End) -> Move:
             f"{source.address} is itself being filled from {left.other}", hint="let that copy end before this one"
         )
     if left is not None and filled is not None and left.copy == filled.copy:
-        return filled
+        return _still_empty(source, target, filled)
     if filled is None:
         if left is not None and left.stage is not Stage.MOVED and left.other == target.address:
             raise CopyRefused(
@@ -118,7 +119,7 @@ def _begin(source: End, target: End) -> Move:
         if left is not None:
             verb = "was moved" if left.stage is Stage.MOVED else "is being moved"
             raise CopyRefused(f"{source.address} {verb} to {left.other}", hint=_hint_for(left, source.address))
-        return _begin_anew(source, target)
+        return _still_empty(source, target, _begin_anew(source, target))
     if filled.stage is not Stage.FILLING or filled.other != source.address:
         raise CopyRefused(_belongs_elsewhere(target, filled), hint="name another storage to copy to")
     if left is None and filled.section:
@@ -127,15 +128,13 @@ def _begin(source: End, target: End) -> Move:
         )
     if left is not None:
         raise CopyRefused(f"{target.address} has a part of another copy of {source.address}", hint="empty it first")
-    return filled
+    return _still_empty(source, target, filled)
 
 
 def _begin_anew(source: End, target: End) -> Move:
     there = _contents(target.storage)
     if there:
-        raise CopyRefused(
-            f"{target.address} is not empty: it has {there}", hint="name an empty storage; nothing was changed"
-        )
+        raise _not_empty(target, there)
     mark = Move(new_id(), Stage.FILLING, source.address, target.storage.now())
     _set(target, mark, None)
     if source.storage.move() == mark:
@@ -144,14 +143,38 @@ def _begin_anew(source: End, target: End) -> Move:
     return mark
 
 
+def _still_empty(source: End, target: End, mark: Move) -> Move:
+    """Now that the target takes nothing: did anything come into it before? It would be in the way of what is copied."""
+    there = "" if mark.section else _contents(target.storage)
+    if not there:
+        return mark
+    if source.storage.move() is None:
+        _set(target, None, mark)
+        raise _not_empty(target, there)
+    raise CopyRefused(f"{target.address} is not empty: it has {there}", hint=_cancel_hint(source.address))
+
+
+def _not_empty(target: End, there: str) -> CopyRefused:
+    return CopyRefused(
+        f"{target.address} is not empty: it has {there}", hint="name an empty storage; nothing was changed"
+    )
+
+
 def _contents(storage: Storage) -> str:
     """What is in a storage, in words; empty if nothing is."""
-    jobs = sum(tally.number for tally in storage.tallies())
+    jobs = sum(tally.number for tally in storage.tallies()) or len(storage.find(Filter(), limit=1).jobs)
     if jobs:
-        return "1 job" if jobs == 1 else f"{jobs:,} jobs"
+        return _jobs(jobs)
     if storage.events(EventFilter(), limit=1):
         return "events of jobs that are gone, or of workers"
-    return "schedules" if storage.schedules() else ""
+    others: dict[str, Callable[[], Sequence[object]]] = {
+        "schedules": storage.schedules,
+        "tasks that were announced": storage.tasks,
+        "queues": storage.queues,
+        "clients": storage.clients,
+        "failures": storage.failures,
+    }
+    return next((name for name, found in others.items() if found()), "")
 
 
 def _belongs_elsewhere(target: End, mark: Move) -> str:
@@ -190,7 +213,7 @@ def _close(source: End, target: End, filling: Move, drain: Drain) -> None:
 
 def _wait_for_held(storage: Storage, drain: Drain) -> None:
     began_at = time.monotonic()
-    while held := storage.count(Filter(states=HELD)).number:
+    while held := _number_held(storage):
         waited = time.monotonic() - began_at
         if waited > drain.patience:
             raise CopyRefused(
@@ -201,6 +224,16 @@ def _wait_for_held(storage: Storage, drain: Drain) -> None:
             storage.rescue(lease=drain.lease, why="silent while the storage was closed for copying")
         drain.tell(Progress(0, 1, f"waiting for {_jobs(held)} that workers hold"))
         time.sleep(min(_LOOK, max(drain.patience - waited, 0.001)))
+
+
+def _number_held(storage: Storage) -> int:
+    """By looking at each. What is counted as it comes and goes may be wrong by one, which would then run in both."""
+    number, cursor = 0, None
+    while True:
+        page = storage.find(Filter(states=HELD), cursor=cursor, limit=BATCH)
+        number, cursor = number + len(page.jobs), page.next
+        if cursor is None:
+            return number
 
 
 def _jobs(number: int) -> str:

@@ -4,6 +4,7 @@ tests/storage/conformance/test_moving.py."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from packhorse.copying import End, Progress, cancel, checksum, copy_storage
 from packhorse.errors import CopyRefused
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.moving import Move, Section, Stage
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Count, Filter
 from tests.storage.builders import add, new_job, run, stored
 
 
@@ -54,7 +55,7 @@ def copy(old: Any, new: Any, **options: Any) -> dict[str, int]:
         *(("new", "set_move", number) for number in (1, 2)),
         *(("old", "dump", number) for number in (1, 9)),
         ("new", "load", 13),
-        ("new", "tallies", 2),
+        *(("new", "tallies", number) for number in (1, 2, 3)),
     ],
 )
 def test_between_any_two_steps_it_may_be_broken_off(
@@ -154,3 +155,69 @@ def test_a_checksum_does_not_mind_the_order_but_minds_every_field(old: Storage) 
     assert checksum([one, two]) == checksum([two, one])
     assert checksum(old.dump(Section.JOBS).rows) != checksum([one, two])
     assert checksum([one, one]) != checksum([one])
+
+
+class Meddling:
+    """A storage to which something happens just before the first call of a kind."""
+
+    def __init__(self, storage: Storage, call: str, then: Callable[[], object]) -> None:
+        self._storage, self._call, self._then = storage, call, then
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._storage, name)
+        if name != self._call:
+            return found
+        self._call = ""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._then()
+            return found(*args, **kwargs)
+
+        return call
+
+
+def test_a_job_that_comes_into_the_empty_storage_at_the_last_moment_is_seen(old: Storage, new: Storage) -> None:
+    meddling = Meddling(new, "set_move", lambda: add(new, "three"))
+
+    with pytest.raises(CopyRefused, match="new is not empty: it has 1 job"):
+        copy(old, meddling)
+
+    assert is_open(old)
+    assert is_open(new)
+
+
+def test_a_copy_that_was_broken_off_before_that_was_seen_sees_it_when_it_goes_on(old: Storage, new: Storage) -> None:
+    add(new, "three")
+    new.set_move(Move("copy-1", Stage.FILLING, "old", 1), expected=None)
+
+    with pytest.raises(CopyRefused, match="new is not empty"):
+        copy(old, new)
+
+    assert is_open(old)
+    assert is_open(new)
+
+
+def test_a_storage_that_has_got_nothing_of_a_copy_can_be_opened_again(new: Storage) -> None:
+    mark = Move("copy-1", Stage.FILLING, "old", 1)
+    new.set_move(mark, expected=None)
+
+    assert cancel(End(new, "new")) == mark
+    assert is_open(new)
+
+
+def test_a_storage_that_has_got_a_part_of_a_copy_is_not_opened(new: Storage) -> None:
+    new.set_move(Move("copy-1", Stage.FILLING, "old", 1, "jobs"), expected=None)
+
+    with pytest.raises(CopyRefused, match="has a part of what is in old"):
+        cancel(End(new, "new"))
+
+
+def test_a_held_job_is_seen_even_if_it_was_not_counted(old: Storage, new: Storage) -> None:
+    class Miscounting(Stumbling):
+        def count(self, *_: object, **__: object) -> Count:
+            return Count(0)
+
+    run(old, stored(old, "one"))
+
+    with pytest.raises(CopyRefused, match="1 job did not end in time"):
+        copy(Miscounting(old, ""), new)

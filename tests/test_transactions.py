@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from packhorse import Packhorse
 from packhorse.errors import BadValue, NotUnique
+from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.postgres import Postgres
@@ -196,6 +198,15 @@ def test_a_refused_batch_leaves_the_callers_own_work_alone(place: Place) -> None
 
 
 def test_without_a_transaction_the_job_is_there_at_once(place: Place) -> None:
+    connection = committing_alone(place)
+    place.app.enqueue("send", {"to": "ann"}, connection=connection)
+
+    assert place.number_of_jobs() == 1
+    connection.close()
+
+
+def committing_alone(place: Place) -> Any:
+    """A connection each statement of which is a transaction."""
     connection = place.connect()
     if place.kind == "sqlite":
         connection.isolation_level = None
@@ -203,9 +214,82 @@ def test_without_a_transaction_the_job_is_there_at_once(place: Place) -> None:
         connection.autocommit(True)
     else:
         connection.autocommit = True
+    return connection
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_whatever_breaks_in_leaves_no_transaction_open(
+    place: Place, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_in(*_: object) -> None:
+        raise error
+
+    connection = committing_alone(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(place.app.storage, "_enqueue", break_in)
+        with pytest.raises(error):
+            place.app.enqueue("send", {"to": "ann"}, connection=connection)
+    run(connection, place.insert)
+
+    assert (place.number_of_jobs(), place.number_of_sales()) == (0, 1)
+    connection.close()
+
+
+class NewerConnection(sqlite3.Connection):
+    """As `sqlite3.connect(path, autocommit=True)` makes them from Python 3.12 on."""
+
+    autocommit = True
+
+    def commit(self) -> None:
+        """Does nothing, says Python's manual."""
+
+
+def test_without_a_transaction_the_job_is_there_at_once_by_the_autocommit_of_newer_pythons(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path)
+    if sys.version_info >= (3, 12):
+        connection: Any = sqlite3.connect(place.path, autocommit=True)
+    else:
+        connection = sqlite3.connect(place.path, factory=NewerConnection)
     place.app.enqueue("send", {"to": "ann"}, connection=connection)
 
     assert place.number_of_jobs() == 1
+    assert not connection.in_transaction
+    connection.close()
+    place.app.close()
+
+
+class OlderPsycopg:
+    """psycopg 3's connection, spoken to as psycopg 2's: its `status` tells only of transactions that the driver
+    has begun."""
+
+    status = 1
+    autocommit = True
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def cursor(self) -> Any:
+        return self._connection.cursor()
+
+    def get_transaction_status(self) -> int:
+        return int(self._connection.info.transaction_status)
+
+
+OlderPsycopg.__module__ = "psycopg2.extensions"
+
+
+@needs_postgres
+def test_a_transaction_that_the_caller_has_begun_in_words_of_his_own_is_seen(postgres: Place) -> None:
+    connection = committing_alone(postgres)
+    older = OlderPsycopg(connection)
+    postgres.app.enqueue("send", {"to": "ann"}, connection=older)
+    assert postgres.number_of_jobs() == 1
+
+    connection.execute("BEGIN")
+    postgres.app.enqueue("send", {"to": "nobody"}, connection=older)
+    connection.execute("ROLLBACK")
+
+    assert postgres.number_of_jobs() == 1
     connection.close()
 
 
@@ -357,6 +441,104 @@ def test_a_sleeper_is_woken_by_the_commit_and_not_before(postgres: Place) -> Non
     until(sleeper.is_woken, "it wakes")
     sleeper.end()
     connection.close()
+
+
+# --- others beside the caller's transaction ---------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[pytest.param("postgres", marks=needs_postgres), pytest.param("mysql", marks=needs_mysql)])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A place on a server: several transactions write at once."""
+    place = Place(request.param, tmp_path)
+    join(place.app.storage)
+    place.app.storage.reserve("ann", {"send": 1}, 1)  # the job that is there from the start
+    yield place
+    place.app.close()
+
+
+def test_a_worker_ends_a_job_whose_twin_somebody_enqueues(served: Place) -> None:
+    task = served.app.task(send, name="keyed", unique=True)
+    job = task.enqueue("ann")
+    (held,) = served.app.storage.reserve("ann", {"keyed": 1}, 1)
+    connection = served.connect()
+    assert task.using(connection=connection).enqueue("ann").id == job.id
+
+    verdicts = served.app.storage.finish([Completed(held.token)])
+
+    assert verdicts == [Verdict.ACCEPTED]
+    connection.rollback()
+    connection.close()
+
+
+def test_a_twin_that_waits_is_not_started_before_the_callers_work_is_there(served: Place) -> None:
+    task = served.app.task(send, name="keyed", unique=True)
+    job = task.enqueue("ann")
+    connection = served.connect()
+    task.using(connection=connection).enqueue("ann")
+
+    assert served.app.storage.reserve("ann", {"keyed": 1}, 1) == []
+    connection.commit()
+    assert [one.id for one in served.app.storage.reserve("ann", {"keyed": 1}, 1)] == [job.id]
+    connection.close()
+
+
+def test_a_twin_that_has_ended_is_seen_by_a_transaction_that_began_before(served: Place) -> None:
+    task = served.app.task(send, name="keyed", unique=True)
+    job = task.enqueue("ann")
+    (held,) = served.app.storage.reserve("ann", {"keyed": 1}, 1)
+    connection = served.connect()
+    if served.kind == "postgres":
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    run(connection, f"SELECT * FROM {served.sales}")  # from now on it sees what is there now
+    served.app.storage.finish([Completed(held.token)])
+
+    second = task.using(connection=connection).enqueue("ann")
+    connection.commit()
+
+    assert second.id != job.id
+    assert served.app.get(second.id).state == "queued"
+    connection.close()
+
+
+def test_a_new_name_in_the_callers_transaction_holds_nobody_up(served: Place) -> None:
+    task = served.app.task(send, name="brand-new")
+    connection = served.connect()
+    task.using(connection=connection).enqueue("ann")
+    another = Packhorse(served.jobs_url)
+
+    job = another.enqueue("brand-new", {"to": "bob"})
+
+    assert served.app.get(job.id).state == "queued"
+    connection.rollback()
+    connection.close()
+    another.close()
+
+
+def test_a_race_that_the_callers_transaction_has_lost_is_told_in_the_words_of_his_driver(place: Place) -> None:
+    task = place.app.task(send, name="keyed", unique=True)
+    connection, rival = place.connect(), place.connect()
+    if place.kind == "mysql":
+        run(connection, "SET SESSION innodb_lock_wait_timeout = 1")
+        task.using(connection=rival).enqueue("ann")
+    else:
+        if place.kind == "postgres":
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        else:
+            run(connection, "BEGIN")
+        run(connection, f"SELECT * FROM {place.sales}")
+        task.enqueue("ann")
+    error = {
+        "sqlite": sqlite3.OperationalError,
+        "postgres": psycopg.errors.SerializationFailure,
+        "mysql": pymysql.err.OperationalError,
+    }[place.kind]
+
+    with pytest.raises(error):
+        task.using(connection=connection).enqueue("ann")
+
+    for one in (rival, connection):
+        one.rollback()
+        one.close()
 
 
 # --- SQLAlchemy -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from packhorse.cli.target import open_existing, open_for_writing
 from packhorse.clock import SECOND
 from packhorse.copying import End, Progress, cancel, check_apart, copy_storage
 from packhorse.settings import load_settings, mask_url
+from packhorse.storage.moving import Stage
 
 
 @command(
@@ -66,8 +67,11 @@ def copy_store(
 
 def _cancel(invocation: Invocation, source: End) -> int:
     mark = cancel(source)
+    was_filled = mark.stage is Stage.FILLING  # it was the other end, and had got nothing yet
     if invocation.as_json:
-        invocation.print_json({"cancelled": source.address, "part_is_in": mark.other})
+        invocation.print_json({"cancelled": source.address, "part_is_in": None if was_filled else mark.other})
+    elif was_filled:
+        say(f"{escape(source.address)} is open; nothing of {escape(mark.other)} is in it")
     else:
         say(f"{escape(source.address)} goes on; empty {escape(mark.other)} before you copy to it again")
     return ExitCode.OK

@@ -21,7 +21,7 @@ class Working(Keeper):
             raise WorkerNotFound(owner)
         self._looked = self._wakes
         self.promote(limit=100)
-        self.expire(limit=100)
+        self.expire(limit=len(self._jobs))
         taken: list[Job] = []
         for rank in RANKS:
             lines = self._lines(rank, queues)

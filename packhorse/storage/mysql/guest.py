@@ -46,14 +46,14 @@ def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[Gues
     with telling(given):
         run, is_alone = _runner(given)
         begin, undo, end = ("START TRANSACTION", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
-        run(begin)
         try:
+            run(begin)
             yield GuestLink(run, sql, dialect)
-        except Exception:
+            run(end)
+        except BaseException:  # somebody's Ctrl-C, too, must not leave our transaction open
             with suppress(Exception):  # the first error is the one to tell
                 run(undo)
             raise
-        run(end)
 
 
 def _runner(given: Any) -> tuple[Run, bool]:

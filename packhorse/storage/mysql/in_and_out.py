@@ -24,7 +24,7 @@ from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.spelling import Raw, spelled
 from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import Transaction
-from packhorse.storage.mysql.trouble import DUPLICATE, NOT_THERE, code_of
+from packhorse.storage.mysql.trouble import DUPLICATE, LOST_RACES, NOT_THERE, code_of
 from packhorse.storage.records import Enqueued, Placement, QueueInfo
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
@@ -105,7 +105,9 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         here = self._storage_id()
         names = self._unknown(jobs)
         if names:
-            self._db.write("know", lambda tx: self._know(tx, names))
+            # Each statement for itself, so this waits for nobody who waits for the caller.
+            may_go_on(self.move(), "enqueue")
+            self._db.read_with("know", lambda link: self._know(link, names))
             self._remember(jobs)
         if not jobs:
             return []
@@ -113,11 +115,13 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
             with guest(connection, self._sql, self._dialect) as link:
                 self._check_place(link, here)
                 mark, now = link.execute(self._sql["share_writing"]).fetchone()
-                tx = Transaction(link, int(now) if self._clock is None else self._clock(), mark)
+                tx = Transaction(link, int(now) if self._clock is None else self._clock(), mark, is_guest=True)
                 may_go_on(self._mark_of(tx), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
         except pymysql.Error as error:
+            if code_of(error) in LOST_RACES:
+                raise  # his transaction has lost a race: whoever makes it again waits for just this error
             raise self._db.told(error) from error
         return enqueued
 

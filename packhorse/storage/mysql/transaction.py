@@ -26,10 +26,13 @@ class NotAsExpectedError(Exception):
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_depth", "_expected", "_failures", "_later", "_link", "deltas", "event_rows", "mark_text")
+    __slots__ = ("_depth", "_expected", "_failures", "_later", "_link", "deltas", "event_rows", "is_guest", "mark_text")
 
-    def __init__(self, link: Link, now: int, mark_text: str | None = None, *, depth: int = 0) -> None:
+    def __init__(
+        self, link: Link, now: int, mark_text: str | None = None, *, depth: int = 0, is_guest: bool = False
+    ) -> None:
         super().__init__(now)
+        self.is_guest = is_guest
         self.mark_text = mark_text  # of a move, as it was when this began
         self.event_rows: list[EventRow] = []
         self.deltas = 0
@@ -73,7 +76,7 @@ class Transaction(transaction.Transaction):
         self._failures.append(row)
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
-        own = Transaction(self._link, self.now, depth=self._depth + 1)
+        own = Transaction(self._link, self.now, depth=self._depth + 1, is_guest=self.is_guest)
         savepoint = f"nested_{own._depth}"
         self.ask([f"SAVEPOINT {savepoint}"])
         try:

@@ -87,7 +87,8 @@ class Working(MySQLKeeper, working.Working):
             return []
         if late:
             self._promote(tx, 100)
-            self._expire(tx, 100)
+            if not self._expire_all(tx):
+                return []
         if not lone:
             jobs = self._take_turns(tx, owner, queues, limit, paused)
         else:

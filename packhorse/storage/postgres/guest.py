@@ -58,14 +58,14 @@ def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[Gues
         run, is_alone = _runner(given)
         link = GuestLink(run, sql, dialect)
         begin, undo, end = ("BEGIN", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
-        run(begin, ())
         try:
+            run(begin, ())
             yield link
-        except Exception:
+            run(end, ())
+        except BaseException:  # somebody's Ctrl-C, too, must not leave our transaction open
             with suppress(Exception):  # the first error is the one to tell
                 run(undo, ())
             raise
-        run(end, ())
 
 
 _SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse")
@@ -85,7 +85,11 @@ def _runner(given: Any) -> tuple[Run, bool]:
     if wrapped is not None and wrapped.dialect.name == "postgresql":
         return _by_sqlalchemy(wrapped), False
     if type(driver).__module__.startswith("psycopg2"):
-        return _by_psycopg2(driver), bool(driver.autocommit) and driver.status == 1
+        # Not its `status`: that one knows nothing of a BEGIN that the caller has said himself.
+        status = driver.get_transaction_status()
+        if status == pq.TransactionStatus.INERROR:
+            raise failed(given)
+        return _by_psycopg2(driver), bool(driver.autocommit) and status == pq.TransactionStatus.IDLE
     raise refused(given, "a psycopg connection")
 
 

@@ -86,6 +86,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         here = self._here or self._look_around()
         if not jobs:
             return []
+        self._make_known(jobs)
         try:
             with guest(connection, self._sql, self._dialect) as link:
                 now, *there = link.execute(self._sql["whereabouts"]).fetchone()
@@ -100,9 +101,21 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
                 link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
+        except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
+            raise  # his transaction has lost a race: whoever makes it again waits for just this error
         except psycopg.Error as error:
             raise translate(error, self._db.address) from error
         return enqueued
+
+    def _make_known(self, jobs: Sequence[NewJob]) -> None:
+        """Names, by a connection of our own: one that the caller's transaction made known would be locked until it
+        ends, for everybody else who comes with that name. Each statement for itself, so this waits for nobody who
+        waits for the caller."""
+        if self._are_known(jobs):
+            return
+        may_go_on(self.move(), "enqueue")
+        self._db.read_with("know", lambda link: self._know(link, _names_of(jobs)))
+        self._remember(jobs)
 
     def _look_around(self) -> list[Any]:
         """Which database of which server the jobs are in. Asking also makes sure that the tables are there: making them
@@ -131,8 +144,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return all(self._known.get((new.task, new.queue), 0.0) >= now for new in jobs)
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        # In the order of their names, as everybody writes them; a task's first queue stays its first.
-        self._know(tx, sorted(dict.fromkeys((new.task, new.queue) for new in jobs), key=itemgetter(0)))
+        if not tx.is_guest:
+            self._know(tx, _names_of(jobs))
         if not any(new.unique or new.subscriber for new in jobs):
             return self._insert(tx, jobs)
         self._lock_keys(tx, {new.unique.key for new in jobs if new.unique})
@@ -143,6 +156,11 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if len(rows) < len(jobs):
             may_go_on(self._mark_in(tx), "enqueue")
         return _placements(jobs, rows)
+
+
+def _names_of(jobs: Sequence[NewJob]) -> list[tuple[str, str]]:
+    """In the order in which everybody writes them; a task's first queue stays its first."""
+    return sorted(dict.fromkeys((new.task, new.queue) for new in jobs), key=itemgetter(0))
 
 
 def _placements(jobs: Sequence[NewJob], rows: Sequence[Any]) -> list[Enqueued]:

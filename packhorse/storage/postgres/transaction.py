@@ -27,7 +27,7 @@ class Transaction(transaction.Transaction):
     def __init__(self, link: Link, now: int, mark_text: str | None = None, *, is_guest: bool = False) -> None:
         super().__init__(now)
         self.mark_text = mark_text  # of a move, as it was when this began
-        self.is_guest = is_guest  # it is somebody else's transaction, and nobody knows when it ends
+        self.is_guest = is_guest
         self._link = link
         self._changed: list[list[Any]] = []
         self._event_rows: list[EventRow] = []

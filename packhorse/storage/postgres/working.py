@@ -77,8 +77,8 @@ class Working(PostgresKeeper, working.Working):
         self._bell.serve(queues)
         taken: list[Job] = []  # each batch in it is committed: nothing that fails later may forget one
         try:
-            if self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken)):
-                self._write("promote", self._see_to_time)
+            is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken))
+            if is_late and self._write("promote", self._see_to_time):
                 self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken, anyway=True))
         except StorageError:
             if not taken:
@@ -88,9 +88,9 @@ class Working(PostgresKeeper, working.Working):
             self._bell.rouse()
         return taken
 
-    def _see_to_time(self, tx: Transaction) -> None:
+    def _see_to_time(self, tx: Transaction) -> bool:
         self._promote(tx, 100)
-        self._expire(tx, 100)
+        return self._expire_all(tx)
 
     def _take(
         self,

@@ -58,9 +58,10 @@ class Working(Keeper):
         number = 0
         while reply[0] == 1:
             is_promoted, _ = self._attempt("promote", lambda tx: self._promote(tx, _DUE_AT_ONCE))
-            is_expired, _ = self._attempt("expire", lambda tx: self._expire(tx, _DUE_AT_ONCE))
-            is_seen = is_promoted and is_expired
-            if not is_seen:  # another worker does the same just now
+            is_expired, expired = self._attempt("expire", lambda tx: self._expire(tx, _DUE_AT_ONCE))
+            is_written = is_promoted and is_expired
+            is_seen = is_written and expired < _DUE_AT_ONCE  # else there may be more, and none may be handed out
+            if not is_written:  # another worker does the same just now
                 self._server.pause(number)
                 number += 1
             reply = self._ask_for_jobs(owner, queues, limit, is_seen=is_seen)

@@ -79,7 +79,7 @@ class InAndOut(Keeper):
                 return None  # it has read the old arguments; the new ones must not be lost
         return Enqueued(holder.id, Placement.KEPT)
 
-    def _know(self, tx: Transaction, names: Iterable[tuple[str, str]]) -> None:
+    def _know(self, tx: Connection, names: Iterable[tuple[str, str]]) -> None:
         """Task and queue names become known with their first job."""
         now = time.monotonic()
         for task, queue in names:

@@ -9,7 +9,7 @@ from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
-from packhorse.job import QUEUED, Job, UniqueLock
+from packhorse.job import QUEUED, WAITING, Job, UniqueLock
 from packhorse.series import has_failed, measure_deleted
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
@@ -19,6 +19,10 @@ from packhorse.storage.sql.transaction import Connection, Database, Place, Trans
 from packhorse.turns import Turns
 
 R = TypeVar("R")
+
+_EXPIRED_AT_ONCE = 100
+_EXPIRED_AT_MOST = 2_000
+"""In one transaction."""
 
 
 def place_of(job: Job) -> Place:
@@ -73,10 +77,19 @@ class Keeper(Storage):
         if row is None:
             return None
         job_id, period, until, taken_at = row
-        job = self._jobs(tx, [job_id]).get(job_id)
+        job = self._twin(tx, job_id)
         if job is None or not changes.holds(job, UniqueLock(key, period, until), taken_at, tx.now):
             return None
         return job
+
+    def _twin(self, tx: Transaction, job_id: str) -> Job | None:
+        """The job that took a unique key last. One that waits is not started before this transaction ends: it shall
+        find what is done in it. Others are left alone in somebody else's, as their workers want to finish them; what
+        such a transaction sees may be old, so a connection of our own is asked."""
+        seen = self.get(job_id) if tx.is_guest else None
+        if seen is not None and seen.state not in WAITING:
+            return seen
+        return self._jobs(tx, [job_id]).get(job_id)
 
     def _lock_keys(self, tx: Transaction, keys: Collection[str]) -> None:
         """Nobody else takes or gives up these unique keys before this transaction ends. Called before jobs are locked.
@@ -100,6 +113,15 @@ class Keeper(Storage):
         for job in over:
             self._keep(tx, job, changes.expired(job, tx.now))
         return len(over)
+
+    def _expire_all(self, tx: Transaction) -> bool:
+        """Abort all that has waited or lived too long. False: there are more than one transaction should be long for;
+        whoever wanted jobs goes without, is woken at once, and asks again."""
+        for _ in range(_EXPIRED_AT_MOST // _EXPIRED_AT_ONCE):
+            if self._expire(tx, _EXPIRED_AT_ONCE) < _EXPIRED_AT_ONCE:
+                return True
+        tx.wakes = True
+        return False
 
     # --- keeping --------------------------------------------------------------------------------------------------
 

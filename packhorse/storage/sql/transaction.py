@@ -44,6 +44,7 @@ class Transaction(ABC):
 
     execute: Callable[..., Cursor]
     executemany: Callable[[str, Any], object]
+    is_guest: bool = False  # is it somebody else's transaction, of which nobody knows when it ends?
 
     def __init__(self, now: int) -> None:
         self.now = now

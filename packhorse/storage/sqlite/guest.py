@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from packhorse.storage.guest import closed, driver_connection, elsewhere, refuse
 from packhorse.storage.sqlite.trouble import translate
 
 _SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO packhorse", "RELEASE packhorse")
+_TRANSACTION = ("BEGIN IMMEDIATE", "ROLLBACK", "COMMIT")
 
 
 @contextmanager
@@ -35,13 +36,16 @@ def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
     cursor.row_factory = None  # plain tuples, whatever he likes to have
     try:
         _must_be(cursor, path)
-        if not connection.in_transaction:
+        if connection.in_transaction:
+            yield from _whole(cursor, _SAVEPOINT)
+        elif _commits_alone(connection):  # every statement of his is a transaction; so is this
+            yield from _whole(cursor, _TRANSACTION)
+        else:
             cursor.execute("BEGIN IMMEDIATE")
-            if connection.isolation_level is None:  # every statement of his is a transaction; so is this
-                yield from _whole(cursor, ("", "ROLLBACK", "COMMIT"))
-                return
-        yield from _whole(cursor, _SAVEPOINT)
+            yield from _whole(cursor, _SAVEPOINT)
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+            raise  # his transaction has lost a race: whoever makes it again waits for just this error
         raise translate(error, path) from error
     finally:
         cursor.close()
@@ -49,14 +53,19 @@ def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
 
 def _whole(cursor: sqlite3.Cursor, words: tuple[str, str, str]) -> Iterator[sqlite3.Cursor]:
     begin, undo, end = words
-    if begin:
-        cursor.execute(begin)
+    cursor.execute(begin)
     try:
         yield cursor
-    except Exception:
-        cursor.execute(undo)
+        cursor.execute(end)
+    except BaseException:  # somebody's Ctrl-C, too, must not leave our transaction open
+        with suppress(sqlite3.Error):  # the first error is the one to tell
+            cursor.execute(undo)
         raise
-    cursor.execute(end)
+
+
+def _commits_alone(connection: sqlite3.Connection) -> bool:
+    """Would its commit() do nothing? From Python 3.12 on, `autocommit=True` says so too."""
+    return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
 
 
 def _must_be(cursor: sqlite3.Cursor, path: Path) -> None:

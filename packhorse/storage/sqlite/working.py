@@ -66,7 +66,8 @@ class Working(SQLiteKeeper, working.Working):
         if tx.mark is not None:  # the storage is moved: finishing goes on, and this with it
             return []
         self._promote(tx, 100)
-        self._expire(tx, 100)
+        if not self._expire_all(tx):
+            return []
         paused = {row[0] for row in tx.execute(SQL["paused_queues"]).fetchall()}
         every = sorted(queues)
         unpaused = [queue for queue in every if queue not in paused]

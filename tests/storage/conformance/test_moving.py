@@ -16,7 +16,7 @@ from packhorse.clock import SECOND, TurnedClock
 from packhorse.copying import End, cancel, copy_storage
 from packhorse.errors import CopyRefused, NotUnique, StorageClosed
 from packhorse.job import HELD, QUEUED, RUNNING, Token
-from packhorse.outcome import Completed, Verdict
+from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
@@ -33,7 +33,20 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.storage.builders import add, ids, in_state, join, kinds, new_job, reserve_ids, run, stored, take, unique
+from tests.storage.builders import (
+    FAILURE,
+    add,
+    ids,
+    in_state,
+    join,
+    kinds,
+    new_job,
+    reserve_ids,
+    run,
+    stored,
+    take,
+    unique,
+)
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 from tests.storage.estate import everything, furnish, keep_shop
 
@@ -288,7 +301,7 @@ def operations(job_id: str, token: Token) -> dict[str, Callable[[Storage], Any]]
         "leave_client": lambda storage: storage.leave_client("carl"),
         "subscribe": lambda storage: storage.subscribe("carl", [job_id]),
         "acknowledge": lambda storage: storage.acknowledge("carl", [job_id]),
-        "silence_failure": lambda storage: storage.silence_failure("any", SECOND),
+        "silence_failure": lambda storage: storage.silence_failure(storage.failures()[0].cause, 60 * SECOND),
     }
 
 
@@ -310,6 +323,7 @@ def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: St
     add(storage, delay=SECOND, queue="mail")
     done = run(storage, add(storage, queue="done"))
     storage.finish([Completed(done.token)])
+    storage.finish([Failed(run(storage, add(storage, queue="failed")).token, FAILURE)])
     storage.pause("stopped")
     storage.put_schedules([ScheduleInfo("nightly", "send", "* * * * *", next_at=1)])
     clock.turn(5 * 3600)
@@ -388,6 +402,23 @@ def test_a_storage_is_not_copied_to_one_that_has_something(storage: Storage) -> 
     with pytest.raises(CopyRefused, match="there is not empty: it has 1 job"):
         move_to(storage, target)
 
+    assert storage.move() is None
+
+
+@pytest.mark.parametrize("kind", ["tasks", "queues", "clients"])
+def test_a_storage_is_not_copied_to_one_that_knows_names(storage: Storage, kind: str) -> None:
+    source = open_storage("memory://")
+    add(source, task="send", queue="mail")
+    {
+        "tasks": lambda: storage.announce([TaskInfo("send", "mail")]),
+        "queues": lambda: storage.pause("mail"),
+        "clients": lambda: storage.join_client(ClientInfo("carl")),
+    }[kind]()
+
+    with pytest.raises(CopyRefused, match="there is not empty: it has"):
+        move_to(source, storage)
+
+    assert source.move() is None
     assert storage.move() is None
 
 

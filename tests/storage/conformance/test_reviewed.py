@@ -8,6 +8,7 @@ from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Job, Reason, State
 from packhorse.outcome import Completed, Failed
+from packhorse.storage import BATCH
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, Filter, LogLine, Placement, Retention, Span
 from tests.storage.builders import (
@@ -34,6 +35,24 @@ def test_an_expired_job_is_not_handed_out(storage: Storage, clock: TurnedClock) 
 
     assert storage.reserve(WORKER, {job.queue: 1}, 10) == []
     assert stored(storage, job.id).state is ABORTED
+
+
+@pytest.mark.parametrize("number", [150, 2_300])
+def test_none_of_many_expired_jobs_is_handed_out(storage: Storage, clock: TurnedClock, number: int) -> None:
+    for expires in (60 * SECOND, None):
+        new = [new_job(expires=expires) for _ in range(number if expires else 5)]
+        for start in range(0, len(new), BATCH):
+            storage.enqueue(new[start : start + BATCH])
+    join(storage)
+    clock.turn("1d")
+
+    taken = storage.reserve(WORKER, {new[0].queue: 1}, 200)
+    if not taken:  # so many that one call does not see to all of them; who asked is woken to ask again
+        assert storage.wait(60)
+        taken = storage.reserve(WORKER, {new[0].queue: 1}, 200)
+
+    assert ids(taken) == [job.id for job in new]
+    assert storage.count(Filter(states=frozenset({ABORTED}))).number == number
 
 
 def test_acknowledging_does_not_free_a_key_whose_period_runs(storage: Storage) -> None:
