@@ -11,7 +11,7 @@ from packhorse.failure import Failure
 from packhorse.job import State
 from packhorse.outcome import Failed
 from packhorse.storage.records import Filter
-from packhorse.web.pages import DEEDS, PAGES
+from packhorse.web.pages import DEEDS, PAGES, banners
 from packhorse.web.security.operator import Role
 from tests.cli.yard import Yard
 from tests.web.conftest import BASE, SECRETS
@@ -414,3 +414,14 @@ def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_f
     assert "images" in web.get("/jobs").text
     assert "images" not in web.get("/jobs", headers=live).text
     assert "images" in web.get("/jobs?queue=images", headers=live).text
+
+
+def test_a_queue_that_no_worker_serves_is_told_as_that(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
+    yard.join()
+    yard.add(queue="forgotten")
+
+    shown = web.get("/jobs", headers=HTML).text
+
+    assert "No worker serves forgotten." in shown
+    assert "falling behind" not in shown

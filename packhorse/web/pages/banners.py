@@ -62,15 +62,20 @@ def _storage(health: Health) -> Iterator[Banner]:
 
 def _behind(reader: Reader, now: int) -> Iterator[Banner]:
     late = [queue for queue in reader.queues() if _age(queue, now) > _BEHIND and not queue.is_paused]
-    if not late or not any(reader.is_alive(worker, now) for worker in reader.workers()):
+    alive = [worker for worker in reader.workers() if reader.is_alive(worker, now)]
+    if not late or not alive:
         return  # without workers it goes without saying
+    served = {name for worker in alive for name in worker.queues}
     flows = by_queue(point for point in reader.series(Span.TWO_HOURS) if point.at > now - _LOOKED_BACK)
     for queue in sorted(late, key=lambda queue: -_age(queue, now))[:MOST]:
         flow = flows.get(queue.name)
-        if flow is not None and flow.added > flow.completed + flow.dead + flow.aborted:
+        link = (address(f"/queues/{queue.name}"), "See the queue")
+        if queue.name not in served:
+            text = f"Its oldest job has waited {span(_age(queue, now))}."
+            yield Banner(True, f"No worker serves {queue.name}.", text, link)
+        elif flow is not None and flow.added > flow.completed + flow.dead + flow.aborted:
             came, went = number(flow.added), number(flow.completed + flow.dead + flow.aborted)
             text = f"Its oldest job has waited {span(_age(queue, now))}; {came} came in ten minutes, {went} ended."
-            link = (address(f"/queues/{queue.name}"), "See the queue")
             yield Banner(True, f"{queue.name} is falling behind.", text, link)
 
 

@@ -108,9 +108,9 @@ def clock(at: int | None, *, day: bool = True) -> Markup:
 
 
 def _short(duration: int) -> str:
-    """The largest unit only, except where the second one matters."""
-    text = span_text(duration)
-    return re.sub(r"(\d)([a-z])", r"\1 \2", re.match(r"\d+[a-z]+", text)[0])  # type: ignore[index]
+    """The largest unit only, and whole ones."""
+    whole, unit = re.match(r"(\d+)(?:\.\d+)?([a-z]+)", span_text(duration)).groups()  # type: ignore[union-attr]
+    return f"{whole} {unit}"
 
 
 def _time(at: int, text: str, kind: str = "ago") -> Markup:

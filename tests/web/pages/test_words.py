@@ -23,7 +23,10 @@ def test_large_numbers_are_compact(number: int, text: str):
     assert words.compact(number) == text
 
 
-@pytest.mark.parametrize(("at", "text"), [(NOW - 6 * MINUTE, "6 m ago"), (NOW + 3 * HOUR, "in 3 h"), (NOW, "now")])
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [(NOW - 6 * MINUTE, "6 m ago"), (NOW + 3 * HOUR, "in 3 h"), (NOW, "now"), (NOW - 3_500_000, "3 s ago")],
+)
 def test_moments_are_told_as_people_do_with_the_exact_time_beside(at: int, text: str):
     shown = words.ago(at, NOW)
 
