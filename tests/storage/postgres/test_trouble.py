@@ -45,7 +45,7 @@ def test_while_the_server_is_away_a_call_says_so_and_changes_nothing(server: Pos
     add(storage)
     server.stop()
 
-    with pytest.raises(StorageUnavailable, match="cannot be reached|does not answer"):
+    with pytest.raises(StorageUnavailable, match=r"cannot be reached|does not answer"):
         storage.enqueue([new_job("lost")])
     server.start()
 
