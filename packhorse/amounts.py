@@ -22,12 +22,13 @@ def size_text(number: int) -> str:
     """
     for size, unit in _SIZES:
         if number >= size:
-            return f"{number / size:.3g} {unit}"
+            amount = number / size
+            return f"{amount:.3g} {unit}" if amount < 999.5 else f"{amount:,.0f} {unit}"
     return f"{number:,} B"
 
 
 def rate_text(per_second: float) -> str:
-    """How many a second; of what is rarer, how many a minute or an hour.
+    """How many a second; of what is rarer, how many a minute, an hour or a day.
 
     >>> rate_text(0.25)
     '15/min'
@@ -36,7 +37,11 @@ def rate_text(per_second: float) -> str:
         return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
     if per_second * 60 >= 1:
         return f"{per_second * 60:.0f}/min"
-    return f"{per_second * 3_600:.0f}/h" if per_second > 0 else "0/s"
+    if per_second * 3_600 >= 1:
+        return f"{per_second * 3_600:.0f}/h"
+    if per_second * 86_400 >= 1:
+        return f"{per_second * 86_400:.0f}/d"
+    return "<1/d" if per_second > 0 else "0/s"
 
 
 def share_text(part: float, whole: float) -> str:

@@ -211,7 +211,10 @@ def give_back(url: str) -> None:
 
 @cache
 def _caretaker() -> psycopg.Connection[tuple[str]]:
-    return psycopg.connect(shared_postgres().url, autocommit=True, options="-c lock_timeout=2s")
+    caretaker = psycopg.connect(shared_postgres().url, autocommit=True, options="-c lock_timeout=2s")
+    owner = os.getpid()
+    atexit.register(lambda: os.getpid() == owner and caretaker.close())  # not in a child that was forked from the tests
+    return caretaker
 
 
 def postgres_program(name: str = "postgres") -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from packhorse import __version__
+from packhorse.amounts import count_text
 from packhorse.cli.examining import Patient, Symptom
 from packhorse.cli.failing import masked
 from packhorse.cli.invocation import operator
@@ -113,7 +114,8 @@ def _jobs(patient: Patient) -> Iterator[str]:
     for queue in patient.snapshot.queues:
         counts.update(queue.counts)
     yield ", ".join(f"{state} {counts[state]:,}" for state in State)
-    yield f"{len(patient.snapshot.queues)} queues, {len(patient.storage.tasks())} tasks"
+    queues, tasks = len(patient.snapshot.queues), len(patient.storage.tasks())
+    yield f"{count_text(queues, 'queue')}, {count_text(tasks, 'task')}"
     hour = patient.snapshot.last_hour
     yield f"last hour: {hour.runs} runs, {hour.ended_badly} failed, wait {hour.wait_mean} s, p95 {hour.run_p95} s"
 

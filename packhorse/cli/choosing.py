@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import click
 from msgspec.structs import replace
 
+from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import CommandError, ExitCode
@@ -132,7 +133,8 @@ def _chosen_on_stdin(storage: Storage, ids: list[str]) -> Chosen:
     jobs = [job for start in range(0, len(ids), BATCH) for job in storage.get_many(ids[start : start + BATCH])]
     if not jobs:
         hint = "whole ids are needed on stdin: packhorse jobs … --ids prints them"
-        raise CommandError(f"none of the {len(ids)} jobs on stdin is there", ExitCode.NOT_FOUND, hint=hint)
+        what = "the job on stdin is not there" if len(ids) == 1 else f"none of the {len(ids):,} jobs on stdin is there"
+        raise CommandError(what, ExitCode.NOT_FOUND, hint=hint)
     return Chosen([job.id for job in jobs], jobs[:_EXAMPLES], len(ids) - len(jobs))
 
 
@@ -161,7 +163,7 @@ def _what(intent: Intent, chosen: Chosen) -> str:
 
 def number_of_jobs(number: int) -> str:
     """In words."""
-    return "1 job" if number == 1 else f"{number:,} jobs"
+    return count_text(number, "job")
 
 
 def are_meant(intent: Intent, chosen: Chosen) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packhorse.amounts import count_text
 from packhorse.app import Packhorse
 from packhorse.cli.output import short_id
 from packhorse.filter_words import find_all
@@ -32,7 +33,7 @@ class Deeds:
         ids = [job.id for job in find_all(storage, where)]
         batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
         changed = sum(answer.changed for batch in batches for answer in storage.retry(batch, by=self._by))
-        return "1 job is queued again" if changed == 1 else f"{changed:,} jobs are queued again"
+        return count_text(changed, "job is queued again", "jobs are queued again")
 
     def pause(self, queue: str) -> str:
         self._client.pause(queue, by=self._by)

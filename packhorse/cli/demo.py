@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from packhorse.amounts import count_text
 from packhorse.cli import sample
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
@@ -118,9 +119,10 @@ def _summary(jobs: dict[str, JobHandle[object]]) -> None:
     ticks = sample.app.storage.ticks("tick")
     say("")
     say(
-        f"{counts.get('completed', 0)} completed, {counts.get('failed', 0)} failed attempts, "
-        f"{counts.get('dead', 0)} dead, {counts.get('aborted', 0)} aborted, {counts.get('halted', 0)} halts; "
-        f"the schedule ticked {len(ticks)} times. Nothing was lost."
+        f"{counts.get('completed', 0)} completed, {count_text(counts.get('failed', 0), 'failed attempt')}, "
+        f"{counts.get('dead', 0)} dead, {counts.get('aborted', 0)} aborted, "
+        f"{count_text(counts.get('halted', 0), 'halt')}; "
+        f"the schedule ticked {count_text(len(ticks), 'time')}. Nothing was lost."
     )
 
 

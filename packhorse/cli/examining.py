@@ -357,7 +357,8 @@ def failing(patient: Patient) -> Iterator[Symptom]:
         share = share_text(hour.ended_badly, hour.runs)
         yield remark("failing", f"{share} of the attempts of the last hour failed", "packhorse failures")
     else:
-        yield well("failing", f"{hour.ended_badly:,} of {hour.runs:,} attempts of the last hour failed")
+        runs = count_text(hour.runs, "attempt")
+        yield well("failing", f"{hour.ended_badly:,} of {runs} of the last hour failed")
 
 
 def dead(patient: Patient) -> Iterator[Symptom]:
@@ -388,7 +389,7 @@ def plans(patient: Patient) -> Iterator[Symptom]:
             odd += 1
             yield remark("schedules", f"{schedule.name} is late by {span_text(late)}", "packhorse events --kind ticked")
     if schedules and not odd:
-        yield well("schedules", f"{len(schedules)} of them, all in time")
+        yield well("schedules", count_text(len(schedules), "schedule, in time", "schedules, all in time"))
 
 
 def _name(process: WorkerInfo) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import click
 
 from packhorse import clock
+from packhorse.amounts import count_text
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
@@ -119,7 +120,8 @@ def fakedata(invocation: Invocation, hours: int, live: bool, seed: int, yes: boo
     shop.steer()
     shop.beat()
     numbers, where = storage.totals(), invocation.settings.shown("url")
-    say(f"{numbers.get('added', 0):,} jobs, {numbers.get('failed', 0):,} failed attempts in {where}")
+    failed = count_text(numbers.get("failed", 0), "failed attempt")
+    say(f"{count_text(numbers.get('added', 0), 'job')}, {failed} in {where}")
     if live:
         _go_on(shop, turned)
 

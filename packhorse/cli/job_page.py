@@ -12,7 +12,7 @@ from packhorse.amounts import count_text
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.job_text import place_text
+from packhorse.cli.job_text import place_text, ran_text
 from packhorse.cli.looking import event_data
 from packhorse.cli.options import command
 from packhorse.cli.output import (
@@ -161,7 +161,7 @@ def _took(record: Job, events: list[Event]) -> str:
     if record.started_at is None or record.finished_at is None:
         return ""
     ran = (events[-1].data or {}).get("ran") if events else None
-    return f", ran {span_text(ran if isinstance(ran, int) else max(0, record.finished_at - record.started_at))}"
+    return f", ran {ran_text(ran if isinstance(ran, int) else max(0, record.finished_at - record.started_at))}"
 
 
 def _limits(record: Job) -> str:

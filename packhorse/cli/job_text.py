@@ -6,13 +6,20 @@ import os
 from pathlib import Path
 
 from packhorse.cli.output import escape
+from packhorse.clock import MINUTE, SECOND
 from packhorse.job import Job
 from packhorse.job_text import call_text, cut, state_text
+from packhorse.why import span_text
 
 
 def place_text(place: str | None) -> str:
     """Where a failure happened, told from here if it is below."""
     return (place or "").removeprefix(f"{Path.cwd()}{os.sep}")
+
+
+def ran_text(ran: int) -> str:
+    """How long an attempt ran."""
+    return f"{ran / SECOND:.2f} s" if SECOND <= ran < MINUTE else span_text(ran)
 
 
 def one_line(job: Job, shown_id: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
@@ -263,7 +264,8 @@ def _tell(invocation: Invocation, given: Given, is_followed: bool, patience: int
         return
     done = _DONE[given.order.do]
     if given.order.do is Do.SCALE:
-        done = f"keeps {given.order.least} to {given.order.most} workers"
+        least = "" if given.order.least == given.order.most else f"{given.order.least} to "
+        done = f"keeps {least}{count_text(given.order.most or 0, 'worker')}"
     elif given.order.now:
         done = "stops at once"
     say(f"{escape(_name(given.to))} {done}")

@@ -19,6 +19,7 @@ from packhorse.event import Subject
 from packhorse.job import HELD, State
 from packhorse.job_text import call_text, remark
 from packhorse.storage.records import Filter, Span
+from packhorse.why import span_text
 
 _MOST = 500
 
@@ -37,6 +38,11 @@ class Looked(NamedTuple):
     client: Packhorse
     snapshot: Snapshot
     shown: Shown
+
+
+def _span(since: int | None, looked: Looked) -> str:
+    """How long ago that was; in a pipe too, where there is one look only."""
+    return "-" if since is None else span_text(looked.shown.now - since)
 
 
 class Pane(ABC):
@@ -75,7 +81,7 @@ class Running(Pane):
                 job.id,
                 [
                     short_id(job.id),
-                    looked.shown.age(job.started_at),
+                    _span(job.started_at, looked),
                     f"{job.attempts}/{job.max_attempts}",
                     job.queue,
                     call_text(job),
@@ -129,7 +135,7 @@ class Failures(Pane):
                     group.task,
                     group.pattern,
                     (group.place or "-").rpartition("/")[2],
-                    looked.shown.age(group.last_at),
+                    _span(group.last_at, looked),
                 ],
                 (-group.last_at, -group.number, group.task),
             )
@@ -155,7 +161,7 @@ class Workers(Pane):
     empty = "No worker is running. Start some: packhorse work"
 
     def rows(self, looked: Looked) -> list[Row]:
-        snapshot, shown = looked.snapshot, looked.shown
+        snapshot = looked.snapshot
         rows = []
         for worker in snapshot.workers:
             report, is_foreman = worker.report, worker.subject is Subject.FOREMAN
@@ -169,8 +175,8 @@ class Workers(Pane):
                 f"{busy}/{worker.concurrency}" if not is_foreman else "-",
                 f"{report.get('done') or 0:,}" if not is_foreman else "-",
                 f"{report.get('failed') or 0:,}" if not is_foreman else "-",
-                shown.age(worker.joined_at),
-                shown.age(worker.beat_at),
+                _span(worker.joined_at, looked),
+                _span(worker.beat_at, looked),
                 "silent" if is_silent else str(report.get("state") or ""),
             ]
             place = (worker.host, worker.foreman or worker.id, not is_foreman, worker.joined_at)

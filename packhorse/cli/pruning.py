@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from packhorse.amounts import count_text
 from packhorse.chores.prune import retention
 from packhorse.cli.asking import is_sure
 from packhorse.cli.choosing import number_of_jobs
@@ -102,4 +103,5 @@ def _tell(invocation: Invocation, gone: Pruned) -> None:
     if invocation.as_json:
         invocation.print_json({"jobs": gone.jobs, "events": gone.events, "clients": gone.clients})
     else:
-        say(f"{number_of_jobs(gone.jobs)}, {gone.events:,} events and {gone.clients:,} silent clients are gone")
+        clients = count_text(gone.clients, "silent client")
+        say(f"{number_of_jobs(gone.jobs)}, {count_text(gone.events, 'event')} and {clients} are gone")

@@ -118,7 +118,7 @@ def _list_slots(invocation: Invocation, name: str, number: int) -> None:
             invocation.print_json({"at": iso(at)})
         return
     state = ", paused" if found.paused_at is not None else ""
-    invocation.note(paint(f"{escape(says)} ({escape(found.tz)}){state}", "dim", err=True))
+    invocation.note(paint(f"{escape(says)}{state}", "dim", err=True))
     for at in slots:
         say(shown.full_time(at))
 

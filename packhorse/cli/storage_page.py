@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -72,7 +73,15 @@ def _facts(health: Health, write: int | None, source: str) -> Iterator[tuple[str
     for name, value in health.facts.items():
         if value is None:
             continue
-        yield name.replace("_", " "), size_text(value) if name in _BYTES and isinstance(value, int) else str(value)
+        yield name.replace("_", " "), _fact_text(name, value)
+
+
+def _fact_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "maxmemory" and not value:
+        return "no limit"
+    return size_text(value) if name in _BYTES and isinstance(value, int) else str(value)
 
 
 def _milliseconds(duration: int) -> str:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
+from msgspec.structs import replace
+
 from packhorse.clock import SECOND
 from packhorse.errors import StorageUnavailable, TaskNotFound
 from packhorse.job import HELD, Job, Reason
@@ -42,6 +44,8 @@ LONG_TASK = 0.1
 """Seconds. Jobs of a task that takes longer than this are marked as running before they run."""
 MARK_AFTER = 0.5
 """Seconds. Whatever runs longer is marked as running, so that everybody can see it."""
+LATE = 20_000
+"""Microseconds. An outcome that has waited longer for the storage is told how long."""
 VISIT = 0.25
 """Seconds between two visits of the seats."""
 HOARD_LIMIT = 1.0
@@ -195,9 +199,9 @@ class Desk:
         return max(0, min(wanted, self._max_jobs - self.done - len(self.seats)))  # what is left of its allowance
 
     def _call(self, batch: list[tuple[Seat, Outcome]], wanted: int) -> tuple[list[Verdict], list[Job]]:
-        outcomes = [outcome for _, outcome in batch]
         try:
             self._scribe.write_down([seat for seat, _ in batch])
+            outcomes = _dated(batch)
             if not wanted:
                 return self._storage.finish(outcomes), []
             if not outcomes:
@@ -389,6 +393,21 @@ class Desk:
             pass
         finally:
             self._asleep = None
+
+
+def _dated(batch: Sequence[tuple[Seat, Outcome]]) -> list[Outcome]:
+    """The outcomes, with how long ago each ended where that shows: where its log tells of a moment before, or where
+    the first of them, and so perhaps all, have waited long for the storage."""
+    now = time.monotonic()
+    is_late = bool(batch) and _ended_ago(*batch[0], now) > LATE
+    return [
+        replace(outcome, ago=max(0, _ended_ago(seat, outcome, now))) if is_late or seat.has_spoken else outcome
+        for seat, outcome in batch
+    ]
+
+
+def _ended_ago(seat: Seat, outcome: Outcome, now: float) -> int:
+    return 0 if seat.began_at is None else round((now - seat.began_at) * SECOND) - outcome.ran
 
 
 def _is_long(seat: Seat, now: float) -> bool:

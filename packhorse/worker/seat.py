@@ -102,6 +102,11 @@ class Seat:
         return self._words
 
     @property
+    def has_spoken(self) -> bool:
+        """Has it ever said something?"""
+        return self._words is not None
+
+    @property
     def has_words(self) -> bool:
         """Has it said something that is not written down yet?"""
         return bool(self._words)

@@ -60,6 +60,13 @@ def test_progress_does_not_crowd_out_what_a_job_says(yard: Yard, packhorse: Call
     assert len(packhorse("job", job.id, "--log").stdout.splitlines()) == 22
 
 
+def test_how_long_it_ran_is_not_cut_to_whole_seconds(yard: Yard, packhorse: Call):
+    job = yard.start(yard.add())
+    yard.finish(Completed(job.token, "1", ran=1_630_000))
+
+    assert ", ran 1.63 s" in packhorse("job", job.id).stdout
+
+
 def test_sections_come_alone_so_that_they_can_be_piped(yard: Yard, packhorse: Call):
     job = yard.job("dead")
 

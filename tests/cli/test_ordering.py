@@ -147,7 +147,7 @@ def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
         result = packhorse("scale", "+2", "--all", "--wait", "30s")
 
     assert orders(yard) == [Order(Do.SCALE, least=5, most=5)]
-    assert result.stdout == "the foreman mule:11 keeps 5 to 5 workers\n"
+    assert result.stdout == "the foreman mule:11 keeps 5 workers\n"
 
 
 def test_fewer_is_no_option(yard: Yard, packhorse: Call):

@@ -54,6 +54,10 @@ def test_the_next_slots_are_listed(planned: Yard, packhorse: Call):
     assert len(packhorse("schedule", "next", "nightly", "--json").stdout.splitlines()) == 5
 
 
+def test_the_zone_of_the_slots_is_told_once(planned: Yard, packhorse: Call):
+    assert packhorse("schedule", "next", "nightly").stderr.count("(Europe/Ljubljana)") == 1
+
+
 def test_run_enqueues_its_job_now(planned: Yard, packhorse: Call):
     result = packhorse("schedule", "run", "nightly", "--by", "ann")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from packhorse.cli.storage_page import _facts
+from packhorse.storage.records import Health
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 
@@ -30,3 +32,13 @@ def test_json_has_the_fields_of_the_api(yard: Yard, packhorse: Call):
 
     assert (told["kind"], told["schema"] > 0, told["write_latency"] > 0) == ("sqlite", True, True)
     assert isinstance(told["problems"], list)
+
+
+def test_facts_are_told_by_what_they_are():
+    facts = {"pool_size": 4, "maxmemory": 0, "used_memory": 4_096, "appendonly": True, "oldest_transaction": None}
+
+    told = dict(_facts(Health("redis", "redis://h", "7.2", 1, 100, facts=facts), 100, "--url"))
+
+    assert (told["pool size"], told["maxmemory"], told["used memory"]) == ("4", "no limit", "4 KiB")
+    assert told["appendonly"] == "yes"
+    assert "oldest transaction" not in told

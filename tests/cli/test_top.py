@@ -289,3 +289,13 @@ def test_without_a_terminal_module_it_is_not_needed():
     script = "import sys; sys.modules['termios'] = None; import packhorse.cli.status, packhorse.cli.looking"
 
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_one_frame_in_a_pipe_tells_how_long_jobs_have_run(yard: Yard, packhorse: Call):
+    job = yard.job("running")
+
+    lines = packhorse("top", "--once").stdout.splitlines()
+
+    title = next(line for line in lines if line.startswith("ID "))
+    ran = next(line for line in lines if job.id[-8:] in line).split()[title.split().index("RAN")]
+    assert ran.endswith(("ms", "s"))

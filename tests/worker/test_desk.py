@@ -21,6 +21,7 @@ from packhorse.event import Kind
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason
 from packhorse.job_handle import JobHandle
+from packhorse.outcome import Outcome
 from packhorse.storage.records import LogKind, WorkerInfo
 from packhorse.worker import desk as desk_module
 from packhorse.worker import lock
@@ -267,6 +268,44 @@ def test_a_long_job_is_marked_as_running(works: Works, gate: threading.Event, hu
 
     assert works.job(job).attempts == 1
     assert works.kinds(job).count(Kind.STARTED) == 1
+
+
+def told_outcomes(works: Works, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """What the storage is told, in the end."""
+    told: list[Outcome] = []
+    finish, both = works.storage.finish, works.storage.finish_and_reserve
+    monkeypatch.setattr(works.storage, "finish", lambda outcomes: told.extend(outcomes) or finish(outcomes))
+    monkeypatch.setattr(
+        works.storage, "finish_and_reserve", lambda outcomes, *rest: told.extend(outcomes) or both(outcomes, *rest)
+    )
+    return told
+
+
+def test_a_job_that_has_said_something_began_before_it_said_it(works: Works, monkeypatch: pytest.MonkeyPatch):
+    told = told_outcomes(works, monkeypatch)
+    works.app.task(name="mute")(lambda: None)
+    works.app.task(name="loud")(lambda: current_job().log("here"))
+
+    works.open(1)
+    for name in ("mute", "loud"):
+        works.finish(works.app.enqueue(name))
+
+    assert told[-1].ago > 0
+
+
+def test_an_outcome_that_had_to_wait_is_told_how_long(works: Works, monkeypatch: pytest.MonkeyPatch):
+    told = told_outcomes(works, monkeypatch)
+    finishing = {"finish", "finish_and_reserve"}
+    works.app.task(name="short")(lambda: None)
+    works.open(1)
+    works.shaky.fails = finishing
+    job = works.app.enqueue("short")
+
+    works.until(lambda: sum(call in finishing for call in works.shaky.calls) >= 3)
+    works.shaky.fails = set()
+    works.finish(job)
+
+    assert told[-1].ago > 50_000  # what the pauses between three tries take at least
 
 
 def test_a_task_that_takes_long_is_marked_before_it_runs(works: Works, monkeypatch: pytest.MonkeyPatch):

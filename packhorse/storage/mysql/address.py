@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from packhorse import clock
+from packhorse.codec import nearest
 from packhorse.errors import BadURL, BadValue
 
 _SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
@@ -84,7 +85,10 @@ def parse(url: str) -> Address:
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         read = _OPTIONS.get(name.replace("-", "_"))
         if read is None:
-            raise BadURL(f"{_shown(url)}: there is no option {name}", hint=f"the options are {', '.join(_OPTIONS)}")
+            raise BadURL(
+                f"{_shown(url)}: there is no option {name!r}{nearest(name, _OPTIONS)}",
+                hint=f"the options are {', '.join(_OPTIONS)}",
+            )
         try:
             address = address._replace(**{name.replace("-", "_"): read(value)})
         except (BadValue, ValueError) as error:

@@ -21,7 +21,7 @@ from packhorse.storage.meter import Meter
 from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
-from packhorse.storage.mysql.trouble import LOST_RACES, code_of, may_pass, translate
+from packhorse.storage.mysql.trouble import LOST_RACES, code_of, may_pass, refuse_old, translate
 from packhorse.storage.sql.dialect import Dialect
 
 R = TypeVar("R")
@@ -195,6 +195,7 @@ class Database:
             with self._preparing:
                 if not self._is_prepared:
                     try:
+                        refuse_old(link.connection.get_server_info())
                         self._prepare(link)
                     except BaseException:
                         self._drop(link)

@@ -51,6 +51,11 @@ def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATION
         )
 
 
+def is_there(link: Link, schema: str) -> bool:
+    """Are there tables of ours in this database?"""
+    return versions(link, schema)[0] > 0
+
+
 def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
     """Bring the tables up to date. Answers the files that were applied."""
     with _turn(link, schema):

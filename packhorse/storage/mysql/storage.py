@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from packhorse import clock
-from packhorse.errors import StorageError
+from packhorse.errors import StorageError, StorageNotFound
 from packhorse.storage import moving
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
 from packhorse.storage.mysql.bell import Bell
 from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.in_and_out import InAndOut
+from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.lists import Lists
 from packhorse.storage.mysql.moving import Moving
 from packhorse.storage.mysql.records import Records
@@ -48,16 +49,18 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
+        self._makes = True
         self._starts = Starts()
         self._own_id = None
         self._found_nothing = False
         self._paused = set()
         self._unfolded = 0
+        self._makes = True
         self._db = Database(
             address,
             self._sql,
             self._dialect,
-            prepare=lambda link: schema.prepare(link, address.database),
+            prepare=self._prepare,
             now=now,
             after_commit=self._committed,
         )
@@ -67,6 +70,19 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> MySQL:
         """`mysql://user:password@host:port/database` or `mariadb://…`; the options are in `address.py`."""
         return cls(parse(url), now=now)
+
+    def _prepare(self, link: Link) -> None:
+        name = self.address.database
+        if not self._makes and not schema.is_there(link, name):
+            raise StorageNotFound(
+                f"{self.address.shown} has no Packhorse jobs in it",
+                why="the database has no tables of ours, and looking does not make them",
+                hint="name another database, or put the first job in: packhorse enqueue NAME",
+            )
+        schema.prepare(link, name)
+
+    def make_nothing(self) -> None:
+        self._makes = False
 
     def now(self) -> int:
         if self._clock is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pymysql
 
 from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
@@ -33,6 +35,15 @@ def may_pass(error: pymysql.Error) -> bool:
     return code_of(error) in _NO_ROOM | {1053}
 
 
+def refuse_old(version: str) -> None:
+    """Raises StorageUnavailable for a server that lacks what we need. MariaDB may put a 5.5.5- before its version."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:3])
+    name, least = ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0, 17))
+    if numbers < least:
+        wanted = ".".join(map(str, least))
+        raise StorageUnavailable(f"the server is {name} {version}", hint=f"Packhorse needs {name} {wanted} or newer")
+
+
 def translate(error: Exception, place: str) -> StorageError | BadValue:
     """The server's error as one of ours; `place` is the address without its password."""
     code, where = code_of(error), f"the database {place}"
@@ -55,6 +66,9 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"{where} cannot write", why=text, hint="set binlog_format to ROW or MIXED")
     if code in _NO_ROOM:
         return StorageUnavailable(f"{where} has no connection left", why=text, hint="raise its max_connections")
+    if code in _AWAY:
+        hint = "is it running there, and open to this machine? mysqladmin ping asks it"
+        return StorageUnavailable(f"{where} cannot be reached", why=text, hint=hint)
     if code in _HELD_UP:
         return StorageUnavailable(f"{where} is held up", why=text, hint="find who holds its locks: SHOW PROCESSLIST")
     if isinstance(error, OverflowError | UnicodeEncodeError | pymysql.DataError | pymysql.ProgrammingError):

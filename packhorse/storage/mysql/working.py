@@ -217,32 +217,33 @@ class Working(MySQLKeeper, working.Working):
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    def start(self, tokens: Sequence[Token]) -> list[Verdict]:
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         if not tokens:
             return []
-        verdicts = self._write("start", lambda tx: self._start(tx, tokens))
+        verdicts = self._write("start", lambda tx: self._start(tx, tokens, agos or [0] * len(tokens)))
         for token in tokens:
             self._dealt.pop(token.job_id, None)  # it is no longer as it was dealt
         return verdicts
 
-    def _start(self, tx: Transaction, tokens: Sequence[Token]) -> list[Verdict]:
+    def _start(self, tx: Transaction, tokens: Sequence[Token], agos: Sequence[int]) -> list[Verdict]:
         hands = self._hands(tx, tokens)
         verdicts = []
-        begun = []
-        for token in tokens:
+        begun: list[tuple[int, int]] = []  # (seq, started_at)
+        for token, ago in zip(tokens, agos, strict=True):
             hand = hands.get(token.job_id)
             if hand is None or not hand.is_held_by(token):
                 verdicts.append(Verdict.STALE)
             elif hand.state == "running":
                 verdicts.append(Verdict.REPEATED)
             else:
-                begun.append(hand.seq)
-                tx.event_rows.append(hand.event(tx.now, "started", "running"))
+                started_at = max(tx.now - ago, hand.queued_at or 0)
+                begun.append((hand.seq, started_at))
+                tx.event_rows.append(hand.event(started_at, "started", "running"))
                 tx.move((hand.queue, hand.task, "reserved"), (hand.queue, hand.task, "running"))
                 hands[hand.id] = hand._replace(state="running")
                 verdicts.append(Verdict.ACCEPTED)
         if begun:
-            tx.defer(self._sql["start_jobs"], (tx.now, to_json(begun)))
+            tx.defer(self._sql["start_jobs"], (tx.now, _by_seq(begun), to_json([seq for seq, _ in begun])))
         return verdicts
 
     # --- finish ---------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, R
     def pending_migrations(self) -> list[Migration]:
         with self._db.unprepared() as link:
             missing = schema.pending(link, self.options.schema)
-            is_there = schema.is_ours(link, self.options.schema)
+            is_there = schema.is_there(link, self.options.schema)
         return [Migration(*step) for step in schema.script(self.options.schema, missing, is_there=is_there)]
 
     def migrate(self) -> list[str]:

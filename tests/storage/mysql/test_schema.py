@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from packhorse.errors import SchemaOutdated, SchemaTooNew
+from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageNotFound
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from tests.mysql_server import new_database_url, shared_mysql
@@ -108,6 +108,17 @@ def test_the_storage_says_what_it_would_do_and_does_it(url: str) -> None:
     assert (storage.migrate(), storage.pending_migrations()) == ([], [])
     assert add(storage, "first").id == "first"
     storage.close()
+
+
+def test_whoever_only_looks_makes_nothing(url: str) -> None:
+    looking = MySQL.from_url(url)
+    looking.make_nothing()
+
+    with pytest.raises(StorageNotFound, match="packhorse migrate"):
+        looking.tallies()
+    assert looking.migrate() == ["001_start.sql"]
+    assert looking.tallies() == []
+    looking.close()
 
 
 def test_every_text_is_compared_by_its_bytes(storage: MySQL, database: str, bystander: Bystander) -> None:

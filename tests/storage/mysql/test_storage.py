@@ -8,7 +8,7 @@ import time
 import pytest
 
 from packhorse.clock import SECOND
-from packhorse.errors import BadValue, StorageError, StorageUnavailable
+from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.job import COMPLETED
 from packhorse.outcome import Completed
@@ -32,6 +32,26 @@ from tests.storage.builders import (
 from tests.storage.mysql.conftest import Bystander
 
 _PUT = "INSERT INTO packhorse_event (at, kind, subject, queue) VALUES (%s, 'paused', 'queue', 'mail')"
+
+
+def test_who_only_looks_makes_no_tables(bystander: Bystander) -> None:
+    bystander.connection.cursor().execute("CREATE DATABASE never_filled")
+    storage = MySQL.from_url(shared_mysql().url_of("never_filled"))
+    storage.make_nothing()
+
+    for look in (storage.queues, storage.now, storage.health):
+        with pytest.raises(StorageNotFound, match="never_filled has no Packhorse jobs in it"):
+            look()
+
+    storage.close()
+    cursor = bystander.connection.cursor()
+    assert cursor.execute("SHOW TABLES IN never_filled") == 0
+    cursor.execute("DROP DATABASE never_filled")
+
+
+def test_a_misspelt_option_is_told_with_the_nearest() -> None:
+    with pytest.raises(BadURL, match=r"there is no option 'patiance'; did you mean 'patience'\?"):
+        MySQL.from_url("mysql://localhost/shop?patiance=3s")
 
 
 def test_a_server_that_is_not_there_is_told_at_once() -> None:

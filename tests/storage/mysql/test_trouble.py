@@ -42,7 +42,7 @@ def test_while_the_server_is_away_a_call_says_so_and_changes_nothing(server: MyS
     add(storage)
     server.stop()
 
-    with pytest.raises(StorageUnavailable, match="does not answer"):
+    with pytest.raises(StorageUnavailable, match="cannot be reached"):
         storage.enqueue([new_job("lost")])
     server.start()
 

@@ -7,7 +7,7 @@ import pytest
 from pymysql import err
 
 from packhorse.errors import BadValue, PackhorseError, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
-from packhorse.storage.mysql.trouble import may_pass, translate
+from packhorse.storage.mysql.trouble import may_pass, refuse_old, translate
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,16 @@ def test_an_error_is_told_as_what_it_means(error: Exception, ours: type[Packhors
 def test_a_full_server_may_have_room_in_a_moment() -> None:
     assert may_pass(pymysql.OperationalError(1040, "Too many connections"))
     assert not may_pass(pymysql.OperationalError(1045, "Access denied"))
+
+
+@pytest.mark.parametrize(
+    "version", ["8.0.17", "8.4.3", "9.1.0-commercial", "10.6.0-MariaDB", "5.5.5-10.11.18-MariaDB-log"]
+)
+def test_a_server_that_is_new_enough_is_taken(version: str) -> None:
+    refuse_old(version)
+
+
+@pytest.mark.parametrize("version", ["5.7.44-log", "8.0.16", "10.5.29-MariaDB", "5.5.5-10.3.39-MariaDB"])
+def test_a_server_that_is_too_old_is_refused(version: str) -> None:
+    with pytest.raises(StorageUnavailable, match="or newer"):
+        refuse_old(version)

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from packhorse.errors import StorageClosed
+from packhorse.errors import StorageClosed, StorageUnavailable
 from packhorse.storage.moving import Move, Stage
-from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres import Postgres, database, moving
 from packhorse.storage.records import Filter, Placement
 from tests.children import until
 from tests.storage.builders import new_job
@@ -43,6 +43,40 @@ def test_closing_waits_for_a_transaction_that_has_enqueued(storage: Postgres) ->
 
     assert storage.move() == MARK
     assert [job.id for job in storage.find(Filter()).jobs] == ["ours"]
+
+
+def test_others_write_while_closing_waits_for_a_transaction(
+    storage: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.enqueue([new_job()])
+    monkeypatch.setitem(database._SESSION, "lock_timeout", "300s")  # it must not be this one that lets them pass
+    mover = Postgres.from_url(url)
+    with psycopg.connect(storage._db.address) as own:
+        storage.enqueue_within(own, [new_job()])
+        closing = threading.Thread(target=mover.set_move, args=(MARK,), kwargs={"expected": None})
+        closing.start()
+        until(lambda: _waits(storage), "it waits for a lock")
+
+        storage.pause("mail")  # in a transaction
+        storage.enqueue([new_job()])  # in one statement
+        assert closing.is_alive()
+        own.commit()
+        closing.join(30)
+
+    assert storage.move() == MARK
+    mover.close()
+
+
+def test_whoever_keeps_a_storage_from_being_closed_is_named(storage: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "_PATIENCE", 0.0)
+    storage.tallies()
+    with psycopg.connect(storage._db.address, application_name="shop") as own:
+        storage.enqueue_within(own, [new_job()])
+
+        with pytest.raises(StorageUnavailable, match=rf"{own.info.backend_pid} \(shop, for \d+ s\)"):
+            storage.set_move(MARK, expected=None)
+    assert storage.move() is None
+    assert storage.set_move(MARK, expected=None)
 
 
 def _waits(storage: Postgres) -> bool:

@@ -66,7 +66,7 @@ ON DUPLICATE KEY UPDATE
 INSERT INTO {schema}.packhorse_failure (cause, task, pattern, place, number, first_at, last_at, last_job_id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON DUPLICATE KEY UPDATE
-    number = number + 1, last_at = VALUES(last_at), last_job_id = VALUES(last_job_id)
+    number = number + 1, place = VALUES(place), last_at = VALUES(last_at), last_job_id = VALUES(last_job_id)
 
 -- name: delete_jobs
 DELETE gone FROM {schema}.packhorse_job AS gone FORCE INDEX (PRIMARY) WHERE seq IN ($1*)

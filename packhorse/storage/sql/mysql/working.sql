@@ -44,7 +44,7 @@ FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id) WHERE id IN ($1*) ORD
 
 -- name: start_jobs
 UPDATE {schema}.packhorse_job FORCE INDEX (PRIMARY)
-SET state = 'running', attempts = attempts + 1, started_at = $1, updated_at = $1 WHERE seq IN ($2*)
+SET state = 'running', attempts = attempts + 1, started_at = $2, updated_at = $1 WHERE seq IN ($3*)
 
 -- name: complete_job
 UPDATE {schema}.packhorse_job

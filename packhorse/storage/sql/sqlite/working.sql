@@ -42,7 +42,7 @@ SELECT json_group_array(json_array({plain}, is_plain)) FROM (
 )
 
 -- name: heads_of_lines
--- The same for several lines of one rank, of each as many; the last value but one is the job's queue.
+-- The same for several lines of one rank, of each as many. The last value but one is the job's queue.
 SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
     SELECT {plain}, queue,
         fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(

@@ -1,0 +1,46 @@
+"""Amounts are told in few characters, and never so that they say nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.amounts import count_text, rate_text, size_text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1_023, "1,023 B"),
+        (1_024, "1 KiB"),
+        (365_568, "357 KiB"),
+        (1_000 << 10, "1,000 KiB"),
+        ((1 << 20) - 1, "1,024 KiB"),
+        (12_900_000, "12.3 MiB"),
+        (5 << 40, "5 TiB"),
+    ],
+)
+def test_sizes(number: int, text: str):
+    assert size_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"),
+    [
+        (1_234, "1,234/s"),
+        (2.5, "2.5/s"),
+        (0.25, "15/min"),
+        (2 / 3_600, "2/h"),
+        (9 / 86_400, "9/d"),
+        (1 / 86_400 / 30, "<1/d"),
+        (0, "0/s"),
+    ],
+)
+def test_rates_of_what_runs_are_never_nought(per_second: float, text: str):
+    assert rate_text(per_second) == text
+
+
+def test_counts_have_the_right_word():
+    assert count_text(1, "job") == "1 job"
+    assert count_text(0, "job") == "0 jobs"
+    assert count_text(2_000, "job waits", "jobs wait") == "2,000 jobs wait"
