@@ -193,16 +193,18 @@ def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tupl
             options = options._replace(pgbouncer=value.lower() in ("1", "true", "yes", "on"))
         elif name == "connections":
             if not value.isdecimal() or int(value) < 1:
-                raise BadURL(f"{url!r}: connections cannot be {value!r}", hint="a whole number from 1 on")
+                raise BadURL(
+                    f"{without_password(url)!r}: connections cannot be {value!r}", hint="a whole number from 1 on"
+                )
             options = options._replace(connections=int(value))
         elif name == "patience":
             try:
                 options = options._replace(patience=clock.microseconds(value, "patience") / clock.SECOND)
             except BadValue as error:
-                raise BadURL(f"{url!r}: {error}") from error
+                raise BadURL(f"{without_password(url)!r}: {error}") from error
         elif name not in _DRIVERS_OPTIONS:
             raise BadURL(
-                f"{url!r}: there is no option {name!r}{nearest(name, (*_OWN_OPTIONS, *_DRIVERS_OPTIONS))}",
+                f"{without_password(url)!r}: there is no option {name!r}{nearest(name, (*_OWN_OPTIONS, *_DRIVERS_OPTIONS))}",
                 hint=f"the options are {', '.join(_OWN_OPTIONS)}, and those of libpq, as sslmode",
             )
         else:
