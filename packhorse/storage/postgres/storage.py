@@ -203,8 +203,9 @@ def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tupl
             except BadValue as error:
                 raise BadURL(f"{without_password(url)!r}: {error}") from error
         elif name not in _DRIVERS_OPTIONS:
+            meant = nearest(name, (*_OWN_OPTIONS, *_DRIVERS_OPTIONS))
             raise BadURL(
-                f"{without_password(url)!r}: there is no option {name!r}{nearest(name, (*_OWN_OPTIONS, *_DRIVERS_OPTIONS))}",
+                f"{without_password(url)!r}: there is no option {name!r}{meant}",
                 hint=f"the options are {', '.join(_OWN_OPTIONS)}, and those of libpq, as sslmode",
             )
         else:
