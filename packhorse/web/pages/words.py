@@ -110,7 +110,7 @@ def clock(at: int | None, *, day: bool = True) -> Markup:
 def _short(duration: int) -> str:
     """The largest unit only, except where the second one matters."""
     text = span_text(duration)
-    return re.sub(r"(\d)([a-z])", r"\1 \2", re.match(r"\d+[a-z]+", text)[0])  # type: ignore[index]
+    return re.sub(r"(\d+)(?:\.\d)?([a-z]+).*", r"\1 \2", text)
 
 
 def _time(at: int, text: str, kind: str = "ago") -> Markup:
