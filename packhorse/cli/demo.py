@@ -51,7 +51,8 @@ def _workers(url: str) -> Iterator[None]:
     """A foreman with two workers, as `packhorse work` starts it."""
     words = ["work", "packhorse.cli.sample:app", "--url", url, "--min", "2", "--max", "2", "-c", "5"]
     worker = subprocess.Popen(
-        [sys.executable, "-m", "packhorse", *words, "--quiet", "--log-level", "error"], start_new_session=True
+        [sys.executable, "-m", "packhorse", *words, "--quiet", "--log-level", "error", "--parent", str(os.getpid())],
+        start_new_session=True,
     )
     try:
         yield

@@ -34,6 +34,10 @@ def test_moments_are_told_as_people_do_with_the_exact_time_beside(at: int, text:
     assert 'datetime="20' in shown
 
 
+def test_a_moment_is_told_in_whole_seconds():
+    assert ">3 s ago<" in words.ago(HOUR, HOUR + 3_700_000)
+
+
 def test_control_characters_are_made_visible():
     assert words.safe("a\x1b[2J\u202eb\tc\n") == "a\\x1b[2J\\u202eb\tc\n"
 
