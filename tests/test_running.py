@@ -86,7 +86,7 @@ def test_the_options_are_handed_on(tmp_path: Path):
 
     assert code == 0
     assert "script.py:app" in err
-    assert "2 to 2 workers with 3 slots each" in err
+    assert "2 workers with 3 slots each" in err
 
 
 def test_a_wrong_option_ends_the_script_with_the_exit_code_of_the_command(tmp_path: Path):

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -18,6 +19,12 @@ from tests.children import ROOT
 from tests.cli.yard import Yard
 
 _PATIENCE = 30.0
+
+
+def _sit_down() -> None:
+    """In the child: take the terminal; and hear Ctrl-C, which a shell turns off for what runs in its background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:
@@ -36,7 +43,7 @@ class Terminal:
             cwd=yard.directory,
             env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_sit_down,
         )
 
     def __enter__(self) -> Terminal:

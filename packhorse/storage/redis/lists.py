@@ -95,9 +95,9 @@ class Lists(Keeper):
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def _look(self, asked: dict[str, Any], after: Place | None, most: int, looks: int = _AT_ONCE) -> _Look:
+    def _look(self, asked: dict[str, Any], after: Place | None, most: int, looks: int | None = None) -> _Look:
         """One part of the walk, from behind `after` on."""
-        asked = {**asked, "most": most, "looks": looks}
+        asked = {**asked, "most": most, "looks": looks or _AT_ONCE}
         if after is not None:
             asked["after"] = [max(-_LARGEST, min(number, _LARGEST)) for number in after]
         is_end, looked_at, number, first, second, *told = self._server.run("find", msgspec.msgpack.encode(asked))

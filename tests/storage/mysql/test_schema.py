@@ -114,7 +114,7 @@ def test_whoever_only_looks_makes_nothing(url: str) -> None:
     looking = MySQL.from_url(url)
     looking.make_nothing()
 
-    with pytest.raises(StorageNotFound, match="packhorse migrate"):
+    with pytest.raises(StorageNotFound, match="has no Packhorse jobs"):
         looking.tallies()
     assert looking.migrate() == ["001_start.sql"]
     assert looking.tallies() == []
