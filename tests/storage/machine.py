@@ -592,8 +592,10 @@ class Machine(RuleBasedStateMachine):
 
 
 def _is_repeatable(jobs: Sequence[NewJob]) -> bool:
-    """Enqueueing them again changes nothing. But one id for two jobs is nonsense."""
-    return len({job.id for job in jobs}) == len(jobs)
+    """Enqueueing them again changes nothing. But one id for two jobs is nonsense; and of two with one key the second
+    may take it from whoever the first was kept for, who is not the first's twin any more when it comes again."""
+    keys = [job.unique.key for job in jobs if job.unique is not None]
+    return len({job.id for job in jobs}) == len(jobs) and len(set(keys)) == len(keys)
 
 
 def _legal(how: str) -> list[State]:

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.storage.conftest import chosen_storages
 from tests.storage.machine import Machine
 
-EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "80"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=80,
@@ -33,7 +33,7 @@ SETTINGS = settings(
 
 @pytest.mark.timeout(0)  # shortening a story that failed may take minutes, and must not be cut off
 @pytest.mark.parametrize("name", [name for name in chosen_storages() if name != "memory"])
-def test_a_storage_behaves_as_the_model_does(name: str) -> None:
+def test_a_storage_behaves_as_the_model_does(name: str, exact_lines: None) -> None:
     class Driven(Machine):
         storage_name = name
 

@@ -264,7 +264,10 @@ class Working(MySQLKeeper, working.Working):
 
         def call(dealt: _Dealt) -> tuple[list[Verdict], list[Job]]:
             def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
-                return self._finish(tx, outcomes, dealt), self._reserve(tx, owner, queues, limit)
+                verdicts = self._finish(tx, outcomes, dealt)
+                if any(type(outcome) is not Completed for outcome in outcomes):
+                    self._starts.forget()  # some of them may be in line again, before all others
+                return verdicts, self._reserve(tx, owner, queues, limit)
 
             return self._write("finish_and_reserve", work)
 
