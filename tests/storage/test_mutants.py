@@ -20,7 +20,7 @@ from packhorse.changes import Changed
 from packhorse.clock import DAY, SECOND
 from packhorse.job import Job
 from packhorse.outcome import Failed
-from packhorse.storage.sql import in_and_out, keeper, steering, upkeep
+from packhorse.storage.sql import finishing, in_and_out, keeper, steering, upkeep
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.working import Hand
 from packhorse.storage.sqlite import working
@@ -146,7 +146,7 @@ def an_abort_is_lost_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> 
     def settled(job: Job, *args: Any, **options: Any) -> Changed:
         return changes.settled(replace(job, abort_at=None, abort_reason=None), *args, **options)
 
-    in_changes(monkeypatch, working, "settled", settled)
+    in_changes(monkeypatch, finishing, "settled", settled)
 
 
 # --- time -----------------------------------------------------------------------------------------------------------

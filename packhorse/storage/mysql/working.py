@@ -14,12 +14,11 @@ from packhorse import changes
 from packhorse.errors import WorkerNotFound
 from packhorse.job import RANK_FORCED, RANKS, RESERVED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
-from packhorse.series import measure_runs
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.spelling import Raw, literal, spelled
 from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
-from packhorse.storage.sql import working
+from packhorse.storage.sql.finishing import Finishing
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
@@ -41,7 +40,7 @@ _Line = tuple[str, int, int]
 """(queue, rank, how many)."""
 
 
-class Working(MySQLKeeper, working.Working):
+class Working(MySQLKeeper, Finishing):
     _last_lines: dict[int, str]
     _dealt: dict[str, Job]
     _found_nothing: bool  # by the latest reservation
@@ -327,35 +326,7 @@ class Working(MySQLKeeper, working.Working):
                 tx.defer(self._sql["complete_dealt"], (owner, now, begun, results, seqs), expected=len(some))
         self._count_completed(tx, runs)
 
-    def _finish_others(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
-        if not outcomes:
-            return []
-        hands = self._hands(tx, [outcome.token for outcome in outcomes])
-        others = [outcome.token.job_id for outcome in outcomes if type(outcome) is not Completed]
-        jobs = self._jobs(tx, others) if others else {}
-        verdicts: list[Verdict] = []
-        completed: list[tuple[Hand, Completed]] = []
-        for outcome in outcomes:
-            token = outcome.token
-            hand = hands.get(token.job_id)
-            if hand is None or not hand.is_held_by(token):
-                ended = hand is not None and hand.was_ended_by(token)
-                verdicts.append(Verdict.REPEATED if ended else Verdict.STALE)
-                continue
-            if type(outcome) is Completed:
-                completed.append((hand, outcome))
-            else:
-                job = jobs[token.job_id]
-                kept = self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
-                hand = hand._replace(fence=kept.fence)
-            # A second outcome of the same attempt in this batch finds it ended, as it should.
-            hands[token.job_id] = hand._replace(owner=None, last_owner=token.owner)
-            verdicts.append(Verdict.ACCEPTED)
-        self._complete(tx, completed)
-        return verdicts
-
     def _complete(self, tx: Transaction, completed: Sequence[tuple[Hand, Completed]]) -> None:
-        """The commonest ending, said in SQL: as `changes.settled` does it, without reading whole jobs."""
         now = tx.now
         runs: dict[Place, list[tuple[int, int]]] = {}
         for hand, outcome in completed:
@@ -371,14 +342,6 @@ class Working(MySQLKeeper, working.Working):
             waited = 0 if hand.queued_at is None else started_at - hand.queued_at
             runs.setdefault((hand.queue, hand.task, hand.state), []).append((outcome.ran, waited))
         self._count_completed(tx, runs)
-
-    def _count_completed(self, tx: Transaction, runs: Mapping[Place, Sequence[tuple[int, int]]]) -> None:
-        """`runs` has how long each ran and waited, by where it was counted before."""
-        for place, times in runs.items():
-            queue, task, _ = place
-            tx.move(place, (queue, task, "completed"), len(times))
-            tx.measures[queue, task, "completed"] = tx.measures.get((queue, task, "completed"), 0) + len(times)
-            measure_runs(tx.measures, queue, task, times)
 
 
 def _reserved_plain_job(row: Row, owner: str, now: int) -> Job:

@@ -12,8 +12,7 @@ from packhorse.errors import WorkerNotFound
 from packhorse.event import Kind
 from packhorse.job import RANK_FORCED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
-from packhorse.series import measure_runs
-from packhorse.storage.sql import working
+from packhorse.storage.sql.finishing import Finishing
 from packhorse.storage.sql.rows import FIELDS, Row, from_json, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
@@ -41,7 +40,7 @@ class _NotHeldError(Exception):
     """Somebody else has one of the jobs by now."""
 
 
-class Working(SQLiteKeeper, working.Working):
+class Working(SQLiteKeeper, Finishing):
     _last_lines: dict[int, str]
     _dealt: dict[str, Job]
 
@@ -266,33 +265,7 @@ class Working(SQLiteKeeper, working.Working):
             return False
         return True
 
-    def _finish_others(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
-        hands = self._hands(tx, [outcome.token for outcome in outcomes])
-        others = [outcome.token.job_id for outcome in outcomes if type(outcome) is not Completed]
-        jobs = self._jobs(tx, others) if others else {}
-        verdicts: list[Verdict] = []
-        completed: list[tuple[Hand, Completed]] = []
-        for outcome in outcomes:
-            token = outcome.token
-            hand = hands.get(token.job_id)
-            if hand is None or not hand.is_held_by(token):
-                ended = hand is not None and hand.was_ended_by(token)
-                verdicts.append(Verdict.REPEATED if ended else Verdict.STALE)
-                continue
-            if type(outcome) is Completed:
-                completed.append((hand, outcome))
-            else:
-                job = jobs[token.job_id]
-                kept = self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
-                hand = hand._replace(fence=kept.fence)
-            # A second outcome of the same attempt in this batch finds it ended, as it should.
-            hands[token.job_id] = hand._replace(owner=None, last_owner=token.owner)
-            verdicts.append(Verdict.ACCEPTED)
-        self._complete(tx, completed)
-        return verdicts
-
     def _complete(self, tx: Transaction, completed: Sequence[tuple[Hand, Completed]]) -> None:
-        """The commonest ending, said in SQL: as `changes.settled` does it, without reading whole jobs."""
         now = tx.now
         rows = []
         runs: dict[Place, list[tuple[int, int]]] = {}
@@ -309,14 +282,6 @@ class Working(SQLiteKeeper, working.Working):
             runs.setdefault((hand.queue, hand.task, hand.state), []).append((outcome.ran, waited))
         tx.executemany(SQL["complete_job"], rows)
         self._count_completed(tx, runs)
-
-    def _count_completed(self, tx: Transaction, runs: Mapping[Place, Sequence[tuple[int, int]]]) -> None:
-        """`runs` has how long each ran and waited, by where it was counted before."""
-        for place, times in runs.items():
-            queue, task, _ = place
-            tx.move(place, (queue, task, "completed"), len(times))
-            tx.measures[queue, task, "completed"] = tx.measures.get((queue, task, "completed"), 0) + len(times)
-            measure_runs(tx.measures, queue, task, times)
 
 
 def _complete_rows(tx: Transaction, owner: str, rows: list[_Row]) -> int:
