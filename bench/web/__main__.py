@@ -22,12 +22,13 @@ from bench.web.calls import Visitor, ask
 from bench.web.history import fill
 from bench.web.watching import Course, watched_share
 from packhorse.ids import new_id
-from packhorse.job import NewJob
+from packhorse.job import QUEUED, NewJob
 from packhorse.storage import Storage, open_storage
 
 _SLOWEST = 150.0  # milliseconds that 95 of 100 may take
 _LEAST = 0.95  # of its throughput that a worker keeps
 _SHOWN = 12
+_PACE = 60_000  # jobs a second that no worker here will reach: it must not run out of them
 _ROOT = Path(__file__).parents[2]
 _MARK = f"PACKHORSE_BENCH_WEB_{os.getpid()}"
 
@@ -75,17 +76,22 @@ def _pages(web: Web, rounds: int) -> bool:
 
 
 def _watched(storage: Storage, path: Path, web: Web, options: argparse.Namespace) -> bool:
-    feed = int(16_000 * 2 * options.turns * (options.seconds + 2))
-    for start in range(0, feed, 1_000):
-        storage.enqueue([NewJob(new_id(), "nothing", "nothing", f'{{"number": {start}}}') for _ in range(1_000)])
-    print(f"\nA worker drains {feed:,} jobs, {options.viewers} viewers come and go:")
+    enough = int(_PACE * 2 * (options.seconds + 2))
+
+    def feed() -> None:
+        while sum(tally.number for tally in storage.tallies() if tally.state is QUEUED) < enough:
+            for _ in range(50):
+                storage.enqueue([NewJob(new_id(), "nothing", "nothing", '{"number": 0}') for _ in range(1_000)])
+
+    feed()
+    print(f"\nA worker has {enough:,} jobs and more to drain in each turn, {options.viewers} viewers come and go:")
     words = ("work", "bench/web/shop.py", "--url", f"sqlite:///{path}", "--max", "1", "--log-level", "error")
     with _started(*words):
         before = storage.totals().get("completed", 0)
         while storage.totals().get("completed", 0) < before + 5_000:
             time.sleep(0.2)
         course = Course(storage, web.host, web.port, web.pid, members(_MARK, "work"))
-        throughput, thrift = watched_share(course, options.viewers, options.seconds, options.turns)
+        throughput, thrift = watched_share(course, options.viewers, options.seconds, options.turns, feed)
     print(f"Watched, it keeps {throughput:.1%} of its throughput, and {thrift:.1%} of what a processor gives.")
     return (thrift if is_busy() else throughput) >= _LEAST
 

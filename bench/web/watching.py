@@ -6,6 +6,7 @@ import http.client
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from bench.web.processor import milliseconds
@@ -70,12 +71,15 @@ class Course(NamedTuple):
     workers: list[int]
 
 
-def watched_share(course: Course, viewers: int, seconds: float, turns: int) -> tuple[float, float]:
+def watched_share(
+    course: Course, viewers: int, seconds: float, turns: int, feed: Callable[[], None]
+) -> tuple[float, float]:
     """With so many viewers, and with none: the ratio of the jobs that end in a second, and of those that a worker does
-    with a second of its processor. Medians of several turns."""
+    with a second of its processor. Medians of several turns; before each, `feed` sees that there are jobs for it."""
     alone: list[Stretch] = []
     watched: list[Stretch] = []
     for _ in range(turns):
+        feed()
         alone.append(_stretch(course, seconds))
         with Viewers(course.host, course.port, viewers):
             time.sleep(1)
