@@ -420,7 +420,7 @@ def event_data(event: Event, *, whole: bool) -> str:
 def _value(name: str, value: Any) -> str:
     if name in ("due_at", "slot") and isinstance(value, int):
         return str(iso(value))
-    if name in ("retry_in", "delay", "ran") and isinstance(value, int):
+    if name in ("retry_in", "delay", "ran", "duration") and isinstance(value, int):
         return span_text(value)
     if isinstance(value, dict) and "type" in value:
         return f"{value['type']}: {value.get('message', '')}"
