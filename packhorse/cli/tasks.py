@@ -96,9 +96,12 @@ def task_cells(each: Known, shown: Shown) -> list[str]:
     ]
 
 
+_NOTHING: tuple[Any, ...] = (None, False, "", {}, [])
+
+
 def _options(options: dict[str, Any]) -> str:
-    """Those that were set, as they are written in the code."""
-    told = {name: value for name, value in options.items() if value not in (None, False, "", {}, [])}
+    """Those that were set, as they are written in the code. What the task takes is told by --json."""
+    told = {name: value for name, value in options.items() if name != "parameters" and value not in _NOTHING}
     return " ".join(f"{name}={_option(name, value)}" for name, value in told.items())
 
 
