@@ -27,6 +27,7 @@ _STYLES = {Verdict.WELL: "green", Verdict.REMARK: "yellow", Verdict.WRONG: "red"
     "packhorse doctor --quiet",
     "packhorse doctor --report > report.txt",
     "packhorse doctor --json | jq 'select(.verdict == \"bad\")'",
+    pages=True,
 )
 @click.option(
     "--report", is_flag=True, help="Print a report for those who can help, without secrets, data, hosts, people."

@@ -49,6 +49,7 @@ _SECTIONS = ("args", "log", "events", "trace")
     "packhorse job 1be2c845 --follow",
     "packhorse job 1be2c845 --args | jq .user_id",
     "packhorse job 1be2c845 --trace",
+    pages=True,
 )
 @click.argument("part", metavar="ID", shell_complete=complete_job)
 @click.option("--args", is_flag=True, help="Only its arguments, whole, as JSON.")

@@ -63,6 +63,7 @@ def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -
     "packhorse jobs dead --task resize --ids | packhorse retry -",
     "packhorse jobs 'cannot decode'",
     "packhorse jobs failed --follow",
+    pages=True,
 )
 @click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...", shell_complete=_complete_words)
 @click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
@@ -153,7 +154,7 @@ def _tell_more(invocation: Invocation, where: Filter, listed: int) -> None:
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-@command("queues", "packhorse queues", "packhorse queues --json | jq -r 'select(.paused_at) | .name'")
+@command("queues", "packhorse queues", "packhorse queues --json | jq -r 'select(.paused_at) | .name'", pages=True)
 def queues(invocation: Invocation) -> None:
     """Every queue: its numbers of jobs, how long the oldest waits, and whether it is paused."""
     invocation.tell_move()
@@ -234,7 +235,7 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-@command("workers", "packhorse workers", "packhorse workers --json | jq -r 'select(.is_alive | not) | .id'")
+@command("workers", "packhorse workers", "packhorse workers --json | jq -r 'select(.is_alive | not) | .id'", pages=True)
 def workers(invocation: Invocation) -> int | None:
     """Every foreman and its workers: where they run, how many jobs they hold, and their last sign of life."""
     invocation.tell_move()
@@ -327,6 +328,7 @@ def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
     "packhorse events -f",
     "packhorse events --job 1be2c845",
     "packhorse events --kind broken --queue mail -n 20",
+    pages=True,
 )
 @click.option("--job", "job_id", metavar="ID", help="Only of this job.", shell_complete=complete_job)
 @click.option("--queue", metavar="QUEUE", help="Only of this queue and its jobs.", shell_complete=complete_queue)

@@ -30,7 +30,9 @@ _MOST_NOTICES = 6
 _KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}
 
 
-@command("status", "packhorse status", "packhorse status --watch", "packhorse status --json | jq .totals.states")
+@command(
+    "status", "packhorse status", "packhorse status --watch", "packhorse status --json | jq .totals.states", pages=True
+)
 @click.option("--watch", is_flag=True, help="Go on, until Ctrl-C.")
 @span_option("--every", default="2s", show_default=True, help="With --watch: how often.")
 def status(invocation: Invocation, watch: bool, every: int) -> None:

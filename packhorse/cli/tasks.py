@@ -41,7 +41,7 @@ class Known(NamedTuple):
     measured: Measured
 
 
-@command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'")
+@command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'", pages=True)
 def tasks(invocation: Invocation) -> None:
     """Every task that was ever enqueued, or that a worker has announced: its jobs, and how they went in two days."""
     invocation.tell_move()
