@@ -11,8 +11,8 @@ from packhorse.job import COMPLETED
 from packhorse.storage.records import Filter
 from packhorse.storage.redis import Redis
 from tests.children import until
+from tests.ports import free_port
 from tests.redis_groups import SERVICE, watched
-from tests.redis_server import free_port
 from tests.storage.builders import find_all, new_jobs, recount, tallies
 from tests.storage.redis.load import load_on, stored_ids
 
