@@ -21,6 +21,7 @@ import pytest
 from pymysql.constants import CLIENT
 
 from tests.ports import free_port
+from tests.processor_time import processor_time
 
 _NEEDED = (
     "the tests need MariaDB, at least 10.6.\n"
@@ -91,6 +92,11 @@ class MySQLServer:
         self._process.kill()
         self._process.wait()
         self._process = None
+
+    def processor_time(self) -> float:
+        """Seconds that it has worked so far."""
+        assert self._process is not None
+        return processor_time([self._process.pid])
 
     def stop(self) -> None:
         """In good order."""

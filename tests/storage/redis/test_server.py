@@ -229,7 +229,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_free(server: Server):
 
 
 def test_a_server_that_was_never_there_is_told_at_once():
-    server = connected(f"redis://127.0.0.1:{free_port()}?patience=1m")
+    server = connected(f"redis://127.0.0.1:{free_port()}?patience=3m")
     began_at = time.monotonic()
 
     with pytest.raises(StorageUnavailable) as caught:
@@ -237,7 +237,7 @@ def test_a_server_that_was_never_there_is_told_at_once():
 
     assert "connection refused: no server listens there" in str(caught.value)
     assert "is the server running, and the address right?" in str(caught.value)
-    assert time.monotonic() - began_at < 30
+    assert time.monotonic() - began_at < 60, "it is not waited for"
 
 
 def test_a_host_that_does_not_exist_is_told():
