@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo
 from packhorse.subscriber import Client
+from tests import children
 from tests.storage.builders import FAILURE, finish, run, stored
 
 
@@ -59,11 +59,8 @@ def now_there(client: Client) -> list[JobHandle[Any]]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for another thread, ten seconds at most."""
-    deadline = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    """Wait for another thread."""
+    children.until(is_so, "another thread has come so far")
 
 
 # --- joining and going ----------------------------------------------------------------------------------------------
