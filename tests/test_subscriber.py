@@ -202,7 +202,7 @@ def test_unacknowledged_ones_do_not_hide_the_later_ones(app: Packhorse, client: 
 def test_a_job_that_ends_again_comes_again(app: Packhorse, client: Client):
     job = app.enqueue("send", subscriber=client.id)
     finish(app.storage, Failed(run(app.storage, job.record).token, FAILURE))
-    outcomes = client.outcomes(timeout=5)
+    outcomes = client.outcomes(timeout=60)
     first = next(outcomes).state
 
     job.retry()
@@ -228,7 +228,7 @@ def test_waiting_ends_when_an_outcome_comes(app: Packhorse, client: Client):
     job = app.enqueue("send", subscriber=client.id)
     threading.Timer(0.02, complete, (app, job)).start()
 
-    assert next(client.outcomes(timeout=10)) == job
+    assert next(client.outcomes(timeout=60)) == job
 
 
 def test_waiting_ends_when_the_client_is_closed(client: Client):
@@ -387,7 +387,7 @@ def test_a_coroutine_waits_for_the_next_outcome(app: Packhorse):
         client = await app.aclient("billing")
         job = await app.aenqueue("send", subscriber="billing")
         asyncio.get_running_loop().call_later(0.02, complete, app, job)
-        async for ended in client.aoutcomes(timeout=10):
+        async for ended in client.aoutcomes(timeout=60):
             await client.aacknowledge(ended)
             await client.aclose()
             return str(ended.state)
