@@ -132,6 +132,7 @@ def test_enqueueing(crowded: MySQL) -> None:
         ("outlook", (3_900_000_000_000_000, '["ann", "nobody"]', "foreman", 0)),
         ("outlook", (3_900_000_000_000_000, "[]", "foreman", 1 << 40)),
         ("has_lost", (0, 1)),
+        ("has_to_fold", (3_900_000_000_000_000, 1, 1, 1)),
         ("has_old", (0, 0, 0, 0, 0)),
         ("beaten", (3_900_000_000_000_000, '["ann", "nobody"]')),
     ],

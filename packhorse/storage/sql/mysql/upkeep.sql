@@ -146,6 +146,13 @@ ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)
 -- name: delete_deltas
 DELETE gone FROM {schema}.packhorse_delta AS gone FORCE INDEX (PRIMARY) WHERE id IN ($1*)
 
+-- name: has_to_fold
+-- Whether anything is to be folded: what calls have added, or measures of a level that are of its time or earlier.
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_delta)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'minute' AND at <= $1 - $2)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'hour' AND at <= $1 - $3)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'day' AND at <= $1 - $4)
+
 -- name: fold_measures
 INSERT INTO {schema}.packhorse_measure (level, at, queue, task, counted, amount)
 SELECT * FROM (
