@@ -13,10 +13,11 @@ LOST_RACES = frozenset({1205, 1213, 1020})
 DUPLICATE = 1062
 NOT_THERE = frozenset({1044, 1049, 1142, 1146})
 """Nothing of that name, or none that this user may know of."""
+NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
+"""This user lacks the right to do that."""
 
 _FULL = frozenset({1021, 1114, 1030, 28})
 _READ_ONLY = frozenset({1290, 1792, 1836})
-_NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
 _GONE = frozenset({1146, 1054})
 _TOO_LONG = frozenset({1153, 1301})
 _NO_ROOM = frozenset({1040, 1203, 1226})
@@ -56,7 +57,7 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageFull(f"no room in {where}", why=text, hint="free some disk space; nothing was half-written")
     if code in _READ_ONLY:
         return StorageReadOnly(f"{where} takes no writes", why=text, hint="is it a replica? use the primary's address")
-    if code in _NOT_ALLOWED:
+    if code in NOT_ALLOWED:
         return StorageReadOnly(f"not allowed in {where}", why=text, hint="grant the rights on its packhorse_ tables")
     if code in _GONE:
         return StorageUnavailable(f"{where} has lost its tables", why=text, hint="packhorse migrate")

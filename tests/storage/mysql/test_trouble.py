@@ -15,9 +15,9 @@ from packhorse.job import COMPLETED, UNFINISHED
 from packhorse.outcome import Completed, Failed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql import database as database_module
-from packhorse.storage.records import Filter
+from packhorse.storage.records import EventFilter, Filter
 from tests.children import until
-from tests.mysql_server import MySQLServer
+from tests.mysql_server import MySQLServer, numbers_to
 from tests.storage import laws
 from tests.storage.builders import FAILURE, add, at_once, find_all, history, join, new_job, new_jobs, recount, tallies
 from tests.storage.mysql.conftest import Bystander
@@ -179,6 +179,7 @@ def test_a_server_that_takes_no_writes_is_told(server: MySQLServer) -> None:
     with pytest.raises(StorageReadOnly, match="grant"):
         reader.enqueue([new_job()])
     assert len(find_all(reader)) == 1
+    assert len(reader.events(EventFilter(after=0))) == 1
     reader.close()
     storage.close()
 
@@ -191,7 +192,7 @@ def test_a_deadlock_is_repeated(storage: MySQL, database: str, bystander: Bystan
     bystander.execute("CREATE TABLE IF NOT EXISTS packhorse_ballast (n int)")
     bystander.execute("BEGIN")
     # The server ends the transaction that has changed less: it shall be the storage's.
-    bystander.execute("INSERT INTO packhorse_ballast SELECT seq FROM seq_1_to_200")
+    bystander.execute(f"INSERT INTO packhorse_ballast SELECT n FROM {numbers_to(100)}")
     bystander.execute("SELECT 1 FROM packhorse_job WHERE id = 'job-2' FOR UPDATE")
     steering = threading.Thread(target=lambda: storage.set_priority([one.id, two.id], 9))
 
