@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from typing import Any
 import pymysql
 import pytest
 from pymysql.constants import CLIENT
+
+from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
     "the tests need MariaDB, at least 10.6, or a mysqld that PACKHORSE_MYSQLD names.\n"
@@ -79,12 +82,24 @@ class MySQLServer:
     def url(self) -> str:
         return self.url_of("jobs")
 
-    def start(self) -> MySQLServer:
+    def start_with_small_disk(self, megabytes: int) -> None:
+        """Start it where the tables of the database `jobs` are on a disk of their own, of this size."""
+        self.start()  # makes that database
+        self.stop()
+        owner = pwd.getpwnam(self._user) if os.getuid() == 0 else None
+        self.start(with_small_disk(self.directory / "data" / "jobs", megabytes, owner))
+
+    def enlarge_disk(self, megabytes: int) -> None:
+        """More room, while the server runs."""
+        assert self._process is not None
+        enlarge_disk(self.directory / "data" / "jobs", megabytes, self._process.pid)
+
+    def start(self, before: Sequence[str] = ()) -> MySQLServer:
         told = [f"datadir={self.directory / 'data'}", f"socket={self.directory / 'socket'}", f"port={self.port}"]
         told += ["bind-address=127.0.0.1", f"pid-file={self.directory / 'pid'}", f"user={self._user}"]
         # Neither MySQL's second protocol, which would want a port of its own, nor a directory for files of users.
         told += ["loose-mysqlx=OFF", "secure-file-priv="]
-        command = [mysql_program(), "--no-defaults"]
+        command = [*before, mysql_program(), "--no-defaults"]
         command += [f"--{setting}" for setting in [*told, *_SMALL, *self._settings]]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)

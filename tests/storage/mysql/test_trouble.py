@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from packhorse.errors import StorageReadOnly, StorageUnavailable
+from packhorse.errors import StorageFull, StorageReadOnly, StorageUnavailable
 from packhorse.job import COMPLETED, UNFINISHED
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql import database as database_module
 from packhorse.storage.records import EventFilter, Filter
@@ -182,6 +182,38 @@ def test_a_server_that_takes_no_writes_is_told(server: MySQLServer) -> None:
     assert len(reader.events(EventFilter(after=0))) == 1
     reader.close()
     storage.close()
+
+
+@pytest.mark.timeout(120)
+def test_on_a_full_disk_nothing_is_half_written_and_work_goes_on_when_there_is_room_again() -> None:
+    """A real one: the tables are on a disk of twenty megabytes."""
+    server = MySQLServer()
+    server.start_with_small_disk(20)
+    storage = MySQL.from_url(server.url)
+    join(storage)
+    storage.enqueue([new_job("first")])
+    (held,) = storage.reserve("ann", {"mail": 1}, 1)
+    acknowledged = ["first"]
+
+    def fill() -> None:
+        while True:
+            batch = [new_job(args=f'{{"text":"{random.randbytes(20_000).hex()}"}}') for _ in range(10)]
+            storage.enqueue(batch)
+            acknowledged.extend(new.id for new in batch)
+
+    with pytest.raises(StorageFull, match="no room") as told:
+        fill()
+    assert told.value.hint is not None
+    assert "free some disk space" in told.value.hint
+    assert {job.id for job in find_all(storage)} == set(acknowledged)
+    assert tallies(storage) == recount(storage)
+
+    server.enlarge_disk(60)
+    storage.enqueue([new_job("afterwards")])
+    assert storage.finish([Completed(held.token)]) == [Verdict.ACCEPTED]
+    assert len(storage.reserve("ann", {"mail": 1}, 1_000)) == len(acknowledged)
+    storage.close()
+    server.end()
 
 
 # --- neighbours -------------------------------------------------------------------------------------------------------
