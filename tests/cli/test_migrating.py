@@ -102,7 +102,7 @@ def enqueue_one(url: str) -> None:
 def test_a_server_is_planned_for_then_made_ready_then_left_alone(packhorse: Call, url: str) -> None:
     for _ in range(2):  # a plan changes nothing
         planned = packhorse("migrate", "--plan", "--url", url)
-        assert (planned.exit_code, planned.stdout.splitlines()[0]) == (0, "001_start.sql")
+        assert (planned.exit_code, "001_start.sql" in planned.stdout.splitlines()) == (0, True)
 
     assert packhorse("migrate", "--url", url).stdout == "applied 001_start.sql\n"
     enqueue_one(url)
