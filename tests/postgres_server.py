@@ -63,6 +63,10 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
+    def connect(self, **options: Any) -> Any:
+        """Somebody else's connection."""
+        return psycopg.connect(self.url, **options)
+
     def start(self) -> PostgresServer:
         self._start([], self._as_user())
         return self
