@@ -149,7 +149,7 @@ class Reader:
     def _shown(self, worker: WorkerInfo) -> WorkerInfo:
         if not self._operator.queues:
             return worker
-        report = {name: value for name, value in worker.report.items() if name != "running"}
+        report = {name: value for name, value in worker.report.items() if name not in ("running", "stacks")}
         return replace(worker, report=report, queues=[name for name in worker.queues if self._operator.sees(name)])
 
     def is_alive(self, worker: WorkerInfo, now: int) -> bool:
