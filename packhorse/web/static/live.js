@@ -58,12 +58,21 @@ function isInUse(region) {
   return Boolean(selection && !selection.isCollapsed && region.contains(selection.anchorNode));
 }
 
+// The address of what is before the reader: of a list, the very rows, so that it does not move when others come.
+function present() {
+  const address = new URL(location.href);
+  address.hash = "";
+  const rows = [...document.querySelectorAll("[data-list] [data-row]")].map((row) => row.dataset.row);
+  if (rows.length) address.searchParams.set("shown", rows.join(","));
+  return address;
+}
+
 async function refresh(slowToo) {
   const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
   if (!wanted.length) return;
   let answer;
   try {
-    answer = await fetch(location.href.split("#")[0], { headers: { "X-Packhorse": "live" } });
+    answer = await fetch(present(), { headers: { "X-Packhorse": "live" } });
   } catch { return; }
   if (!answer.ok && answer.status !== 404) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -82,6 +91,8 @@ async function refresh(slowToo) {
 function keepOpen(before, after) {
   const were = before.querySelectorAll("details"), are = after.querySelectorAll("details");
   if (were.length === are.length) were.forEach((details, place) => { are[place].open = details.open; });
+  const here = before.querySelector("[data-row].here")?.dataset.row;
+  if (here) after.querySelector(`[data-row="${CSS.escape(here)}"]`)?.classList.add("here");
   const scrolls = before.querySelectorAll(".scroll"), others = after.querySelectorAll(".scroll");
   if (scrolls.length === others.length) requestAnimationFrame(() => scrolls.forEach((each, place) => { others[place].scrollLeft = each.scrollLeft; }));
 }
