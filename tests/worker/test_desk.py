@@ -844,7 +844,7 @@ def test_an_idle_worker_survives_an_outage(works: Works, monkeypatch: pytest.Mon
     works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
 
     works.shaky.is_away = True
-    for name in ("reserve", "next_due", "wait"):
+    for name in ("next_due", "reserve_when_rung"):
         works.shaky.is_away, works.shaky.fails = False, {name}
         seen = len(works.shaky.calls)
         works.until(lambda seen=seen, name=name: name in works.shaky.calls[seen:])
@@ -1028,14 +1028,57 @@ def test_on_one_slot_jobs_begin_in_line_whoever_runs_them(works: Works):
 def test_an_idle_worker_asks_the_storage_at_most_five_times_a_second(works: Works):
     works.app.task(lambda: None, name="task")
     works.run()
-    works.until(lambda: works.shaky.calls.count("wait") >= 4)  # it has slowed down to its idle pace
+    works.until(lambda: works.shaky.calls.count("reserve_when_rung") >= 4)  # it has slowed down to its idle pace
     already = len(works.shaky.calls)
     began_at = time.monotonic()
 
-    works.until(lambda: works.shaky.calls.count("reserve") >= works.shaky.calls[:already].count("reserve") + 3)
-    asked = [call for call in works.shaky.calls[already:] if call != "wait"]
+    works.until(lambda: works.shaky.calls[already:].count("reserve_when_rung") >= 3)
 
-    assert len(asked) <= 5 * (time.monotonic() - began_at) + 1
+    assert len(works.shaky.calls[already:]) <= 5 * (time.monotonic() - began_at) + 1
+
+
+def test_what_a_sleeping_worker_gets_although_it_takes_no_more_jobs_is_handed_back(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    ran = []
+
+    @works.app.task
+    def task() -> None:
+        ran.append(current_job().fence)
+
+    def told_to_be_quiet_meanwhile(seconds: float) -> bool:
+        works.worker.quiet()
+        jobs.append(task.enqueue())
+        return True
+
+    jobs: list[JobHandle[None]] = []
+    works.open()
+    monkeypatch.setattr(works.storage, "wait", told_to_be_quiet_meanwhile)
+    works.until(lambda: jobs)
+    works.until(lambda: works.job(jobs[0]).fence == 2)  # reserved, and released
+
+    assert (works.state(jobs[0]), works.job(jobs[0]).attempts) == (QUEUED, 0)
+    assert (ran, works.worker.desk.seats) == ([], {})
+
+
+def test_a_job_that_came_to_a_sleeping_worker_with_an_answer_that_was_lost_is_found_and_run(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+
+    @works.app.task
+    def task() -> None: ...
+
+    works.open()
+    works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
+    monkeypatch.setattr(works.storage, "wait", lambda seconds: True)
+    job = task.enqueue()
+    works.shaky.loses_answers = {"reserve_when_rung"}
+
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.fence, ended.attempts) == (COMPLETED, 1, 1)
+    assert not works.shaky.loses_answers
 
 
 def test_an_async_task_below_plain_middleware_that_completes_all_the_same_has_completed(works: Works):

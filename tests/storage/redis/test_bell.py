@@ -6,14 +6,19 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from packhorse.errors import StorageUnavailable
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.server import Server
 from tests.children import in_child, until
 from tests.redis_server import RedisServer, free_port
+
+NOBODY = [[], [], []]
+"""What the script `workers` answers where there are none."""
 
 
 class Place:
@@ -28,6 +33,14 @@ class Place:
         """Somebody who sleeps; comes back when the server knows it."""
         before = self.blocked()
         future = self._threads.submit(self.bell.wait, timeout)
+        until(lambda: self.blocked() > before or future.done(), "somebody sleeps")
+        return future
+
+    def asking(self, timeout: float = 20.0) -> Future[Any]:
+        """Somebody who sleeps with a question."""
+        self.server.run("workers")  # from now on the server knows the script
+        before = self.blocked()
+        future = self._threads.submit(self.bell.ask_when_rung, timeout, "workers")
         until(lambda: self.blocked() > before or future.done(), "somebody sleeps")
         return future
 
@@ -126,6 +139,107 @@ def test_an_idle_worker_blocks_once_for_many_short_sleeps(place: Place):
         place.bell.wait(0.01)
 
     assert place.commands() - before <= 2  # the first question about commands is one of them
+
+
+# --- a question that waits for the ring ------------------------------------------------------------------------------
+
+
+def test_who_is_rung_has_the_answer_to_its_question_at_once(place: Place, other: Place):
+    asking = place.asking()
+    assert not asking.done()
+
+    other.ring()
+
+    assert asking.result(5) == NOBODY
+    assert place.tokens() == 0
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.05, 0.6])
+def test_who_is_not_rung_has_it_when_its_time_is_over(timeout: float, place: Place):
+    place.server.run("workers")
+    began_at = time.monotonic()
+
+    assert place.bell.ask_when_rung(timeout, "workers") == NOBODY
+
+    assert time.monotonic() - began_at >= timeout - 0.01
+
+
+def test_an_interrupt_has_it_answered_and_the_next_answer_belongs_to_the_next_question(place: Place, other: Place):
+    for _ in range(5):
+        asking = place.asking()
+        place.bell.interrupt()
+        assert asking.result(5) == NOBODY
+        asking = place.asking()
+        other.ring()
+        assert asking.result(5) == NOBODY
+
+    assert place.tokens() == 0
+
+
+def test_an_interrupt_just_before_has_nothing_asked(place: Place):
+    place.bell.interrupt()
+
+    assert place.bell.ask_when_rung(20.0, "workers") is None
+
+
+def test_a_question_follows_a_sleep_that_the_server_has_not_ended_yet(place: Place, other: Place):
+    place.server.run("workers")
+    until(lambda: place.bell.wait(0.01) or place.bell.connections() == (1, 1), "it sleeps")
+
+    assert place.bell.ask_when_rung(0.01, "workers") == NOBODY
+    assert not place.bell.wait(0.01)
+    asking = place.asking()
+    other.ring()
+
+    assert asking.result(5) == NOBODY
+
+
+def test_a_script_that_the_server_has_forgotten_is_not_run(own_server: RedisServer):
+    place = Place(own_server.url)
+
+    assert place.bell.ask_when_rung(0.01, "workers") is None
+    place.server.run("workers")
+    assert place.bell.ask_when_rung(0.01, "workers") == NOBODY
+
+    place.end()
+
+
+def test_where_nobody_may_block_questions_are_not_asked_in_advance(own_server: RedisServer):
+    own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~*", "+@all", "-blpop")
+    place = Place(own_server.url.replace("redis://", "redis://worker:x@"))
+    place.server.run("workers")
+
+    assert place.bell.ask_when_rung(0.01, "workers") == NOBODY
+    began_at = time.monotonic()
+    assert place.bell.ask_when_rung(0.05, "workers") is None
+
+    assert time.monotonic() - began_at >= 0.04
+    place.end()
+
+
+def test_an_answer_that_is_lost_with_the_server_is_told(own_server: RedisServer):
+    place = Place(f"{own_server.url}?patience=50ms")
+    asking = place.asking()
+    own_server.kill()
+
+    with pytest.raises(StorageUnavailable):
+        asking.result(5)
+
+    assert place.bell.connections() == (0, 0)
+    place.end()
+
+
+def test_a_silent_server_is_given_up_by_who_wants_an_answer(own_server: RedisServer):
+    place = Place(f"{own_server.url}?patience=50ms&timeout=100ms")
+    asking = place.asking(0.5)
+    own_server.freeze()
+
+    with pytest.raises(StorageUnavailable):
+        asking.result(5)
+
+    assert place.bell.connections() == (0, 0)
+    own_server.thaw()
+    place.end()
 
 
 # --- interrupts -----------------------------------------------------------------------------------------------------
