@@ -5,7 +5,7 @@ const body = document.body;
 const root = body.dataset.root;
 const SOON = 2500, SLOW = 15000, HIDDEN = 30000;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "";
+let nextAt = { fast: 0, slow: 0 }, latest = "", trouble = "";
 
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
@@ -112,6 +112,8 @@ function heard(kind, data) {
   heardAt = Date.now();
   if (isPaused) return;
   const value = JSON.parse(data);
+  trouble = kind === "trouble" ? `storage: ${value.title}` : "";
+  tell();
   if (kind === "overview") {
     setFigures(value);
     const { oldest, ...rest } = value;
@@ -122,8 +124,6 @@ function heard(kind, data) {
     toggledLog(value);
     nextAt.fast = Math.min(nextAt.fast, Date.now());
     changed();
-  } else if (kind === "trouble") {
-    mark("away", `storage: ${value.title}`);
   }
 }
 
@@ -149,6 +149,7 @@ function mark(state, text) {
 
 function tell() {
   if (isPaused) return mark("paused", "paused");
+  if (trouble) return mark("away", trouble);
   if (document.hidden && Date.now() - hiddenAt > HIDDEN) return close();
   const age = Math.round((Date.now() - heardAt) / 1000);
   if (heardAt && age < 5) mark("live", "live");
