@@ -75,7 +75,7 @@ Errors come as {"error": {"code", "message", "hint"}} on stderr.""",
 }
 
 
-@command("help", "packhorse help", "packhorse help retry", "packhorse help exit-codes")
+@command("help", "packhorse help", "packhorse help retry", "packhorse help exit-codes", pages=True)
 @click.argument("topic", required=False)
 def help_(invocation: Invocation, topic: str | None) -> None:
     """Help on a command, or on a TOPIC: exit-codes, filters, json, settings, signals, storage."""

@@ -194,6 +194,12 @@ class Storage(ABC):
         """`finish`, then `reserve`; storages that can do both in one round trip do."""
         return self.finish(outcomes), self.reserve(owner, queues, limit)
 
+    def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
+        """`wait`, then `reserve`, for a worker that has nothing to do; storages that can do both in one round trip do.
+        An `interrupt` ends the wait; what was reserved all the same is answered."""
+        self.wait(timeout)
+        return self.reserve(owner, queues, limit)
+
     # --- steering: what operators do; `by` is who ---------------------------------------------------------------------
     # A job whose state does not allow the step is left alone; its answer has `changed` False and the state it is in.
 
@@ -385,7 +391,8 @@ class Storage(ABC):
     @abstractmethod
     def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
         """Somebody knows of these failures: for so long they are shown apart, but counted. None: they
-        are to be shown again. False: no failure has this cause."""
+        are to be shown again. An event says who wanted it, unless they were shown before. False: no failure has
+        this cause."""
 
     @abstractmethod
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:

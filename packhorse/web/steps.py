@@ -99,13 +99,14 @@ class Steps:
     def enqueue(
         self, task: str, args: Mapping[str, Any], options: Mapping[str, Any], *, known: bool, job_id: str | None
     ) -> JobHandle[Any]:
-        """A new job. TaskNotFound names the nearest task, unless unknown ones are wanted."""
+        """A new job. TaskNotFound names the nearest task, and BadArguments the argument that does not fit what workers
+        announced of it, unless `known` is False."""
         names = [each.name for each in self._reader.tasks()]
         if known and task not in names:
             near = nearest(task, names).removeprefix("; ")
             hints = [near, '"known": false enqueues it for workers yet to come']
             raise TaskNotFound(f"no task is called {task!r}", hint="; ".join(filter(None, hints)))
-        call: NewCall[Any] = self._app.call(task, args, **{"created_by": self._operator.name, **options})
+        call: NewCall[Any] = self._app.call(task, args, known=known, **{"created_by": self._operator.name, **options})
         if job_id is not None:
             call = NewCall(replace(call.job, id=job_id))
         self._operator.require_queue(call.job.queue)
