@@ -67,7 +67,7 @@ USR1, TSTP           quiet: take no more jobs
 HUP                  restart: replace the workers, one after the other
 TTIN                 show what every thread is doing, on stderr
 
-From another machine: packhorse stop, quiet, restart, scale""",
+From another machine: packhorse stop, quiet, restart, scale, stacks""",
     "json": """\
 --json prints JSON on stdout: one object, or for lists one on each line, with
 the fields of the HTTP API. Times are ISO 8601 in UTC, durations are seconds.

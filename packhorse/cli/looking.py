@@ -38,6 +38,7 @@ from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
 from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
 from packhorse.filter_words import FILTER_WORDS, STATE_WORDS, find_all, parse_words
+from packhorse.idleness import is_quiet
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
 from packhorse.storage.listing import is_tallied
@@ -304,8 +305,10 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
 
 
 def _process_state(worker: WorkerInfo) -> str:
-    """What a foreman says of itself; a worker says it only by what it does."""
-    return str(worker.report.get("state") or "") if worker.subject is Subject.FOREMAN else ""
+    """What a foreman says of itself; of a worker, only that it takes no jobs."""
+    if worker.subject is not Subject.FOREMAN:
+        return "quiet" if is_quiet(worker) else ""
+    return str(worker.report.get("state") or "")
 
 
 def _process_style(text: str) -> str | None:

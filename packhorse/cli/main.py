@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "failures": Entry("Look", "failures:failures", "what fails, grouped by cause"),
     "queues": Entry("Look", "looking:queues", "every queue: its jobs, its oldest, its pause"),
     "workers": Entry("Look", "looking:workers", "every foreman and worker, and what it holds"),
+    "stacks": Entry("Look", "stacks:stacks", "show where the threads of workers stand, and so what jobs do"),
     "tasks": Entry("Look", "tasks:tasks", "every task: its jobs, and how they went"),
     "stats": Entry("Look", "stats:stats", "how tasks or queues did: rate, failures, p50, p95, share"),
     "schedules": Entry("Look", "schedules:schedules", "what runs by the clock, and when next"),
