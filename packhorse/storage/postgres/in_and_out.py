@@ -15,6 +15,7 @@ from packhorse.errors import StorageError
 from packhorse.job import NewJob, State
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
+from packhorse.storage.postgres import packs
 from packhorse.storage.postgres.guest import guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
@@ -70,11 +71,15 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""
         common = {_all_but_id_and_args(new) for new in jobs}
-        ids, args = "\n".join([new.id for new in jobs]), "\n".join([new.args for new in jobs])
-        if len(common) > 1 or jobs[0].copied_from is not None or ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:
+        job_ids = [new.id for new in jobs]
+        bounds = packs.bounds(job_ids)
+        if len(common) > 1 or jobs[0].copied_from is not None or bounds is None:
+            return False
+        ids, args = "\n".join(job_ids), "\n".join([new.args for new in jobs])
+        if ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:
             return False
         _, task, queue, _, *rest = _values_of_one(jobs[0])
-        values = (ids, task, queue, args, *rest, self._moment(), len(jobs))
+        values = (ids, task, queue, args, *rest, self._moment(), len(jobs), *bounds)
         try:
             return bool(self._db.run("enqueue", self._sql["enqueue_alike"], values))
         except StorageError as error:
