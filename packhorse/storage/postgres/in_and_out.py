@@ -37,7 +37,7 @@ _options_of = attrgetter(
 _NO_OPTIONS = _options_of(NewJob("", "", ""))
 _all_but_id_and_args = attrgetter(
     "task", "queue", "priority", "delay", "due_at", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires",
-    "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta", "copied_from",
+    "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta", "copied_from", "unique", "subscriber",
 )  # fmt: skip
 
 
@@ -47,12 +47,13 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
+        if len(jobs) > 1 and self._enqueue_alike(jobs):
+            self._counting(2)
+            return [Enqueued(new.id) for new in jobs]
         if any(new.unique or new.subscriber for new in jobs) or not self._are_known(jobs):
             return super().enqueue(jobs)
         if len(jobs) == 1 and jobs[0].copied_from is None:
             rows = self._enqueue_alone(jobs[0])
-        elif self._enqueue_alike(jobs):
-            rows = list(jobs)
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
@@ -70,15 +71,18 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
 
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""
-        common = {_all_but_id_and_args(new) for new in jobs}
+        first = jobs[0]
+        if first.unique or first.subscriber or first.copied_from is not None or not self._are_known(jobs[:1]):
+            return False
         job_ids = [new.id for new in jobs]
         bounds = packs.bounds(job_ids)
-        if len(common) > 1 or jobs[0].copied_from is not None or bounds is None:
+        are_alike = all(map(_all_but_id_and_args(first).__eq__, map(_all_but_id_and_args, jobs)))
+        if bounds is None or not are_alike:
             return False
         ids, args = "\n".join(job_ids), "\n".join([new.args for new in jobs])
         if ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:
             return False
-        _, task, queue, _, *rest = _values_of_one(jobs[0])
+        _, task, queue, _, *rest = _values_of_one(first)
         values = (ids, task, queue, args, *rest, self._moment(), len(jobs), *bounds)
         try:
             return bool(self._db.run("enqueue", self._sql["enqueue_alike"], values))

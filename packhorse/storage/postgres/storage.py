@@ -19,6 +19,7 @@ from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
 from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.lists import Lists
 from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.records import Records
@@ -28,7 +29,6 @@ from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
 from packhorse.storage.records import Health, Migration
-from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 from packhorse.turns import Turns
