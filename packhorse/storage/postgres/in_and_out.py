@@ -10,6 +10,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from packhorse.errors import StorageError
 from packhorse.job import NewJob, State
@@ -35,10 +36,6 @@ _options_of = attrgetter(
     "created_by", "schedule", "backoff", "meta",
 )  # fmt: skip
 _NO_OPTIONS = _options_of(NewJob("", "", ""))
-_all_but_id_and_args = attrgetter(
-    "task", "queue", "priority", "delay", "due_at", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires",
-    "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta", "copied_from", "unique", "subscriber",
-)  # fmt: skip
 
 
 class InAndOut(PostgresKeeper, in_and_out.InAndOut):
@@ -74,10 +71,9 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         first = jobs[0]
         if first.unique or first.subscriber or first.copied_from is not None or not self._are_known(jobs[:1]):
             return False
-        job_ids = [new.id for new in jobs]
+        job_ids, blank = [new.id for new in jobs], replace(first, id="", args="")
         bounds = packs.bounds(job_ids)
-        are_alike = all(map(_all_but_id_and_args(first).__eq__, map(_all_but_id_and_args, jobs)))
-        if bounds is None or not are_alike:
+        if bounds is None or any(replace(new, id="", args="") != blank for new in jobs):
             return False
         ids, args = "\n".join(job_ids), "\n".join([new.args for new in jobs])
         if ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:

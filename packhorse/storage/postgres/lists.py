@@ -1,5 +1,5 @@
-"""Lists of a queue's jobs in PostgreSQL, where those in line and the others are in different indexes: a job has one entry
-less to be written when it is enqueued. The rest is in `sql/lists.py`."""
+"""Lists of a queue's jobs in PostgreSQL, where those in line and the others are in different indexes: an entry less has
+to be written for a job that is enqueued. The rest is in `sql/lists.py`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import AT_ONCE, HIGHEST
 from packhorse.storage.sql.transaction import Connection
 
-# In one statement, and so of one moment: a job that comes into line or leaves it is neither missed nor seen twice. Worded
-# so that no other index can give their order.
+# In one statement, and so of one moment: a job that comes into line or leaves it is neither missed nor seen twice.
+# Worded so that no other index can give their order.
 _NEWEST_OF_QUEUE = f"""
 SELECT -seq FROM (
     (

@@ -5,7 +5,6 @@ of a batch lie close together."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from packhorse.storage.contract import BATCH
 
@@ -16,7 +15,7 @@ long a time."""
 _BEHIND_ALL = chr(0x10FFFF)
 
 
-def bounds(job_ids: Sequence[str]) -> tuple[str, str] | None:
+def bounds(job_ids: list[str]) -> tuple[str, str] | None:
     """From which id to which a pack of these jobs, in their order, reaches; None: they cannot be one."""
     first, last = job_ids[0], job_ids[-1]
     began, ended = _time_of(first), _time_of(last)

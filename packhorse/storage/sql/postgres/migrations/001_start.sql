@@ -66,7 +66,8 @@ CREATE TABLE {schema}.packhorse_job (
 
 CREATE UNIQUE INDEX packhorse_job_id       ON {schema}.packhorse_job (id);
 CREATE INDEX packhorse_job_queue           ON {schema}.packhorse_job (queue, seq)         WHERE state <> 'queued';
-CREATE INDEX packhorse_job_line            ON {schema}.packhorse_job (queue, rank, seq)   WHERE state = 'queued';
+CREATE INDEX packhorse_job_line            ON {schema}.packhorse_job (queue, rank, seq)
+    WITH (deduplicate_items = off) WHERE state = 'queued';  -- no two are alike, and looking for them takes time
 CREATE INDEX packhorse_job_due             ON {schema}.packhorse_job (due_at, seq)        WHERE due_at IS NOT NULL;
 CREATE INDEX packhorse_job_retrying        ON {schema}.packhorse_job (due_at, seq)        WHERE state = 'retrying';
 CREATE INDEX packhorse_job_held            ON {schema}.packhorse_job (owner, seq)         WHERE owner IS NOT NULL;
