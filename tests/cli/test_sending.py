@@ -296,7 +296,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(app: Path, sent: signal.Signals
         waiting.send_signal(sent)
         said.append(waiting.stderr.read())
 
-        assert waiting.wait(20) == code
+        assert waiting.wait(60) == code
     assert "it waits: no worker is running" in said[1]
     assert "Traceback" not in said[2]
     assert ("the job goes on: packhorse wait" in said[2]) is (sent is signal.SIGINT)

@@ -292,7 +292,7 @@ ONLY_READING = frozenset(
         "migrate",  # opening the file does it, which is killed in a test of its own
         *("get", "get_many", "find", "find_by_id", "count", "tallies", "queues", "tasks"),
         *("next_due", "schedules", "ticks"),
-        *("stops", "workers", "clients", "subscribers", "outcomes_for"),
+        *("stops", "outlook", "workers", "clients", "subscribers", "outcomes_for"),
         *("events", "log_lines", "failures", "series", "totals"),
         *("move", "dump"),
     }

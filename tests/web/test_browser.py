@@ -150,7 +150,7 @@ def test_ticked_jobs_are_aborted_together(browser: Any, application: Application
             page.locator(f'input[value="{job.id}"]').check()
         page.get_by_label("Action").select_option("abort")
         page.get_by_role("button", name="the ticked ones").click()
-        assert "2 jobs" in page.locator("main").inner_text()
+        playwright.expect(page.locator("main")).to_contain_text("2 jobs")
         page.get_by_role("button", name="Abort").click()
         page.wait_for_url("**said=bulk**")
 

@@ -8,6 +8,7 @@ import time
 from packhorse import clock
 from packhorse.job import Job
 from packhorse.storage.postgres.keeper import PostgresKeeper
+from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -48,6 +49,13 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
             gone, more = gone + dropped, more or dropped < number
         tx.execute(self._sql["delete_events"], (to_json(whole),))
         return gone, more
+
+    def _may_have_lost(self, first: int, last: int) -> bool:
+        return bool(self._db.read("rescue", self._sql["has_lost"], (first, last))[0][0])
+
+    def _may_have_old(self, keep: Retention, now: int) -> bool:
+        ages = (keep.clients, keep.completed, keep.dead, keep.aborted, keep.events)
+        return bool(self._db.read("prune", self._sql["has_old"], [now - age for age in ages])[0][0])
 
     def _fold(self) -> None:
         self._db.write("fold", self._fold_deltas)
