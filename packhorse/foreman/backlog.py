@@ -10,12 +10,12 @@ from packhorse.clock import SECOND
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.scaling import Need
-from packhorse.job import QUEUED, RANK_FORCED
+from packhorse.job import QUEUED
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Filter, Outlook, QueueInfo
 
 _FORCED_SEEN = 100
-_IN_LINE = Filter(states=frozenset({QUEUED}))
+_FORCED = Filter(states=frozenset({QUEUED}), forced=True)
 
 
 class Backlog:
@@ -56,8 +56,7 @@ def read_need(storage: Storage, served: Collection[str] | None) -> Need:
     waiting = {queue.name: queue for queue in queues if queue.counts.get(QUEUED)}
     if not waiting:
         return Need()
-    in_line = storage.find(_IN_LINE, limit=_FORCED_SEEN).jobs
-    forced = [job.queue for job in in_line if job.rank == RANK_FORCED and job.queue in waiting]
+    forced = [job.queue for job in storage.find(_FORCED, limit=_FORCED_SEEN).jobs if job.queue in waiting]
     running = [queue for queue in waiting.values() if not queue.is_paused]
     past_pause = [waiting[name] for name in forced if waiting[name].is_paused]
     backlog = len(past_pause) + sum(queue.counts[QUEUED] for queue in running)

@@ -247,14 +247,22 @@ class Foreman:
         """Do what an operator wants, of the whole crew or of one in it."""
         if order.worker is not None:
             member = self.crew.get(order.worker)
-            if member is not None and not self._is_stopping:
+            if member is not None and order.do is Do.STACKS:
+                member.channel.send(self._ask_for_stacks())
+            elif member is not None and not self._is_stopping:
                 self._follow_for(member, order)
         elif order.do is Do.SCALE:
             self._scale(order)
         elif order.do is Do.STOP:
             self._stop_as_ordered(order)
+        elif order.do is Do.STACKS:
+            self.crew.tell(self._ask_for_stacks())
         elif not self._is_stopping:
             self._quiet(_ORDERED) if order.do is Do.QUIET else self._restart(_ORDERED)
+
+    def _ask_for_stacks(self) -> dict[str, Any]:
+        """What has a worker say where its threads stand; it answers soon, and the answer goes with the heartbeat."""
+        return {"do": "stacks", "order": self.orders.followed}
 
     def _follow_for(self, member: Member, order: Order) -> None:
         if order.do is Do.QUIET:
@@ -318,6 +326,8 @@ class Foreman:
             if not member.is_proven and (member.has_worked or (member.is_online and now - member.started_at >= YOUNG)):
                 member.is_proven = True
                 self.backoff.succeeded()
+            if member.has_answered(now):
+                self.heartbeat.beat_soon()
         self.crew.enforce(now)
 
     def _drain(self, member: Member, why: str) -> None:

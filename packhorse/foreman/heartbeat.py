@@ -139,7 +139,7 @@ class Heartbeat:
         foreman, sent = self._record.id, boot_time()
         self._beat_at = sent + self._heartbeat  # first: who comes online from here on asks for a beat of its own
         beating = [member for member in self._crew.members if member.is_online and self._is_awake(member)]
-        reports = {member.id: member.report for member in beating}
+        reports = {member.id: member.told(time.monotonic()) for member in beating}
         try:
             beat = self._storage.beat({foreman: self._report(), **reports})
         except Exception:

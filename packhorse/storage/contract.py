@@ -391,7 +391,8 @@ class Storage(ABC):
     @abstractmethod
     def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
         """Somebody knows of these failures: for so long they are shown apart, but counted. None: they
-        are to be shown again. False: no failure has this cause."""
+        are to be shown again. An event says who wanted it, unless they were shown before. False: no failure has
+        this cause."""
 
     @abstractmethod
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:

@@ -48,6 +48,7 @@ class Filter(msgspec.Struct, frozen=True):
     cause: str | None = None  # of its last failure; see `failures`
     halted: bool | None = None  # its worker died at least once
     min_priority: int | None = None
+    forced: bool = False  # only jobs that go before all others, and past a pause
     created_from: int | None = None
     created_to: int | None = None
     text: str | None = None  # found in id, task, arguments or error, whatever the case

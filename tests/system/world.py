@@ -272,7 +272,7 @@ OPERATIONS = [
     _operation("subscribe", lambda s: s.subscribe("client", ["mail-2", "dead", "nobody"])),
     _operation("acknowledge", lambda s: s.acknowledge("client", ["completed-1", "completed-2", "mail-1"])),
     # records
-    _operation("silence_failure", lambda s: s.silence_failure(s.failures()[0].cause, DAY, by="eve")),
+    _operation("silence_failure", lambda s: s.silence_failure(s.failures()[0].cause, DAY, by="eve"), repeats=False),
     # moving
     _operation("set_move", lambda s: s.set_move(MARK, expected=None)),
     _operation(
