@@ -12,7 +12,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,8 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
+from tests.ports import free_port
+from tests.processor_time import processor_time
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -49,7 +50,7 @@ class MySQLServer:
     def __init__(self, *settings: str) -> None:
         has_room = _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
         self.directory = Path(tempfile.mkdtemp(prefix="packhorse-mysql-", dir=_RAM if has_room else None))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = settings
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,6 +118,11 @@ class MySQLServer:
         self._process.kill()
         self._process.wait()
         self._process = None
+
+    def processor_time(self) -> float:
+        """Seconds that it has worked so far."""
+        assert self._process is not None
+        return processor_time([self._process.pid])
 
     def stop(self) -> None:
         """In good order."""
@@ -204,10 +210,3 @@ def mysql_program(name: str = _OTHER or "mariadbd") -> str:
     if found is None:
         raise pytest.UsageError(_NEEDED)
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -23,6 +23,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.ports import free_port
+from tests.processor_time import processor_time
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -48,7 +50,7 @@ class PostgresServer:
     def __init__(self, *settings: str, on_disk: bool = False) -> None:
         has_room = not on_disk and _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
         self.directory = Path(tempfile.mkdtemp(prefix="packhorse-postgres-", dir=_RAM if has_room else None))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = settings
         self._user = _unprivileged()
         if self._user is not None:
@@ -111,11 +113,16 @@ class PostgresServer:
             time.sleep(0.02)
         self._process = None
 
+    def processor_time(self) -> float:
+        """Seconds that it has worked so far, for those who are connected now."""
+        assert self._process is not None
+        return processor_time([self._process.pid, *_children_of(self._process.pid)])
+
     def stop(self) -> None:
         """At once, but in good order."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def end(self) -> None:
@@ -124,7 +131,7 @@ class PostgresServer:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _await_answer(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
                 psycopg.connect(self.url, connect_timeout=5).close()
@@ -152,7 +159,7 @@ class PgBouncer:
     def __init__(self, server: PostgresServer, pool_size: int = 3) -> None:
         places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])  # Debian's, which is not on every PATH
         program = shutil.which("pgbouncer", path=places) or pytest.skip("there is no pgbouncer on this machine")
-        self.port = _free_port()
+        self.port = free_port()
         self._directory = Path(tempfile.mkdtemp(prefix="packhorse-pgbouncer-"))
         user = _unprivileged()
         settings = self._directory / "pgbouncer.ini"
@@ -243,15 +250,8 @@ def _unprivileged() -> pwd.struct_passwd | None:
         return pytest.fail("root cannot run PostgreSQL, and there is no user called postgres")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _await_port(port: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -22,6 +22,7 @@ from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from tests import mysql_server
+from tests.children import PATIENCE
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PostgresServer, new_schema_url
 from tests.storage import laws
@@ -125,7 +126,6 @@ class Producer(threading.Thread):
         self.storage.close()
 
 
-@pytest.mark.timeout(120)
 def test_no_acknowledged_job_is_lost_when_the_server_is_killed_under_load(server: Server) -> None:
     url = f"{server.url}?patience=0.2s&connections=2"
     producers = [Producer(url, f"p{number}") for number in range(3)]
@@ -142,7 +142,7 @@ def test_no_acknowledged_job_is_lost_when_the_server_is_killed_under_load(server
         server.start()
     for producer in producers:
         producer.is_over = True
-        producer.join(30)
+        producer.join(PATIENCE)
     worker.close()
 
     check = open_storage(server.url)
@@ -216,7 +216,6 @@ def test_a_process_whose_connections_are_all_in_use_is_told(url: str) -> None:
     storage.close()
 
 
-@pytest.mark.timeout(120)
 def test_on_a_full_disk_nothing_is_half_written_and_work_goes_on_when_there_is_room_again(
     kind: str,
 ) -> None:
@@ -252,7 +251,6 @@ def test_on_a_full_disk_nothing_is_half_written_and_work_goes_on_when_there_is_r
 # --- neighbours -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
 def test_a_storm_of_steering_failing_and_finishing_leaves_every_job_whole(url: str) -> None:
     """Everybody locks the same jobs, in whatever order the callers name them."""
     storages = [open_storage(url) for _ in range(6)]

@@ -52,6 +52,10 @@ class Keeper(Storage):
 
         return self._db.write(name, gated)
 
+    def _moment(self) -> Any:
+        """What statements take as the time."""
+        return self.now()
+
     def _mark_of(self, tx: Any) -> Move | None:
         """The mark as it is for the whole of this transaction."""
         return self._mark_in(tx)

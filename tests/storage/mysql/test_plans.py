@@ -152,6 +152,12 @@ def test_enqueueing(crowded: MySQL) -> None:
         ("oldest_event", ()),
         ("jobs_to_stop", ('["ann"]',)),
         ("silent_workers", (0, 1)),
+        ("outlook", (3_900_000_000_000_000, '["ann", "nobody"]', "foreman", 0)),
+        ("outlook", (3_900_000_000_000_000, "[]", "foreman", 1 << 40)),
+        ("has_lost", (0, 1)),
+        ("has_to_fold", (3_900_000_000_000_000, 1, 1, 1)),
+        ("has_old", (0, 0, 0, 0, 0)),
+        ("beaten", (3_900_000_000_000_000, '["ann", "nobody"]')),
     ],
 )
 def test_what_is_asked_every_second(crowded: MySQL, name: str, values: tuple[Any, ...]) -> None:

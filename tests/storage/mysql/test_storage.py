@@ -55,13 +55,13 @@ def test_a_misspelt_option_is_told_with_the_nearest() -> None:
 
 
 def test_a_server_that_is_not_there_is_told_at_once() -> None:
-    storage = MySQL.from_url("mysql://ann:secret@127.0.0.1:1/shop")
+    storage = MySQL.from_url("mysql://ann:secret@127.0.0.1:1/shop?patience=3m")
     began_at = time.monotonic()
 
     with pytest.raises(StorageUnavailable) as caught:
         storage.tallies()
 
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 60, "it is not waited for"
     assert "secret" not in str(caught.value)
 
 

@@ -54,10 +54,10 @@ def test_a_sleeping_worker_gets_its_job_in_the_round_trip_that_wakes_it(
     producer = Redis.from_url(url)
     storage.reserve(WORKER, QUEUES, 1)
     with ThreadPoolExecutor(1) as threads, round_trips(monkeypatch) as sent:
-        sleeping = threads.submit(storage.reserve_when_rung, WORKER, QUEUES, 2, 20.0)
+        sleeping = threads.submit(storage.reserve_when_rung, WORKER, QUEUES, 2, 60.0)
         until(lambda: "BLPOP" in sent, "it sleeps")
         producer.enqueue(new_jobs(3))
-        jobs = sleeping.result(10)
+        jobs = sleeping.result(60)
 
     assert [(job.owner, job.fence) for job in jobs] == [(WORKER, 1)] * 2
     assert sent.count("EVALSHA") == 1  # the producer's
