@@ -26,7 +26,7 @@ check: venv ## lint, format, types, import layers, and nothing in the tree that 
 chaos: venv ## kill, freeze and stop workers at random, and see that no job is lost; for minutes, or as ARGS say
 	$(BIN)/python -m tests.system.chaos $(ARGS)
 
-bench: venv ## race Packhorse and its peers for two hours; writes docs/benchmarks.md
+bench: venv ## race Packhorse and its peers for 45 minutes; writes docs/benchmarks.md
 	$(BIN)/python -m bench --write $(ARGS)
 
 bench-quick: venv ## the same in less than five minutes, on SQLite and Redis; only prints

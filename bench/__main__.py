@@ -77,6 +77,7 @@ def _run(options: argparse.Namespace) -> Results:
             rows=race.rows(),
             limits=race.limits(),
             strains=race.strains(),
+            crash_patience=plan.crash_patience,
         )
 
 

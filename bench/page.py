@@ -19,8 +19,8 @@ all of them on one machine in one run. `make bench-quick` prints a smaller table
 - **When and where**: {date};
   {machine}.
 - **With**: CPython {python}; {storages}.
-- **Figures** are medians of {laps} laps, taken in turns: lap 1 of everybody, then lap 2. The crash was run once. On a
-  virtual machine read a ratio below 1.5 as a tie.
+- **Figures** are medians of {laps} laps, taken in turns: lap 1 of everybody, then lap 2. The cost of idling, the
+  crashes and Packhorse under strain were measured once. On a virtual machine read a ratio below 1.5 as a tie.
 
 ## What is measured
 
@@ -35,7 +35,8 @@ logs errors only; what else differs from the defaults is in the last table.
 - **Idle**: as many processes as ten slots need. Memory counts shared pages once. Requests are what Redis has read
   from its clients, the transactions of PostgreSQL, or the statements of MariaDB; commands are those of Redis, the ones
   inside scripts included.
-- **Crash**: SIGKILL to every process, the same command again at once, and 90 s of patience.
+- **Crash**: SIGKILL to every process, the same command again at once, and {patience:.0f} s of patience. Several
+  contenders at a time, each with a server of its own: they mostly wait.
 - **Bare loop**: a plain loop over the driver that writes what Packhorse writes, in batches of 200 when draining,
   without checks, fences and workers: the limit of the storage.
 
@@ -58,6 +59,7 @@ def page(results: Results) -> str:
         machine=results.machine,
         python=results.python,
         laps=results.laps,
+        patience=results.crash_patience,
         storages="; ".join(results.storages.values()),
         tables="\n\n".join(table.markdown() for table in tables if table.rows),
         settings=settings,

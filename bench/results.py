@@ -34,6 +34,7 @@ class Results:
     rows: list[Row]
     limits: dict[str, Figures]  # storage -> bare loops, and Packhorse's calls without workers
     strains: dict[str, Figures]  # storage -> drain under each strain
+    crash_patience: float = 90.0  # seconds
 
     def row(self, peer: str, storage: str) -> Row | None:
         """The contender's row, if it took part."""

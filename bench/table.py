@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from bench.disciplines import Figures
 from bench.disciplines.strain import STRAINS
-from bench.figure import THROUGHPUT, Figure, Group
+from bench.figure import CRASH, THROUGHPUT, Figure, Group
 from bench.floors import Floor
 from bench.results import Results, Row
 from bench.storages import TITLES
@@ -52,8 +53,17 @@ def race_table(results: Results, group: Group) -> Table:
             figures.insert(0, ("bare loop", {name: limits[its] for name, its in bare.items() if its in limits}))
         for name, its in figures:
             if any(figure.name in its for figure in group.figures):
-                rows.append((name, title, *(figure.text(its.get(figure.name)) for figure in group.figures)))
+                cells = [figure.text(its.get(figure.name)) for figure in group.figures]
+                rows.append((name, title, *(_never(results, its, cells) if group is CRASH else cells)))
     return Table(group.title, ("", "storage", *(figure.heading for figure in group.figures)), rows, names=2)
+
+
+def _never(results: Results, figures: Figures, cells: list[str]) -> list[str]:
+    """Of a crash: after how long the last job was done says nothing where one was never done."""
+    if not figures.get("crash_lost"):
+        return cells
+    told = {"crash_seconds": f"not in {results.crash_patience:.0f}"}
+    return [told.get(figure.name, cell) for figure, cell in zip(CRASH.figures, cells, strict=True)]
 
 
 def strain_table(results: Results) -> Table:

@@ -25,6 +25,7 @@ import pytest
 
 from tests.ports import free_port
 from tests.processor_time import processor_time
+from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
     "the tests need PostgreSQL, at least 13.\n"
@@ -64,6 +65,10 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
+    def connect(self, **options: Any) -> Any:
+        """Somebody else's connection."""
+        return psycopg.connect(self.url, **options)
+
     def start(self) -> PostgresServer:
         self._start([], self._as_user())
         return self
@@ -79,23 +84,17 @@ class PostgresServer:
 
     def start_with_small_disk(self, megabytes: int) -> None:
         """Start it where `small` in its directory is a disk of its own, of this size. For that one must be root."""
-        if self._user is None or not shutil.which("unshare") or not shutil.which("nsenter"):
-            pytest.skip("only root can give a server a disk of its own")
         self.small = self.directory / "small"
         self.small.mkdir()
-        words = f"uid={self._user.pw_uid},gid={self._user.pw_gid},size={megabytes}m"
-        tried = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(self.small)], check=False)
-        if tried.returncode != 0:
-            pytest.skip("not even root may mount a disk here")
-        mount = f"mount -t tmpfs -o {words} tmpfs {self.small} && exec"
-        as_user = f"setpriv --reuid={self._user.pw_uid} --regid={self._user.pw_gid} --clear-groups"
-        self._start(["unshare", "--mount", "sh", "-c", f'{mount} {as_user} "$@"', "sh"], {"cwd": str(self.directory)})
+        before = with_small_disk(self.small, megabytes, self._user)
+        assert self._user is not None
+        as_user = ["setpriv", f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
+        self._start([*before, *as_user], {"cwd": str(self.directory)})
 
     def enlarge_disk(self, megabytes: int) -> None:
         """More room, while the server runs."""
         assert self._process is not None
-        inside = ["nsenter", "--mount", "--target", str(self._process.pid)]
-        subprocess.run([*inside, "mount", "-o", f"remount,size={megabytes}m", str(self.small)], check=True)
+        enlarge_disk(self.small, megabytes, self._process.pid)
 
     def kill(self) -> None:
         """As a power cut would: no goodbye to anybody."""

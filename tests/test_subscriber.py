@@ -297,7 +297,7 @@ def test_a_client_that_lives_is_not_forgotten_and_a_dead_one_is(app: Packhorse, 
         clock.turn(20)
         until(lambda: any(client.beat_at == clock() for client in storage.clients()))
 
-        Prune(storage, app.settings, lambda: True).run()
+        Prune(storage, app.settings, storage.now).run()
 
         assert [client.id for client in storage.clients()] == ["billing"]
         assert storage.subscribers(job.id) == []

@@ -18,14 +18,16 @@ _SETTLING_SECONDS = 1
 _PATIENCE = 60
 
 
-def presence(contender: Contender, storage: Storage, plan: Plan, *, drained: float) -> Figures:
-    """Every figure of a standing worker; `drained` is what it drains a second, of which half is half load."""
+def presence(contender: Contender, storage: Storage, plan: Plan, *, drained: float, idles: bool = True) -> Figures:
+    """Every figure of a standing worker; `drained` is what it drains a second, of which half is half load. What idling
+    costs is the same each time, and is left out if it is known."""
     with Trial(contender, storage) as trial:
         figures = {"start_up": _start_up(trial)}
         time.sleep(_SETTLING_SECONDS)
         figures |= _latency(trial, "idle", _IDLE_RATE, plan.latency_seconds)
-        time.sleep(_SETTLING_SECONDS)
-        figures |= _idle(trial, plan.idle_seconds)
+        if idles:
+            time.sleep(_SETTLING_SECONDS)
+            figures |= _idle(trial, plan.idle_seconds)
         if plan.half_seconds:
             figures |= _latency(trial, "half", drained / 2, plan.half_seconds)
     return figures

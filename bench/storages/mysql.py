@@ -42,7 +42,7 @@ class MySQL(Storage):
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def version(self) -> str:

@@ -1,5 +1,5 @@
-"""What waits for the crew: read once a second in a thread, for scaling. Jobs of queues that this crew does not serve do
-not count, nor those of a paused queue, but for the forced ones.
+"""What waits for the crew: read once a second in a thread, for scaling, while the lookout sees jobs in line. Jobs of
+queues that this crew does not serve do not count, nor those of a paused queue, but for the forced ones.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from packhorse.clock import SECOND
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.scaling import Need
-from packhorse.job import QUEUED, RANK_FORCED
+from packhorse.job import QUEUED
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import Filter, QueueInfo
+from packhorse.storage.records import Filter, Outlook, QueueInfo
 
-_EVERY = 1.0
 _FORCED_SEEN = 100
-_IN_LINE = Filter(states=frozenset({QUEUED}))
+_FORCED = Filter(states=frozenset({QUEUED}), forced=True)
 
 
 class Backlog:
@@ -29,15 +28,26 @@ class Backlog:
         self._wake = wake
         self.duty = Duty("reading the backlog", self.step, longest_retry=2.0)
 
-    def step(self) -> float:
+    def heed(self, outlook: Outlook) -> None:
+        """What the lookout has seen."""
+        if outlook.queued:
+            self.duty.wake()
+        elif self.need != Need():
+            self.need = Need()
+            self._wake()
+
+    def forget(self) -> None:
+        """The storage does not answer."""
+        self.need = None
+
+    def step(self) -> None:
         """Read it once."""
         try:
             self.need = read_need(self._storage, self._crew.queues)
         except Exception:
-            self.need = None
+            self.forget()
             raise
         self._wake()
-        return _EVERY
 
 
 def read_need(storage: Storage, served: Collection[str] | None) -> Need:
@@ -46,8 +56,7 @@ def read_need(storage: Storage, served: Collection[str] | None) -> Need:
     waiting = {queue.name: queue for queue in queues if queue.counts.get(QUEUED)}
     if not waiting:
         return Need()
-    in_line = storage.find(_IN_LINE, limit=_FORCED_SEEN).jobs
-    forced = [job.queue for job in in_line if job.rank == RANK_FORCED and job.queue in waiting]
+    forced = [job.queue for job in storage.find(_FORCED, limit=_FORCED_SEEN).jobs if job.queue in waiting]
     running = [queue for queue in waiting.values() if not queue.is_paused]
     past_pause = [waiting[name] for name in forced if waiting[name].is_paused]
     backlog = len(past_pause) + sum(queue.counts[QUEUED] for queue in running)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from packhorse.errors import BadValue
-from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, State
+from packhorse.job import FINAL, QUEUED, RANK_FORCED, RETRYING, SCHEDULED, Job, State
 from packhorse.storage.records import Filter
 
 Place = tuple[int, ...]
@@ -82,6 +82,7 @@ def fits(job: Job, where: Filter) -> bool:
         and where.cause in (None, job.cause)
         and where.halted in (None, job.halts > 0)
         and (where.min_priority is None or job.priority >= where.min_priority)
+        and (not where.forced or job.rank == RANK_FORCED)
         and (where.created_from is None or job.created_at >= where.created_from)
         and (where.created_to is None or job.created_at < where.created_to)
         and (where.text is None or _mentions(job, where.text))

@@ -72,3 +72,13 @@ def test_a_peer_on_two_storages_has_one_line_of_settings():
 
     assert rows[0] == ("Packhorse", "packhorse 1.2.3", "defaults")
     assert len(rows) == 3
+
+
+def test_where_a_job_was_lost_in_a_crash_no_time_is_told_until_all_were_done():
+    results = some_results()
+    results.crash_patience = 30
+    results.rows[3].figures |= {"crash_lost": 9.0, "crash_seconds": 4.0}
+
+    rows = {row[0]: row for row in race_table(results, CRASH).rows}
+
+    assert rows["Rq"] == ("Rq", "Redis", "191", "–", "–", "not in 30", "–")

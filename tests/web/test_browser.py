@@ -77,6 +77,24 @@ def test_numbers_and_lists_follow_without_a_reload(browser: Any, application: Ap
         playwright.expect(page.locator("[data-livetext]")).to_have_text("live")
 
 
+def test_a_list_stays_where_it_is_and_counts_what_is_newer(browser: Any, application: Application, yard: Yard):
+    first = yard.add()
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/jobs")
+        row = page.locator("#list [data-row]")
+        top = row.bounding_box()["y"]
+        for _ in range(2):
+            yard.add()
+        yard.storage.abort([first.id], by="anna")
+
+        playwright.expect(page.get_by_role("link", name="2 newer")).to_be_visible()
+        playwright.expect(row).to_contain_text("aborted")
+        assert row.get_attribute("data-row") == first.id
+        assert row.bounding_box()["y"] == top
+        page.get_by_role("link", name="2 newer").click()
+        playwright.expect(row).to_have_count(3)
+
+
 def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Application, yard: Yard):
     job = yard.job("running")
     with served(application) as base, opened(browser, base) as page:

@@ -37,12 +37,13 @@ class _Index(lists.Index):
             )
         return super().walk(order, where, after)
 
-    def _walk_one_line(self, rank: int, queue: str, behind: int) -> Iterator[Place]:
+    def _walk_one_line(self, rank: int, queue: str, behind: int, first: int) -> Iterator[Place]:
         return self._rows(
             f"SELECT `rank`, seq FROM {self._jobs} FORCE INDEX (packhorse_job_line)"
             " WHERE line = ? AND `rank` = ? AND seq > ? ORDER BY seq",
             (behind,),
             (queue, rank),
+            first,
         )
 
     def _walk_finished(self, state: str, after: Place | None) -> Iterator[Place]:

@@ -89,6 +89,7 @@ def dialect_for(schema: str) -> Dialect:
         prefix=f"{quoted(schema)}.packhorse_",
         job=_JOB,
         args="args",
+        of_rank="`rank` = ?",
         texts="(?*)",
         numbers="(?*)",
         # In the Hebrew character set nothing but A to Z has a lower case, and every byte is a letter.

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from packhorse.job import HELD, Job
+from packhorse.job import HELD, RANK_FORCED, Job
 from packhorse.storage import listing
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
 from packhorse.storage.records import Count, Filter, Page
@@ -110,6 +110,7 @@ class Lists(Keeper):
         names = ("task", "owner", "schedule", "unique_key", "cause", "halted", "min_priority")
         asked = {name: getattr(where, name) for name in (*names, "created_from", "created_to")}
         asked["walk"] = order.name
+        asked["rank"] = RANK_FORCED if where.forced else None
         asked["text"] = None if where.text is None else where.text.translate(_FOLD)
         asked["queue"] = None if where.queue is None else keys.place(where.queue, "")
         asked["states"] = "".join(keys.LETTERS[state] for state in sorted(where.states)) or None

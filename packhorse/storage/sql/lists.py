@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from packhorse.job import HELD, RANKS, RETRYING, Job
+from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job
 from packhorse.storage import listing
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, Order, Place
 from packhorse.storage.records import Count, Filter, Page
@@ -18,6 +18,7 @@ from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.transaction import Connection
 
 AT_ONCE = 500
+_FEWEST = 5
 AT_MOST = 10_000
 """How many jobs one call looks at before it answers with what it has."""
 IDS_AT_ONCE = 100_000
@@ -118,18 +119,25 @@ class Index:
 
     def _walk_line(self, where: Filter, after: Place | None) -> Iterator[Place]:
         start_rank, start_seq = after or (RANKS[0], -1)
-        for rank in range(max(start_rank, RANKS[0]), RANKS[-1] + 1):
+        for rank in [RANK_FORCED] if where.forced else RANKS:
+            if rank < start_rank:
+                continue
             queues = [where.queue] if where.queue else self._queues_of(rank)
             behind = start_seq if rank == start_rank else -1
-            yield from merge(*(self._walk_one_line(rank, queue, behind) for queue in queues))
+            first = max(_FEWEST, AT_ONCE // max(len(queues), 1))
+            yield from merge(*(self._walk_one_line(rank, queue, behind, first) for queue in queues))
 
-    def _walk_one_line(self, rank: int, queue: str, behind: int) -> Iterator[Place]:
+    def _walk_one_line(self, rank: int, queue: str, behind: int, first: int) -> Iterator[Place]:
         return self._rows(
             f"SELECT rank, seq FROM {self._jobs} WHERE state = 'queued' AND {self._dialect.of_rank}"
             " AND queue = ? AND seq > ? ORDER BY rank, seq",
             (behind,),
-            (*[rank] * self._dialect.of_rank.count("?"), queue),
+            (*self._of_rank(rank), queue),
+            first,
         )
+
+    def _of_rank(self, rank: int) -> list[int]:
+        return [rank] * self._dialect.of_rank.count("?")
 
     def _queues_of(self, rank: int) -> list[str]:
         return [row[0] for row in self._execute(self._lines_of_rank, (rank, "", HIGHEST)).fetchall()]
@@ -159,14 +167,16 @@ class Index:
             values,
         )
 
-    def _rows(self, sql: str, behind: Place, values: Sequence[Any] = ()) -> Iterator[Place]:
+    def _rows(self, sql: str, behind: Place, values: Sequence[Any] = (), first: int = AT_ONCE) -> Iterator[Place]:
         """Rows behind a place, in parts: a cursor left open would hold up SQLite's checkpoints, and a server would send
-        everything at once."""
+        everything at once. Of one walk among many little may be wanted, so its `first` part may be small."""
         sql = self._dialect.say(f"{sql} LIMIT ?")
-        while rows := self._execute(sql, (*values, *behind, AT_ONCE)).fetchall():
+        part = first
+        while rows := self._execute(sql, (*values, *behind, part)).fetchall():
             yield from rows
-            if len(rows) < AT_ONCE:
+            if len(rows) < part:
                 return
+            part = min(4 * part, AT_ONCE)
             behind = tuple(abs(number) for number in rows[-1][-len(behind) :])
 
     def ids_that_begin(self, part: str, limit: int) -> list[str]:
@@ -211,6 +221,8 @@ class Index:
         pieces += [(f"{column} = ?", [value]) for column in columns if (value := getattr(where, column)) is not None]
         if where.halted is not None:
             pieces.append(("halts > 0" if where.halted else "halts = 0", []))
+        if where.forced:
+            pieces.append((self._dialect.of_rank, self._of_rank(RANK_FORCED)))
         if where.min_priority is not None:
             pieces.append(("priority >= ?", [where.min_priority]))
         if where.created_from is not None:

@@ -116,6 +116,26 @@ def test_not_halted_leaves_the_halted_out(storage: Storage) -> None:
     assert ids(find_all(storage, Filter(halted=True))) == [halted.id]
 
 
+def test_forced_jobs_can_be_asked_for_alone(storage: Storage) -> None:
+    forced = [add(storage, queue="mail"), add(storage, queue="video", delay=HOUR)]
+    add(storage, queue="mail", priority=10)
+    storage.force_start(ids(forced))
+
+    in_line = Filter(states=frozenset({QUEUED}), forced=True)
+    for where in (Filter(forced=True), in_line):
+        assert sorted(ids(find_all(storage, where))) == sorted(ids(forced))
+        assert storage.count(where) == Count(2)
+    assert ids(find_all(storage, Filter(queue="mail", forced=True))) == [forced[0].id]
+    assert ids(storage.find(in_line, limit=1).jobs) == [forced[0].id]
+
+
+def test_many_lines_are_walked_to_their_ends(storage: Storage) -> None:
+    added = [new_job(f"{number:04}", queue=f"queue-{number % 110}") for number in range(770)]
+    storage.enqueue(added)
+
+    assert [job.id for job in find_all(storage, Filter(states=frozenset({QUEUED})), limit=500)] == ids(added)
+
+
 @pytest.mark.parametrize("text", ["%", "_", "\\", "'", "*", "[a]", "50%_\\'*[a]"])
 def test_signs_that_mean_something_to_a_database_are_only_text(storage: Storage, text: str) -> None:
     add(storage, "without", args='{"n": 1}', task="send")

@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from packhorse.errors import StorageReadOnly, StorageUnavailable
+from packhorse.errors import StorageFull, StorageReadOnly, StorageUnavailable
 from packhorse.job import COMPLETED, UNFINISHED
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql import database as database_module
-from packhorse.storage.records import Filter
+from packhorse.storage.records import EventFilter, Filter
 from tests.children import PATIENCE, until
-from tests.mysql_server import MySQLServer, shared_mysql
+from tests.mysql_server import MySQLServer, numbers_to, shared_mysql
 from tests.storage import laws
 from tests.storage.builders import FAILURE, add, at_once, find_all, history, join, new_job, new_jobs, recount, tallies
 from tests.storage.mysql.conftest import Bystander
@@ -178,8 +178,41 @@ def test_a_server_that_takes_no_writes_is_told(server: MySQLServer) -> None:
     with pytest.raises(StorageReadOnly, match="grant"):
         reader.enqueue([new_job()])
     assert len(find_all(reader)) == 1
+    assert len(reader.events(EventFilter(after=0))) == 1
     reader.close()
     storage.close()
+
+
+@pytest.mark.timeout(120)
+def test_on_a_full_disk_nothing_is_half_written_and_work_goes_on_when_there_is_room_again() -> None:
+    """A real one: the tables are on a disk of twenty megabytes."""
+    server = MySQLServer()
+    server.start_with_small_disk(20)
+    storage = MySQL.from_url(server.url)
+    join(storage)
+    storage.enqueue([new_job("first")])
+    (held,) = storage.reserve("ann", {"mail": 1}, 1)
+    acknowledged = ["first"]
+
+    def fill() -> None:
+        while True:
+            batch = [new_job(args=f'{{"text":"{random.randbytes(20_000).hex()}"}}') for _ in range(10)]
+            storage.enqueue(batch)
+            acknowledged.extend(new.id for new in batch)
+
+    with pytest.raises(StorageFull, match="no room") as told:
+        fill()
+    assert told.value.hint is not None
+    assert "free some disk space" in told.value.hint
+    assert {job.id for job in find_all(storage)} == set(acknowledged)
+    assert tallies(storage) == recount(storage)
+
+    server.enlarge_disk(60)
+    storage.enqueue([new_job("afterwards")])
+    assert storage.finish([Completed(held.token)]) == [Verdict.ACCEPTED]
+    assert len(storage.reserve("ann", {"mail": 1}, 1_000)) == len(acknowledged)
+    storage.close()
+    server.end()
 
 
 # --- neighbours -------------------------------------------------------------------------------------------------------
@@ -190,7 +223,7 @@ def test_a_deadlock_is_repeated(storage: MySQL, database: str, bystander: Bystan
     bystander.execute("CREATE TABLE IF NOT EXISTS packhorse_ballast (n int)")
     bystander.execute("BEGIN")
     # The server ends the transaction that has changed less: it shall be the storage's.
-    bystander.execute("INSERT INTO packhorse_ballast SELECT seq FROM seq_1_to_200")
+    bystander.execute(f"INSERT INTO packhorse_ballast SELECT n FROM {numbers_to(100)}")
     bystander.execute("SELECT 1 FROM packhorse_job WHERE id = 'job-2' FOR UPDATE")
     steering = threading.Thread(target=lambda: storage.set_priority([one.id, two.id], 9))
 

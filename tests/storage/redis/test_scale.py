@@ -101,6 +101,7 @@ CALLS: dict[str, Callable[[Redis], object]] = {
     "a chart": lambda storage: storage.series(Span.TWO_DAYS),
     "totals": lambda storage: storage.totals(),
     "stops": lambda storage: storage.stops(["ann"]),
+    "outlook": lambda storage: storage.outlook("foreman", ["ann"]),
 }
 
 

@@ -103,7 +103,7 @@ end
 
 local function note_lines(queue, bits)
   for rank = 0, 12 do
-    if bit.band(bits, bit.lshift(1, rank)) ~= 0 then
+    if bit.band(bits, bit.lshift(1, rank)) ~= 0 and (not asked.rank or rank == asked.rank) then
       groups[rank] = groups[rank] or {}
       table.insert(groups[rank], P .. 'l:' .. rank .. ':' .. queue)
     end
@@ -158,7 +158,7 @@ end
 -- --- the conditions -------------------------------------------------------------------------------------------------
 
 local asks_head = asked.queue or asked.task or asked.owner or asked.min_priority or asked.created_from
-  or asked.created_to or asked.halted ~= nil or asked.cause
+  or asked.created_to or asked.halted ~= nil or asked.cause or asked.rank
 local asks_body = asked.schedule or asked.unique_key or asked.text
 
 local function has(packed, wanted) return not wanted or find(packed, wanted, 1, true) end
@@ -170,16 +170,16 @@ local function task_in(place)
   return sub(place, colon + 1 + tonumber(sub(place, 1, colon - 1)))
 end
 
--- parts_of(head) -> place, created_at, priority, cold. Read by their positions: most of a head is not asked for, and a
--- large result should not be copied.
+-- parts_of(head) -> place, created_at, priority, cold, rank. Read by their positions: most of a head is not asked for,
+-- and a large result should not be copied.
 local function parts_of(head)
   local high, low = byte(head, 35, 36)
   local position = 37 + 256 * high + low -- behind the owner
   high, low = byte(head, position, position + 1)
   local after_place = position + 2 + 256 * high + low
   local birth = after_place + 12 + struct.unpack('>I4', head, after_place + 8) -- behind the result
-  local created, priority, _, size = struct.unpack('>I8BBI4', head, birth)
-  return sub(head, position + 2, after_place - 1), created, priority, sub(head, birth + 14, birth + 13 + size)
+  local created, priority, rank, size = struct.unpack('>I8BBI4', head, birth)
+  return sub(head, position + 2, after_place - 1), created, priority, sub(head, birth + 14, birth + 13 + size), rank
 end
 
 local function is_held_by(head, owner)
@@ -194,7 +194,8 @@ local function fits_head(head)
   if not asks_head then return true end
   if not (has(head, asked.task) and has(head, asked.cause) and has(head, asked.queue)) then return false end
   if asked.owner and not is_held_by(head, asked.owner) then return false end
-  local place, created, priority, cold = parts_of(head)
+  local place, created, priority, cold, rank = parts_of(head)
+  if asked.rank and rank ~= asked.rank then return false end
   if asked.min_priority and priority < asked.min_priority then return false end
   if asked.created_from and created < asked.created_from then return false end
   if asked.created_to and created >= asked.created_to then return false end
