@@ -34,6 +34,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from tests.children import until
 from tests.storage.builders import (
     FAILURE,
     add,
@@ -277,8 +278,7 @@ def test_when_the_mark_is_there_no_call_is_still_under_way(storage: Storage, nei
     threads = [threading.Thread(target=work) for work in (enqueue, enqueue, enqueue, reserve)]
     for thread in threads:
         thread.start()
-    while len(stored_ids) < 20:
-        pass
+    until(lambda: len(stored_ids) >= 20, "jobs come in")
     marked(storage, Stage.CLOSING)
     before = storage.tallies()
     for thread in threads[:3]:
