@@ -156,9 +156,9 @@ def shared_mysql() -> MySQLServer:
     return MySQLServer("innodb-doublewrite=0", "max-connections=200", "max-allowed-packet=16M").start()
 
 
-def new_database_url() -> str:
-    """The address of an empty storage on the shared server."""
-    if _spare:
+def new_database_url(*, bare: bool = False) -> str:
+    """The address of an empty storage on the shared server; `bare`: not even tables are in it."""
+    if _spare and not bare:
         return shared_mysql().url_of(_spare.pop())
     name = f"t{os.getpid()}_{next(_numbers)}"
     _caretaker().cursor().execute(f"CREATE DATABASE {name}")
