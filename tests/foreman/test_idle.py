@@ -90,6 +90,7 @@ class Days:
         self.clock = clock
         member = SimpleNamespace(id=worker, is_online=True, report={"busy": 0}, stopped_since=None, beat=lambda: None)
         member.is_stopped = lambda: False
+        member.told = lambda now: member.report
         crew = create_autospec(Crew, instance=True, members=[member], queues=["mail", "pics"])
         record = Record(storage, {})
         self.heartbeat = Heartbeat(
