@@ -207,6 +207,28 @@ def test_keys_find_go_tick_and_help(browser: Any, application: Application, yard
         assert page.locator("#keys").is_visible()
 
 
+def test_keys_tick_a_range_turn_pages_and_read_charts(browser: Any, application: Application, yard: Yard):
+    for _ in range(60):
+        yard.add()
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/jobs")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        for key in ("j", "x", "j", "j", "Shift+X"):
+            page.keyboard.press(key)
+        assert page.locator("input[name=id]:checked").count() == 3
+        page.keyboard.press("]")
+        page.wait_for_url("**cursor=**")
+        playwright.expect(page.locator("#list [data-row]")).to_have_count(10)
+        page.goto("/")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        page.locator("[data-chart] .field").first.focus()
+        page.keyboard.press("ArrowLeft")
+        now = page.locator("[data-reading]").first.inner_text()
+        page.keyboard.press("ArrowLeft")
+        assert now.endswith("resize 60")
+        assert page.locator("[data-reading]").first.inner_text() != now  # a minute earlier
+
+
 def test_the_theme_is_chosen_and_kept(browser: Any, application: Application):
     with served(application) as base, opened(browser, base, color_scheme="light") as page:
         page.goto("/")
