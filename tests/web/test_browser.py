@@ -95,6 +95,22 @@ def test_a_list_stays_where_it_is_and_counts_what_is_newer(browser: Any, applica
         playwright.expect(row).to_have_count(3)
 
 
+def test_a_question_is_about_the_form_that_asked_however_long_it_stands(
+    browser: Any, application: Application, yard: Yard
+):
+    job = yard.job("dead")
+    with served(application) as base, opened(browser, base) as page:
+        page.goto(f"/jobs/{job.id}")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        page.get_by_role("button", name="Delete").click()
+        for _ in range(2):  # when the second comes, the first was put into the page
+            with page.expect_response(lambda answer: answer.request.headers.get("x-packhorse") == "live"):
+                yard.add()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+
+        page.wait_for_url("**said=deleted**")
+
+
 def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Application, yard: Yard):
     job = yard.job("running")
     with served(application) as base, opened(browser, base) as page:
