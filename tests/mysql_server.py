@@ -83,12 +83,13 @@ class MySQLServer:
     def url(self) -> str:
         return self.url_of("jobs")
 
-    def start_with_small_disk(self, megabytes: int) -> None:
-        """Start it where the tables of the database `jobs` are on a disk of their own, of this size."""
+    def start_with_small_disk(self, megabytes: int) -> str:
+        """Start it where the tables of the database `jobs` are on a disk of their own, of this size. Answers the
+        address of that database."""
         self.start()  # makes that database
         self.stop()
         owner = pwd.getpwnam(self._user) if os.getuid() == 0 else None
-        self.start(with_small_disk(self.directory / "data" / "jobs", megabytes, owner))
+        return self.start(with_small_disk(self.directory / "data" / "jobs", megabytes, owner)).url
 
     def enlarge_disk(self, megabytes: int) -> None:
         """More room, while the server runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -15,10 +16,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from tests.children import ROOT
+from tests.children import PATIENCE, ROOT
 from tests.cli.yard import Yard
-
-_PATIENCE = 30.0
 
 
 def _sit_down() -> None:
@@ -35,6 +34,7 @@ class Terminal:
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.attributes = self.now()
         self.seen = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode  # a character may come in two parts
         self.child = subprocess.Popen(
             [sys.executable, "-m", "packhorse", *words],
             stdin=self._theirs,
@@ -65,7 +65,7 @@ class Terminal:
 
     def read_until(self, text: str, times: int = 1, keys: bytes = b"") -> None:
         """Take what it writes until this text has been seen so often; press these keys again and again until then."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while self.seen.count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} did not come: {self.seen!r}"
             if not self._take(0.2):
@@ -73,7 +73,7 @@ class Terminal:
 
     def wait(self) -> int:
         """The exit code; what is written until then is taken."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while self.child.poll() is None:
             assert time.monotonic() < deadline, f"it has not ended: {self.seen!r}"
             self._take(0.05)
@@ -84,5 +84,5 @@ class Terminal:
     def _take(self, seconds: float) -> bool:
         if not select.select([self._ours], [], [], seconds)[0]:
             return False
-        self.seen += os.read(self._ours, 65_536).decode(errors="replace")
+        self.seen += self._decode(os.read(self._ours, 65_536))
         return True

@@ -15,11 +15,9 @@ from contextlib import contextmanager
 import pytest
 
 from packhorse.outcome import Completed
-from tests.children import ROOT
+from tests.children import PATIENCE, ROOT
 from tests.cli.terminal import Terminal
 from tests.cli.yard import Yard
-
-PATIENCE = 30.0
 
 
 class Piped:

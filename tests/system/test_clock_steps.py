@@ -33,7 +33,9 @@ class Machine:
         self.file = directory / "clock"
         self.offset = 0
         self.step(0)
-        self.site = Site(directory, now=self.now, python_path=[STEPPED], variables={"SITE_CLOCK": str(self.file)})
+        url = f"sqlite:///{directory / 'jobs.db'}?synchronous=off"  # no foreman shall wait for a slow disk
+        variables = {"SITE_CLOCK": str(self.file)}
+        self.site = Site(directory, url, now=self.now, python_path=[STEPPED], variables=variables)
 
     def now(self) -> int:
         return time.time_ns() // 1_000 + self.offset
@@ -47,7 +49,7 @@ class Machine:
     def start_two(self) -> None:
         """Two foremen with a worker each, both of which may rescue."""
         for _ in range(2):
-            self.site.start(slots=4)
+            self.site.start(slots=4, lease=1.5 * LEASE)
         self.until_steady()
 
     def until_steady(self) -> None:

@@ -140,7 +140,7 @@ def test_forcing_a_queued_job_wakes_a_worker(storage: Storage) -> None:
 
     storage.force_start([job.id])
 
-    assert storage.wait(5.0)
+    assert storage.wait(60)
     assert stored(storage, job.id).rank == RANK_FORCED
 
 

@@ -171,7 +171,7 @@ WAKERS: dict[str, Callable[[Storage, TurnedClock], object]] = {
 def test_a_sleeper_is_woken(storage: Storage, clock: TurnedClock, cause: str) -> None:
     storage.enqueue([new_job(delay=number * SECOND) for number in range(1, 500)])
     woken: list[bool] = []
-    sleeper = threading.Thread(target=lambda: woken.append(storage.wait(30)), daemon=True)
+    sleeper = threading.Thread(target=lambda: woken.append(storage.wait(60)), daemon=True)
 
     sleeper.start()
     while sleeper.is_alive():  # the first calls may come before it sleeps

@@ -31,6 +31,8 @@ from tests.storage.builders import (
 )
 from tests.storage.mysql.conftest import Bystander
 
+pytestmark = pytest.mark.usefixtures("exact_lines")
+
 _PUT = "INSERT INTO packhorse_event (at, kind, subject, queue) VALUES (%s, 'paused', 'queue', 'mail')"
 
 

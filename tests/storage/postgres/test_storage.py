@@ -41,6 +41,8 @@ from tests.storage.builders import (
     unique,
 )
 
+pytestmark = pytest.mark.usefixtures("exact_lines")
+
 Bystander = psycopg.Connection[tuple[object, ...]]
 
 
@@ -199,7 +201,7 @@ def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url:
         assert link.rows("SELECT pg_listening_channels()") == []
     assert pooled.wait(0.1) is False
     pooled.enqueue(new_jobs(1))
-    assert pooled.wait(10) is True
+    assert pooled.wait(60) is True
     pooled.close()
 
 

@@ -17,6 +17,8 @@ from packhorse.storage.records import Filter
 from packhorse.storage.sql.transaction import Cursor
 from tests.storage.builders import WORKER, add, ids, join, new_job
 
+pytestmark = pytest.mark.usefixtures("exact_lines")
+
 QUEUES = {"mail": 1, "other": 1}
 Trouble = Callable[[int], None]
 
