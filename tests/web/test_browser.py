@@ -95,6 +95,22 @@ def test_a_list_stays_where_it_is_and_counts_what_is_newer(browser: Any, applica
         playwright.expect(row).to_have_count(3)
 
 
+def test_a_question_is_about_the_form_that_asked_however_long_it_stands(
+    browser: Any, application: Application, yard: Yard
+):
+    job = yard.job("dead")
+    with served(application) as base, opened(browser, base) as page:
+        page.goto(f"/jobs/{job.id}")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        page.get_by_role("button", name="Delete").click()
+        for _ in range(2):  # when the second comes, the first was put into the page
+            with page.expect_response(lambda answer: answer.request.headers.get("x-packhorse") == "live"):
+                yard.add()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+
+        page.wait_for_url("**said=deleted**")
+
+
 def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Application, yard: Yard):
     job = yard.job("running")
     with served(application) as base, opened(browser, base) as page:
@@ -205,6 +221,28 @@ def test_keys_find_go_tick_and_help(browser: Any, application: Application, yard
         assert page.locator("input[name=id]:checked").count() == 1
         page.keyboard.press("?")
         assert page.locator("#keys").is_visible()
+
+
+def test_keys_tick_a_range_turn_pages_and_read_charts(browser: Any, application: Application, yard: Yard):
+    for _ in range(60):
+        yard.add()
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/jobs")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        for key in ("j", "x", "j", "j", "Shift+X"):
+            page.keyboard.press(key)
+        assert page.locator("input[name=id]:checked").count() == 3
+        page.keyboard.press("]")
+        page.wait_for_url("**cursor=**")
+        playwright.expect(page.locator("#list [data-row]")).to_have_count(10)
+        page.goto("/")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        page.locator("[data-chart] .field").first.focus()
+        page.keyboard.press("ArrowLeft")
+        now = page.locator("[data-reading]").first.inner_text()
+        page.keyboard.press("ArrowLeft")
+        assert now.endswith("resize 60")
+        assert page.locator("[data-reading]").first.inner_text() != now  # a minute earlier
 
 
 def test_the_theme_is_chosen_and_kept(browser: Any, application: Application):

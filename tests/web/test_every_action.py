@@ -16,6 +16,7 @@ from packhorse.event import Kind
 from packhorse.ids import new_id
 from packhorse.job import NewJob, State
 from packhorse.storage.records import EventFilter, Filter
+from packhorse.web import steps
 from packhorse.web.application import Application
 from packhorse.web.pages import DEEDS
 from tests.answering import answering
@@ -74,7 +75,10 @@ class Hand:
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=str)
-def test_every_form_of_every_page_does_what_it_says(browser: Any, application: Application, yard: Yard, look: Look):
+def test_every_form_of_every_page_does_what_it_says(
+    browser: Any, application: Application, yard: Yard, look: Look, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(steps, "_PATIENCE", 25.0)  # the machine may be slow
     app = Packhorse(storage=yard.storage)
 
     @app.schedule("*/20 * * * *")

@@ -13,6 +13,12 @@ from tests.web.conftest import MAIL_SECRET, SECRETS, Role, bearer
 API = "/api/v1"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may be slow."""
+    monkeypatch.setattr(steps, "_PATIENCE", 25.0)
+
+
 @pytest.mark.parametrize("owner", [WORKER, FOREMAN])
 def test_the_api_asks_and_waits_for_the_answer(web: TestClient, yard: Yard, owner: str):
     yard.join()

@@ -46,7 +46,7 @@ def test_a_worker_says_where_every_job_of_its_stands(tmp_path: Path):
         for name, job in running.items():
             assert found[job.id]["title"].endswith(f": {name}")
             assert f"in {name}\n" in found[job.id]["text"]
-            assert "packhorse/worker/" not in found[job.id]["text"]  # what is not the job's own
+            assert "worker/attempt.py" not in found[job.id]["text"]  # nor what calls that
         assert not any("packhorse-slot" in item["title"] for item in told["items"])  # what waits for a job
     finally:
         Path(end).touch()

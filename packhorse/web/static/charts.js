@@ -19,7 +19,26 @@ function leave(chart) {
   if (reading) reading.textContent = "\u00a0";
 }
 
+// Charts can be reached and read by keys; what a screen reader reads is their table.
+export function reachCharts() {
+  for (const field of document.querySelectorAll("[data-chart] .field")) {
+    field.tabIndex = 0;
+    field.setAttribute("role", "group");
+    field.setAttribute("aria-label", `${field.closest("[data-chart]").querySelector("h2").textContent}, read by arrow keys`);
+  }
+}
+
 export function readCharts() {
+  reachCharts();
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key], chart = event.target.closest?.(".field")?.closest("[data-chart]");
+    if (!step || !chart) return;
+    event.preventDefault();
+    const last = chart.querySelectorAll(".numbers tbody tr").length - 1;
+    const place = chart.querySelector(".cursor") ? Number(chart.dataset.place) + step : last;
+    read(chart, Math.min(last, Math.max(0, place)) / Math.max(1, last));
+  });
+  document.addEventListener("focusout", (event) => { if (event.target.matches?.(".field")) leave(event.target.closest("[data-chart]")); });
   document.addEventListener("pointermove", (event) => {
     const field = event.target.closest?.(".field");
     for (const other of document.querySelectorAll(".cursor")) if (!field || !field.contains(other)) leave(other.closest("[data-chart]"));

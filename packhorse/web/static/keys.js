@@ -2,7 +2,7 @@
 import { pauseLive } from "./live.js";
 
 const PLACES = { o: "/", j: "/jobs", f: "/failures", q: "/queues", t: "/tasks", w: "/workers", s: "/schedules", a: "/audit" };
-let isGoing = false;
+let isGoing = false, ticked = "";
 
 const isOff = () => { try { return localStorage.getItem("packhorse-keys") === "off"; } catch { return false; } };
 
@@ -14,6 +14,17 @@ function move(step) {
   const row = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
   row.classList.add("here");
   row.scrollIntoView({ block: "nearest" });
+}
+
+// All rows from the one that was ticked last to this one.
+function tickTo(row) {
+  const rows = [...document.querySelectorAll("[data-row]")];
+  const places = [rows.findIndex((each) => each.dataset.row === ticked), rows.indexOf(row)].sort((a, b) => a - b);
+  if (places[0] < 0) return;
+  for (const each of rows.slice(places[0], places[1] + 1)) {
+    const box = each.querySelector("input[type=checkbox]");
+    if (box && !box.checked) box.click();
+  }
 }
 
 export function startKeys(nextTheme) {
@@ -39,7 +50,10 @@ export function startKeys(nextTheme) {
       case "g": isGoing = true; setTimeout(() => { isGoing = false; }, 1500); break;
       case "j": move(1); break;
       case "k": move(-1); break;
-      case "x": row?.querySelector("input[type=checkbox]")?.click(); break;
+      case "x": ticked = row?.dataset.row; row?.querySelector("input[type=checkbox]")?.click(); break;
+      case "X": tickTo(row); break;
+      case "]": document.querySelector("a[rel=next]")?.click(); break;
+      case "[": history.back(); break;
       case "Enter": if (row && !event.target.closest("a, button, summary")) row.querySelector("a")?.click(); break;
       case "p": pauseLive(); break;
       case "t": nextTheme(); break;

@@ -52,6 +52,7 @@ function setFigures(totals) {
 // --- regions ---------------------------------------------------------------------------------------------------------
 
 function isInUse(region) {
+  if (document.querySelector("dialog[open]")) return true; // it asks about a form, which must still be there after
   if (region.contains(document.activeElement) && document.activeElement !== document.body) return true;
   if (region.querySelector("input:checked:not([type=radio])")) return true;
   const selection = document.getSelection();

@@ -1,6 +1,6 @@
 // What scripts add to pages that work without them.
 import { listen } from "./live.js";
-import { readCharts } from "./charts.js";
+import { reachCharts, readCharts } from "./charts.js";
 import { startKeys } from "./keys.js";
 import { startForms } from "./forms.js";
 import { startLog } from "./log.js";
@@ -37,4 +37,4 @@ readCharts();
 startLog();
 startColumns();
 startSaved();
-listen(() => { startZone(); startForms(); });
+listen(() => { startZone(); startForms(); reachCharts(); });
