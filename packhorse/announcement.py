@@ -1,7 +1,8 @@
 """Announcements: what workers say about the tasks they know, so that others can enqueue them by name alone.
 
 A worker hands `announcements(registry)` to the storage when it starts. A program that enqueues a task whose code it
-does not have asks `Announced` and gives the job the queue, the priority, the tries and the limits that the task wants.
+does not have asks `Announced`, gives the job the queue, the priority, the tries and the limits that the task wants, and
+checks the arguments as far as they are known.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.codec import canonical_json
+from packhorse.codec import Signature, canonical_json
 from packhorse.errors import BadValue
+from packhorse.parameters import Parameters, parameters_of, signature_of
 from packhorse.storage.records import TaskInfo
 from packhorse.task import RegisteredTask, TaskOptions, parse_unique
 
@@ -44,13 +46,16 @@ class _Told(msgspec.Struct, frozen=True):
     isolate: bool | None = None
     unique: dict[str, Any] | None = None
     defaults: dict[str, Any] = {}
+    parameters: Any = None
 
 
 class Known(NamedTuple):
-    """What is known of a task whose code is elsewhere. `defaults` are its arguments' own, if they make it unique."""
+    """What is known of a task whose code is elsewhere. `defaults` are its arguments' own, if they make it unique;
+    `signature` stands in for its function's, if a worker has told what that takes."""
 
     options: TaskOptions
     defaults: dict[str, Any]
+    signature: Signature | None = None
 
 
 def announcements(tasks: Iterable[RegisteredTask]) -> list[TaskInfo]:
@@ -62,6 +67,7 @@ def _plain(task: RegisteredTask) -> dict[str, Any]:
     told = {name: getattr(task.options, name) for name in _TOLD}
     if task.options.unique is not None:
         told["defaults"] = task.signature.plain_defaults
+    told["parameters"] = parameters_of(task.signature)
     plain: dict[str, Any] = msgspec.json.decode(
         canonical_json({name: value for name, value in told.items() if value is not None})
     )
@@ -81,8 +87,16 @@ def known_task(task: TaskInfo, usual: TaskOptions) -> Known | None:
         return None
     fields: dict[str, Any] = msgspec.structs.asdict(told)
     defaults = fields.pop("defaults")
+    signature = _signature(task.name, fields.pop("parameters"), defaults)
     fields["unique"] = unique and replace(unique, period=period)
-    return Known(replace(usual, queue=task.queue, **fields), defaults)
+    return Known(replace(usual, queue=task.queue, **fields), defaults, signature)
+
+
+def _signature(task: str, told: Any, defaults: dict[str, Any]) -> Signature | None:
+    try:
+        return None if told is None else signature_of(task, msgspec.convert(told, Parameters), defaults)
+    except msgspec.ValidationError:  # written by others, or by a newer Packhorse: nothing is known then
+        return None
 
 
 class Announced:
@@ -109,7 +123,15 @@ class Announced:
         if not self.is_fresh(name):
             with self._lock:
                 if not self.is_fresh(name):  # another thread may have asked meanwhile
-                    told = [(task.name, known_task(task, self._usual)) for task in self._read()]
-                    self._tasks = {task: known for task, known in told if known is not None}
-                    self._read_at = self._now()
+                    self._look()
         return self._tasks.get(name)
+
+    def look_again(self) -> None:
+        """Ask the storage now: what was announced may be another by now, as a worker with newer code has started."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        told = [(task.name, known_task(task, self._usual)) for task in self._read()]
+        self._tasks = {task: known for task, known in told if known is not None}
+        self._read_at = self._now()

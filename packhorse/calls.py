@@ -107,9 +107,12 @@ class JobTemplate(msgspec.Struct, frozen=True):
         return cls(_blank(name, defaults), limit)
 
     @classmethod
-    def of_announced(cls, name: str, options: TaskOptions, limit: int, defaults: Mapping[str, Any]) -> JobTemplate:
-        """The jobs of a task that only workers know, as they announced it."""
-        return cls(_blank(name, options), limit, options.unique, defaults=defaults)
+    def of_announced(
+        cls, name: str, options: TaskOptions, limit: int, defaults: Mapping[str, Any], signature: Signature | None
+    ) -> JobTemplate:
+        """The jobs of a task that only workers know, as they announced it. Without a signature arguments are not
+        checked."""
+        return cls(_blank(name, options), limit, options.unique, signature, defaults)
 
     @classmethod
     def of_copy(cls, job: Job, limit: int, signature: Signature | None) -> JobTemplate:

@@ -71,6 +71,17 @@ class Signature:
         defaults = {name: one.default for name, one in self._parameters.items() if one.default is not one.empty}
         return {name: value for name, value in defaults.items() if _fault(value) is None}
 
+    def described(self) -> Iterator[tuple[str, Any, bool, bool]]:
+        """Each argument: its name, its type, whether it is needed, and whether it may be given by its place. A type
+        that cannot be found is Any."""
+        for name in self.names:
+            hint: Any = Any
+            with suppress(BadArguments):
+                hint = self._hint(self._parameters[name])
+            if name == self._star:
+                hint = types.GenericAlias(list, (hint,))
+            yield name, hint, name in self._required, name in self._by_position
+
     @property
     def takes_any_name(self) -> bool:
         """Whether the function has **keywords, so that any argument name fits."""

@@ -21,6 +21,7 @@ class Subject(StrEnum):
     CLIENT = "client"
     QUEUE = "queue"
     SCHEDULE = "schedule"
+    FAILURE = "failure"
 
 
 class Kind(StrEnum):
@@ -58,10 +59,14 @@ class Kind(StrEnum):
     RESUMED = "resumed"  # [by]
     PUT = "put"  # a schedule was written or changed [cron, tz]
     TICKED = "ticked"  # [slot, outcome]
+    # a cause of failures
+    SILENCED = "silenced"  # [task, duration, by]
+    UNSILENCED = "unsilenced"  # [task, by]
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises."""
+    """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises. Of a schedule or a
+    failure, `queue` is its name or its cause."""
 
     kind: Kind
     at: int

@@ -6,7 +6,6 @@ pages take them alike.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -74,6 +73,8 @@ def _lone_word(word: str) -> tuple[str, str]:
                 parse_states(part)
         return "state", word
     except BadValue:
+        import difflib  # only who has made a mistake needs it
+
         near = difflib.get_close_matches(word.lower(), STATE_WORDS, n=1, cutoff=0.7)
         if near:
             hint = f"to search for this very text: text:{shlex.quote(word)}"

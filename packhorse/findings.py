@@ -1,17 +1,18 @@
-"""Is all well? What probes want to know: is the storage there and writable, is a foreman alive, does nothing wait for
-too long? `packhorse check` and `/healthz` ask it."""
+"""Is all well? What probes want to know: is the storage there and writable, is a foreman alive that takes jobs, does
+nothing wait for too long? `packhorse check` and `/healthz` ask it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from packhorse.errors import StorageError
 from packhorse.event import Subject
+from packhorse.idleness import idle_text, idlers, remedy
 from packhorse.job import State
 from packhorse.storage import Storage
 from packhorse.storage.moving import closed
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.why import span_text
 
 _DELAYED = frozenset({State.SCHEDULED, State.RETRYING})
@@ -51,15 +52,38 @@ def _storage(storage: Storage) -> Finding:
 
 
 def _foreman(storage: Storage, now: int, lease: int) -> Finding:
-    beats = [now - worker.beat_at for worker in storage.workers() if worker.subject is Subject.FOREMAN]
-    alive = [age for age in beats if age <= lease]
-    if alive:
-        return Finding(
-            "foreman", True, f"{len(alive)} foreman alive" if len(alive) == 1 else f"{len(alive)} foremen alive"
-        )
-    if beats:
-        return Finding("foreman", False, f"no foreman has given a sign of life for {span_text(min(beats))}")
-    return Finding("foreman", False, "no foreman is running")
+    """One that is alive is well if somebody takes jobs: one that was told to be quiet, that keeps no workers, or whose
+    workers die as they start, leaves every job where it is."""
+    foremen = [worker for worker in storage.workers() if worker.subject is Subject.FOREMAN]
+    alive = [foreman for foreman in foremen if now - foreman.beat_at <= lease]
+    if not foremen:
+        return Finding("foreman", False, "no foreman is running")
+    if not alive:
+        silence = span_text(min(now - foreman.beat_at for foreman in foremen))
+        return Finding("foreman", False, f"no foreman has given a sign of life for {silence}")
+    number = "1 foreman" if len(alive) == 1 else f"{len(alive)} foremen"
+    troubles = [*_idle(alive, now, lease), *(text for foreman in alive if (text := _dying(foreman)))]
+    is_well = len(idlers(alive, now, lease)) + sum(_dying(foreman) is not None for foreman in alive) < len(alive)
+    return Finding("foreman", is_well, "; ".join([f"{number} alive", *troubles]))
+
+
+def _idle(alive: Sequence[WorkerInfo], now: int, lease: int) -> Iterator[str]:
+    """Who of these takes no jobs, and what has them go on."""
+    found = idlers(alive, now, lease)
+    if len(found) == len(alive):
+        order = remedy(found)
+        yield idle_text(found) + (f"; `{order}` has {'it' if len(found) == 1 else 'them'} go on" if order else "")
+    else:
+        yield from (idle_text([each]) for each in found)
+
+
+def _dying(foreman: WorkerInfo) -> str | None:
+    """That none of its workers lives, because they die as they start."""
+    report = foreman.report
+    if report.get("state") != "working" or report.get("online") or "next_start_in" not in report:
+        return None
+    problem = report.get("problem")
+    return f"the foreman {foreman.host}:{foreman.pid} has no worker{f': {problem}' if problem else ''}"
 
 
 def _oldest(storage: Storage, now: int, max_age: int) -> Finding:

@@ -1,7 +1,7 @@
-"""Idleness: which foremen that are alive take no jobs, why, and what has them go on. Pure, from their own reports.
+"""Idleness: who is alive and takes no jobs, why, and what has them go on. Pure, from their own reports.
 
-`why`, `status` and `doctor` ask it. A worker that still beats takes nothing if its foreman was told to be quiet, to
-stop, or to keep no workers.
+`why`, `status`, `doctor`, `check` and the web ask it. A worker that still beats takes nothing if it, or its foreman,
+was told to be quiet or to stop, or if its foreman keeps no workers.
 """
 
 from __future__ import annotations
@@ -50,6 +50,28 @@ def _idle(foreman: WorkerInfo) -> Idle | None:
         case "unhealthy":
             return Idle.UNHEALTHY
     return Idle.SCALED if foreman.report.get("max") == 0 else None
+
+
+def takers(workers: Sequence[WorkerInfo], now: int, lease: int) -> list[WorkerInfo]:
+    """The workers among these that are alive and take jobs."""
+    idle = {each.foreman.id for each in idlers(workers, now, lease)}
+    alive = [each for each in workers if each.subject is Subject.WORKER and now - each.beat_at <= lease]
+    return [worker for worker in alive if worker.foreman not in idle and not is_quiet(worker)]
+
+
+def is_quiet(worker: WorkerInfo) -> bool:
+    """Has this worker said that it takes no more jobs?"""
+    return worker.report.get("state") == "quiet"
+
+
+def quiet_text(quiet: Sequence[WorkerInfo]) -> str:
+    """That these workers, all that there are, take no jobs, and what helps."""
+    if len(quiet) > 1:
+        return f"all {len(quiet)} workers that could run it are quiet: they take no jobs"
+    (only,) = quiet
+    place = f"{only.host}:{only.pid}"
+    restart = f"; `packhorse restart {place}` replaces it" if only.foreman else ""
+    return f"the only worker that could run it, {place}, is quiet: it takes no jobs{restart}"
 
 
 def idle_text(idle: Sequence[Idler]) -> str:

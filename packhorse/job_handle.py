@@ -385,9 +385,17 @@ class JobHandle(Generic[R_co]):
         return True
 
     def _copied(self, args: Mapping[str, Any] | None, options: Mapping[str, Any]) -> NewJob:
+        if args is not None:
+            return self._app._checked(self.record.task, lambda: self._changed(args, options))
+        template = JobTemplate.of_copy(
+            self.record, self._app.settings.payload_limit, self._app._signature_of(self.task)
+        )
+        return template.changed(options).fill_again(self.args)
+
+    def _changed(self, args: Mapping[str, Any], options: Mapping[str, Any]) -> NewJob:
         job, app = self.record, self._app
-        template = JobTemplate.of_copy(job, app.settings.payload_limit, app._signature_of(job.task))
-        return template.changed(options).fill_again(self.args if args is None else args)
+        template = JobTemplate.of_copy(job, app.settings.payload_limit, app._signature_to_check(job.task))
+        return template.changed(options).fill_again(args)
 
     def _steered(self, operation: Operation, answers: list[Steered]) -> Self:
         (answer,) = answers

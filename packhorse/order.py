@@ -21,6 +21,7 @@ class Do(StrEnum):
     STOP = "stop"  # finish what runs, and end
     RESTART = "restart"  # give way to fresh workers, one after the other
     SCALE = "scale"  # keep so many workers
+    STACKS = "stacks"  # say where every thread stands
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,6 @@ to this process or to the next that goes by the name, until it is acknowledged.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -33,8 +32,6 @@ Jobs = JobHandle[Any] | str | Iterable[JobHandle[Any] | str]
 
 _PAGE = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two looks at what has ended
-
-log = logging.getLogger("packhorse.subscriber")
 
 
 class Client:
@@ -192,13 +189,13 @@ class Client:
             try:
                 self._beat()
             except StorageError as error:
-                log.warning("client %s cannot show that it lives: %s", self.id, error)
+                _warn("client %s cannot show that it lives: %s", self.id, error)
 
     def _beat(self) -> None:
         silent_for = _seconds() - self._seen_at
         self._join()
         if silent_for > self._timeout:
-            log.warning("client %s was silent for %.0f s and may have been forgotten", self.id, silent_for)
+            _warn("client %s was silent for %.0f s and may have been forgotten", self.id, silent_for)
             for ids in _batches(list(self._wanted)):
                 self._app.storage.subscribe(self.id, ids)
 
@@ -251,3 +248,9 @@ def _seconds() -> float:
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
+
+
+def _warn(text: str, *facts: object) -> None:
+    import logging  # takes longer to load than most that enqueue would like
+
+    logging.getLogger("packhorse.subscriber").warning(text, *facts)

@@ -12,7 +12,7 @@ import msgspec
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.event import Event, Subject
 from packhorse.failure import Failure
-from packhorse.idleness import Idler, idle_text, idlers, remedy
+from packhorse.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
 from packhorse.job import Job, Reason, State
 from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
 
@@ -115,11 +115,17 @@ def _obstacle(job: Job, seen: Seen) -> str | None:
     if not serving:
         return f"no running worker serves the queue {job.queue}"
     if not _takers(serving, seen):
-        foremen = {worker.foreman for worker in serving}
-        return _no_takers([each for each in _idlers(seen) if each.foreman.id in foremen])
+        return _none_of(serving, seen)
     if seen.task is None or seen.task.announced_at is None:
         return f"no worker knows the task {job.task}"
     return None
+
+
+def _none_of(serving: Sequence[WorkerInfo], seen: Seen) -> str:
+    """That these, who alone serve a queue, take no jobs."""
+    foremen = {worker.foreman for worker in serving}
+    idle = [each for each in _idlers(seen) if each.foreman.id in foremen]
+    return _no_takers(idle) if idle else quiet_text(serving)
 
 
 def _nobody(seen: Seen) -> str | None:
@@ -130,8 +136,11 @@ def _nobody(seen: Seen) -> str | None:
     foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
     if idle and len(idle) == len(foremen):
         return _no_takers(idle)
+    told = {each.foreman.id for each in idle}
+    if quiet := [each for each in _alive(seen) if is_quiet(each) and each.foreman not in told]:
+        return quiet_text(quiet)
     if foremen:
-        return _about_to_start(next(each for each in foremen if each.id not in {one.foreman.id for one in idle}))
+        return _about_to_start(next(each for each in foremen if each.id not in told))
     beats = [worker.beat_at for worker in seen.workers if worker.subject is Subject.WORKER]
     if not beats:
         return "no worker is running"
@@ -146,9 +155,9 @@ def _about_to_start(foreman: WorkerInfo) -> str:
 
 
 def _takers(workers: Sequence[WorkerInfo], seen: Seen) -> list[WorkerInfo]:
-    """Those of these workers that their foreman lets take jobs."""
-    idle = {each.foreman.id for each in _idlers(seen)}
-    return [worker for worker in workers if worker.foreman not in idle]
+    """Those of these workers that take jobs."""
+    taking = {worker.id for worker in takers(seen.workers, seen.now, seen.lease)}
+    return [worker for worker in workers if worker.id in taking]
 
 
 def _idlers(seen: Seen) -> list[Idler]:

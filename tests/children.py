@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+PATIENCE = 60.0
+"""Seconds that anything may take which takes a moment: the machine may have much else to do."""
 NOBODY = 65_534
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Come back when the condition holds; fail when it does not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -64,7 +66,7 @@ class Forked:
         os.close(childs_mouth)
         os.close(childs_ear)
 
-    def hear(self, seconds: float = 20.0) -> Any:
+    def hear(self, seconds: float = PATIENCE) -> Any:
         """The next thing that the child says; its error, if it had one, is raised here as text."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._rest:
@@ -115,7 +117,7 @@ def forked(work: Callable[[Parent], object], *, as_nobody: bool = False) -> Iter
         child.end()
 
 
-def in_child(work: Callable[[], object], *, as_nobody: bool = False, seconds: float = 20.0) -> Any:
+def in_child(work: Callable[[], object], *, as_nobody: bool = False, seconds: float = PATIENCE) -> Any:
     """What `work` answers in a forked child."""
     with forked(lambda parent: parent.say(work()), as_nobody=as_nobody) as child:
         return child.hear(seconds)

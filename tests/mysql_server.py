@@ -1,5 +1,8 @@
 """Private MariaDB (or MySQL) servers for the tests: started on first use from the programs on this machine, on loopback
-and a free port, with their data in a directory of their own, and ended with the test run."""
+and a free port, with their data in a directory of their own, and ended with the test run.
+
+PACKHORSE_MYSQLD names another server's program, such as MySQL's `mysqld`, which is then used instead of MariaDB's.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,15 +24,21 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
+from tests.ports import free_port
+from tests.processor_time import processor_time
+from tests.small_disk import enlarge_disk, with_small_disk
+
 _NEEDED = (
-    "the tests need MariaDB, at least 10.6.\n"
+    "the tests need MariaDB, at least 10.6, or a mysqld that PACKHORSE_MYSQLD names.\n"
     "Install it:  Debian, Ubuntu: apt-get install mariadb-server   Fedora: dnf install mariadb-server\n"
     "             macOS: brew install mariadb\n"
     "Or leave MariaDB out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite"
 )
 _PLACES = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/opt/homebrew/opt/mariadb/bin")
 _RAM = Path("/dev/shm")
-_SMALL = ("innodb-buffer-pool-size=128M", "innodb-log-file-size=96M", "performance-schema=OFF", "skip-log-bin")
+_SMALL = ("innodb-buffer-pool-size=128M", "loose-innodb-log-file-size=96M", "performance-schema=OFF", "skip-log-bin")
+_OTHER = os.environ.get("PACKHORSE_MYSQLD", "")
+KIND = "mariadb" if "mariadb" in Path(_OTHER or "mariadbd").name else "mysql"
 _numbers = itertools.count(1)
 _spare: list[str] = []
 
@@ -41,7 +50,7 @@ class MySQLServer:
     def __init__(self, *settings: str) -> None:
         has_room = _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
         self.directory = Path(tempfile.mkdtemp(prefix="packhorse-mysql-", dir=_RAM if has_room else None))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = settings
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,11 +61,15 @@ class MySQLServer:
         atexit.register(self.end)
 
     def _install(self) -> None:
-        told = [f"--datadir={self.directory / 'data'}", f"--user={self._user}", "--skip-test-db"]
-        command = [mysql_program("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
+        told = [f"--datadir={self.directory / 'data'}", f"--user={self._user}"]
+        if KIND == "mariadb":
+            command = [mysql_program("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
+            told += ["--skip-test-db"]
+        else:
+            command = [mysql_program(), "--no-defaults", "--initialize-insecure"]
         done = subprocess.run([*command, *told], capture_output=True, text=True)
         if done.returncode != 0:
-            pytest.fail(f"mariadb-install-db failed:\n{done.stdout}{done.stderr}")
+            pytest.fail(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
 
     def also(self, *settings: str) -> MySQLServer:
         """With these settings, too, when it starts next."""
@@ -70,10 +83,24 @@ class MySQLServer:
     def url(self) -> str:
         return self.url_of("jobs")
 
-    def start(self) -> MySQLServer:
+    def start_with_small_disk(self, megabytes: int) -> None:
+        """Start it where the tables of the database `jobs` are on a disk of their own, of this size."""
+        self.start()  # makes that database
+        self.stop()
+        owner = pwd.getpwnam(self._user) if os.getuid() == 0 else None
+        self.start(with_small_disk(self.directory / "data" / "jobs", megabytes, owner))
+
+    def enlarge_disk(self, megabytes: int) -> None:
+        """More room, while the server runs."""
+        assert self._process is not None
+        enlarge_disk(self.directory / "data" / "jobs", megabytes, self._process.pid)
+
+    def start(self, before: Sequence[str] = ()) -> MySQLServer:
         told = [f"datadir={self.directory / 'data'}", f"socket={self.directory / 'socket'}", f"port={self.port}"]
         told += ["bind-address=127.0.0.1", f"pid-file={self.directory / 'pid'}", f"user={self._user}"]
-        command = [mysql_program("mariadbd"), "--no-defaults"]
+        # Neither MySQL's second protocol, which would want a port of its own, nor a directory for files of users.
+        told += ["loose-mysqlx=OFF", "secure-file-priv="]
+        command = [*before, mysql_program(), "--no-defaults"]
         command += [f"--{setting}" for setting in [*told, *_SMALL, *self._settings]]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -90,6 +117,11 @@ class MySQLServer:
         self._process.kill()
         self._process.wait()
         self._process = None
+
+    def processor_time(self) -> float:
+        """Seconds that it has worked so far."""
+        assert self._process is not None
+        return processor_time([self._process.pid])
 
     def stop(self) -> None:
         """In good order."""
@@ -113,14 +145,14 @@ class MySQLServer:
                 return
             except pymysql.OperationalError:
                 if time.monotonic() > deadline or (self._process and self._process.poll() is not None):
-                    pytest.fail(f"MariaDB does not start:\n{(self.directory / 'log').read_text()[-2000:]}")
+                    pytest.fail(f"the server does not start:\n{(self.directory / 'log').read_text()[-2000:]}")
                 time.sleep(0.02)
 
 
 @cache
 def shared_mysql() -> MySQLServer:
     """The server for tests that need none of their own."""
-    return MySQLServer("innodb-doublewrite=0", "max-connections=200").start()
+    return MySQLServer("innodb-doublewrite=0", "max-connections=200", "max-allowed-packet=16M").start()
 
 
 def new_database_url() -> str:
@@ -161,16 +193,19 @@ def _caretaker() -> Any:
     )
 
 
-def mysql_program(name: str = "mariadbd") -> str:
-    """A program of MariaDB; where there is none the test run ends and says what to install."""
+def numbers_to(most: int) -> str:
+    """A table of the whole numbers from 1 to `most`, a power of ten, as SQL that every server understands."""
+    digits = " UNION ALL ".join(f"SELECT {digit} AS digit" for digit in range(10))
+    places = range(len(str(most)) - 1)
+    joined = " CROSS JOIN ".join(f"({digits}) AS d{place}" for place in places)
+    return (
+        f"(SELECT 1 + {' + '.join(f'd{place}.digit * {10**place}' for place in places)} AS n FROM {joined}) AS numbers"
+    )
+
+
+def mysql_program(name: str = _OTHER or "mariadbd") -> str:
+    """A program of the server; where there is none the test run ends and says what to install."""
     found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
     if found is None:
         raise pytest.UsageError(_NEEDED)
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

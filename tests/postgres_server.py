@@ -23,6 +23,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.ports import free_port
+from tests.processor_time import processor_time
+from tests.small_disk import enlarge_disk, with_small_disk
+
 _NEEDED = (
     "the tests need PostgreSQL, at least 13.\n"
     "Install it:  Debian, Ubuntu: apt-get install postgresql   Fedora: dnf install postgresql-server\n"
@@ -46,7 +50,7 @@ class PostgresServer:
     def __init__(self, *settings: str, on_disk: bool = False) -> None:
         has_room = not on_disk and _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
         self.directory = Path(tempfile.mkdtemp(prefix="packhorse-postgres-", dir=_RAM if has_room else None))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = settings
         self._user = _unprivileged()
         if self._user is not None:
@@ -60,6 +64,10 @@ class PostgresServer:
     @property
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def connect(self, **options: Any) -> Any:
+        """Somebody else's connection."""
+        return psycopg.connect(self.url, **options)
 
     def start(self) -> PostgresServer:
         self._start([], self._as_user())
@@ -76,23 +84,17 @@ class PostgresServer:
 
     def start_with_small_disk(self, megabytes: int) -> None:
         """Start it where `small` in its directory is a disk of its own, of this size. For that one must be root."""
-        if self._user is None or not shutil.which("unshare") or not shutil.which("nsenter"):
-            pytest.skip("only root can give a server a disk of its own")
         self.small = self.directory / "small"
         self.small.mkdir()
-        words = f"uid={self._user.pw_uid},gid={self._user.pw_gid},size={megabytes}m"
-        tried = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(self.small)], check=False)
-        if tried.returncode != 0:
-            pytest.skip("not even root may mount a disk here")
-        mount = f"mount -t tmpfs -o {words} tmpfs {self.small} && exec"
-        as_user = f"setpriv --reuid={self._user.pw_uid} --regid={self._user.pw_gid} --clear-groups"
-        self._start(["unshare", "--mount", "sh", "-c", f'{mount} {as_user} "$@"', "sh"], {"cwd": str(self.directory)})
+        before = with_small_disk(self.small, megabytes, self._user)
+        assert self._user is not None
+        as_user = ["setpriv", f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
+        self._start([*before, *as_user], {"cwd": str(self.directory)})
 
     def enlarge_disk(self, megabytes: int) -> None:
         """More room, while the server runs."""
         assert self._process is not None
-        inside = ["nsenter", "--mount", "--target", str(self._process.pid)]
-        subprocess.run([*inside, "mount", "-o", f"remount,size={megabytes}m", str(self.small)], check=True)
+        enlarge_disk(self.small, megabytes, self._process.pid)
 
     def kill(self) -> None:
         """As a power cut would: no goodbye to anybody."""
@@ -106,11 +108,16 @@ class PostgresServer:
             time.sleep(0.02)
         self._process = None
 
+    def processor_time(self) -> float:
+        """Seconds that it has worked so far, for those who are connected now."""
+        assert self._process is not None
+        return processor_time([self._process.pid, *_children_of(self._process.pid)])
+
     def stop(self) -> None:
         """At once, but in good order."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def end(self) -> None:
@@ -119,7 +126,7 @@ class PostgresServer:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _await_answer(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
                 psycopg.connect(self.url, connect_timeout=5).close()
@@ -147,7 +154,7 @@ class PgBouncer:
     def __init__(self, server: PostgresServer, pool_size: int = 3) -> None:
         places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])  # Debian's, which is not on every PATH
         program = shutil.which("pgbouncer", path=places) or pytest.skip("there is no pgbouncer on this machine")
-        self.port = _free_port()
+        self.port = free_port()
         self._directory = Path(tempfile.mkdtemp(prefix="packhorse-pgbouncer-"))
         user = _unprivileged()
         settings = self._directory / "pgbouncer.ini"
@@ -238,15 +245,8 @@ def _unprivileged() -> pwd.struct_passwd | None:
         return pytest.fail("root cannot run PostgreSQL, and there is no user called postgres")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _await_port(port: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -52,6 +52,11 @@ class Watched:
         for sentinel in self.sentinels:
             sentinel.command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 300)
 
+    def until_replicated(self) -> None:
+        """Come back when the replica has all that the master has now."""
+        offset = int(self.master.info("master_repl_offset"))
+        until(lambda: int(self.replica.info("slave_repl_offset")) >= offset, "the replica has it")
+
     def named(self) -> int:
         """The port of the master, as the first sentinel has it."""
         _, port = self.sentinels[0].command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
@@ -72,7 +77,7 @@ class Cluster:
     """Three masters that share the slots."""
 
     def __init__(self, directory: Path) -> None:
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
         self.nodes = [RedisServer(_made(directory / str(number)), *options) for number in range(3)]
 
     @property

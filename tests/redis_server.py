@@ -11,10 +11,8 @@ import contextlib
 import ctypes
 import functools
 import itertools
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,7 @@ import pytest
 
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.connection import Connection, Lost, Refusal
+from tests.ports import free_port
 
 _NEEDED = (
     "the tests need a redis-server (or valkey-server) on PATH, at least 6.2.\n"
@@ -44,17 +43,6 @@ def server_program() -> str:
     if found is None:
         raise pytest.UsageError(_NEEDED)
     return found
-
-
-def free_port() -> int:
-    """A port that nobody uses just now, and nobody will by accident: the system takes those of outgoing connections
-    elsewhere. The one 10,000 above is free, too: there the nodes of a cluster speak with each other."""
-    while True:
-        port = random.randrange(10_000, 22_000)
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port + 10_000))
-            return port
 
 
 class RedisServer:
@@ -88,7 +76,7 @@ class RedisServer:
         if wait:
             self._wait_until_it_answers()
 
-    def _wait_until_it_answers(self, seconds: float = 20.0) -> None:
+    def _wait_until_it_answers(self, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not self._answers():
             assert self._process is not None
@@ -144,7 +132,7 @@ class RedisServer:
         if self._process is not None:
             self._process.terminate()
             self._process.send_signal(signal.SIGCONT)
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
 
 

@@ -226,7 +226,7 @@ print(asyncio.run(enqueue()), flush=True)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_starts_a_thread_of_its_own():
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=True, timeout=60
     )
 
     assert ran.stdout.split() == ["True", "True", "True"]

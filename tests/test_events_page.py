@@ -67,6 +67,8 @@ def operators(storage: Memory) -> None:
     storage.delete([waiting.id], by="ann")
     storage.pause("mail", by="ann", why="maintenance")
     storage.resume("mail", by="ann")
+    for duration in (HOUR, None):
+        storage.silence_failure(storage.failures()[0].cause, duration, by="ann")
 
 
 def others(storage: Memory, clock: TurnedClock) -> None:

@@ -109,7 +109,7 @@ print(first, *[ids.new_id() for _ in range(1000)], flush=True)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_makes_ids_of_its_own_even_if_a_thread_of_its_parent_was_making_one():
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=True, timeout=60
     )
     child, parent = (line.split() for line in ran.stdout.splitlines())
 

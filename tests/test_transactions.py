@@ -13,11 +13,13 @@ from typing import Any
 
 import django
 import psycopg
+import psycopg2.errors
 import pymysql
 import pytest
 from django.conf import settings
 from django.db import connections, transaction
 from psycopg.rows import dict_row
+from psycopg2.extras import RealDictCursor
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -43,8 +45,9 @@ needs_mysql = pytest.mark.skipif("mysql" not in chosen_storages(), reason="PACKH
 class Place:
     """A database in which both the jobs and the caller's own table are, and ways to connect to it."""
 
-    def __init__(self, kind: str, directory: Path) -> None:
+    def __init__(self, kind: str, directory: Path, driver: str = "") -> None:
         self.kind = kind
+        self.driver = driver
         self.path = directory / "shop.db"
         self.jobs_url = {
             "sqlite": lambda: f"sqlite:///{self.path}",
@@ -62,7 +65,9 @@ class Place:
     def connect(self) -> Any:
         if self.kind == "mysql":
             return shared_mysql().connect(database=self.jobs_url.rpartition("/")[2])
-        return sqlite3.connect(self.path) if self.kind == "sqlite" else psycopg.connect(shared_postgres().url)
+        if self.kind == "sqlite":
+            return sqlite3.connect(self.path)
+        return (psycopg2 if self.driver == "psycopg2" else psycopg).connect(shared_postgres().url)
 
     @property
     def alchemy_url(self) -> str:
@@ -70,7 +75,7 @@ class Place:
             return self.jobs_url.replace("mysql://", "mysql+pymysql://")
         if self.kind == "sqlite":
             return f"sqlite:///{self.path}"
-        return shared_postgres().url.replace("postgresql://", "postgresql+psycopg://")
+        return shared_postgres().url.replace("postgresql://", f"postgresql+{self.driver or 'psycopg'}://")
 
     @property
     def insert(self) -> str:
@@ -134,6 +139,22 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     place.app.close()
 
 
+@pytest.fixture(
+    params=[
+        ("sqlite", "sqlite3"),
+        pytest.param(("postgres", "psycopg"), marks=needs_postgres),
+        pytest.param(("postgres", "psycopg2"), marks=needs_postgres),
+        pytest.param(("mysql", "pymysql"), marks=needs_mysql),
+    ],
+    ids=lambda pair: pair[1],
+)
+def driven(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The same with each driver."""
+    place = Place(request.param[0], tmp_path, request.param[1])
+    yield place
+    place.app.close()
+
+
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[Place]:
     place = Place("postgres", tmp_path)
@@ -144,64 +165,64 @@ def postgres(tmp_path: Path) -> Iterator[Place]:
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_there_when_the_transaction_commits(place: Place) -> None:
-    connection = place.connect()
-    run(connection, place.insert)
-    job = place.app.enqueue("send", {"to": "ann"}, connection=connection)
+def test_a_job_is_there_when_the_transaction_commits(driven: Place) -> None:
+    connection = driven.connect()
+    run(connection, driven.insert)
+    job = driven.app.enqueue("send", {"to": "ann"}, connection=connection)
 
-    assert place.number_of_jobs() == 0
+    assert driven.number_of_jobs() == 0
     connection.commit()
 
-    assert (place.number_of_jobs(), place.number_of_sales()) == (1, 1)
-    assert place.app.get(job.id).args == {"to": "ann"}
+    assert (driven.number_of_jobs(), driven.number_of_sales()) == (1, 1)
+    assert driven.app.get(job.id).args == {"to": "ann"}
     connection.close()
 
 
-def test_a_job_vanishes_with_the_transaction(place: Place) -> None:
-    connection = place.connect()
-    place.app.enqueue("send", {"to": "ann"}, connection=connection)  # before anything else: it begins the transaction
-    run(connection, place.insert)
+def test_a_job_vanishes_with_the_transaction(driven: Place) -> None:
+    connection = driven.connect()
+    driven.app.enqueue("send", {"to": "ann"}, connection=connection)  # before anything else: it begins the transaction
+    run(connection, driven.insert)
     connection.rollback()
 
-    assert (place.number_of_jobs(), place.number_of_sales()) == (0, 0)
-    assert place.app.storage.tallies()[0].number == 1
+    assert (driven.number_of_jobs(), driven.number_of_sales()) == (0, 0)
+    assert driven.app.storage.tallies()[0].number == 1
     connection.close()
 
 
-def test_every_way_of_enqueueing_takes_a_connection(place: Place) -> None:
-    task = place.app.task(send, name="other")
-    connection = place.connect()
+def test_every_way_of_enqueueing_takes_a_connection(driven: Place) -> None:
+    task = driven.app.task(send, name="other")
+    connection = driven.connect()
     mine = task.using(connection=connection, priority=5)
     jobs = [mine.enqueue("a"), mine.enqueue_in(60, "b"), mine.enqueue_unique("c")]
-    jobs += place.app.enqueue_many([task.call(to=f"m{n}") for n in range(1_500)], connection=connection)
-    jobs.append(place.app.enqueue_in(60, "send", {"to": "d"}, connection=connection))
-    assert place.number_of_jobs() == 0
+    jobs += driven.app.enqueue_many([task.call(to=f"m{n}") for n in range(1_500)], connection=connection)
+    jobs.append(driven.app.enqueue_in(60, "send", {"to": "d"}, connection=connection))
+    assert driven.number_of_jobs() == 0
     connection.commit()
 
-    assert place.number_of_jobs() == len(jobs) == 1_504
-    assert place.app.get(jobs[0].id).record.priority == 5
+    assert driven.number_of_jobs() == len(jobs) == 1_504
+    assert driven.app.get(jobs[0].id).record.priority == 5
     connection.close()
 
 
-def test_a_refused_batch_leaves_the_callers_own_work_alone(place: Place) -> None:
-    task = place.app.task(send, name="strict", unique={"on_conflict": "reject"})
+def test_a_refused_batch_leaves_the_callers_own_work_alone(driven: Place) -> None:
+    task = driven.app.task(send, name="strict", unique={"on_conflict": "reject"})
     task.enqueue("ann")
-    connection = place.connect()
-    run(connection, place.insert)
+    connection = driven.connect()
+    run(connection, driven.insert)
 
     with pytest.raises(NotUnique):
-        place.app.enqueue_many([task.call("bob"), task.call("ann")], connection=connection)
+        driven.app.enqueue_many([task.call("bob"), task.call("ann")], connection=connection)
     connection.commit()
 
-    assert (place.number_of_jobs(), place.number_of_sales()) == (1, 1)
+    assert (driven.number_of_jobs(), driven.number_of_sales()) == (1, 1)
     connection.close()
 
 
-def test_without_a_transaction_the_job_is_there_at_once(place: Place) -> None:
-    connection = committing_alone(place)
-    place.app.enqueue("send", {"to": "ann"}, connection=connection)
+def test_without_a_transaction_the_job_is_there_at_once(driven: Place) -> None:
+    connection = committing_alone(driven)
+    driven.app.enqueue("send", {"to": "ann"}, connection=connection)
 
-    assert place.number_of_jobs() == 1
+    assert driven.number_of_jobs() == 1
     connection.close()
 
 
@@ -258,48 +279,71 @@ def test_without_a_transaction_the_job_is_there_at_once_by_the_autocommit_of_new
     place.app.close()
 
 
-class OlderPsycopg:
-    """psycopg 3's connection, spoken to as psycopg 2's: its `status` tells only of transactions that the driver
-    has begun."""
+def test_a_transaction_that_the_caller_has_begun_in_words_of_his_own_is_seen(driven: Place) -> None:
+    connection = committing_alone(driven)
 
-    status = 1
-    autocommit = True
+    for last_word, number in (("ROLLBACK", 0), ("COMMIT", 1)):
+        run(connection, "BEGIN")
+        run(connection, driven.insert)
+        driven.app.enqueue("send", {"to": "ann"}, connection=connection)
+        assert (driven.number_of_jobs(), driven.number_of_sales()) == (0, 0)
+        run(connection, last_word)
+        assert (driven.number_of_jobs(), driven.number_of_sales()) == (number, number)
+    connection.close()
+
+
+class OtherDriver:
+    """A connection of PyMySQL, as it looks to who does not know this driver: only the server can tell whether a
+    transaction is open."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
+    @property
+    def open(self) -> bool:
+        return bool(self._connection.open)
+
     def cursor(self) -> Any:
         return self._connection.cursor()
 
-    def get_transaction_status(self) -> int:
-        return int(self._connection.info.transaction_status)
+
+OtherDriver.__module__ = "MySQLdb.connections"
 
 
-OlderPsycopg.__module__ = "psycopg2.extensions"
-
-
-@needs_postgres
-def test_a_transaction_that_the_caller_has_begun_in_words_of_his_own_is_seen(postgres: Place) -> None:
-    connection = committing_alone(postgres)
-    older = OlderPsycopg(connection)
-    postgres.app.enqueue("send", {"to": "ann"}, connection=older)
-    assert postgres.number_of_jobs() == 1
-
-    connection.execute("BEGIN")
-    postgres.app.enqueue("send", {"to": "nobody"}, connection=older)
-    connection.execute("ROLLBACK")
-
-    assert postgres.number_of_jobs() == 1
-    connection.close()
-
-
-def test_rows_may_look_as_the_caller_likes(place: Place) -> None:
+@needs_mysql
+def test_what_other_drivers_of_mysql_have_begun_is_asked_of_the_server(tmp_path: Path) -> None:
+    place = Place("mysql", tmp_path)
     connection = place.connect()
-    if place.kind == "mysql":
+    connection.cursorclass = pymysql.cursors.DictCursor
+    other = OtherDriver(connection)
+    place.app.enqueue("send", {"to": "nobody"}, connection=other)  # it does not commit alone
+    connection.rollback()
+    assert place.number_of_jobs() == 0
+    connection.autocommit(True)
+
+    place.app.enqueue("send", {"to": "ann"}, connection=other)
+    assert place.number_of_jobs() == 1
+    run(connection, "BEGIN")
+    run(connection, place.insert)
+    place.app.enqueue("send", {"to": "nobody"}, connection=other)
+    run(connection, "ROLLBACK")
+
+    assert (place.number_of_jobs(), place.number_of_sales()) == (1, 0)
+    connection.close()
+    with pytest.raises(BadValue, match="is closed"):
+        place.app.enqueue("send", {"to": "ann"}, connection=other)
+    place.app.close()
+
+
+def test_rows_may_look_as_the_caller_likes(driven: Place) -> None:
+    connection = driven.connect()
+    if driven.kind == "mysql":
         connection.cursorclass = pymysql.cursors.DictCursor
+    elif driven.driver == "psycopg2":
+        connection.cursor_factory = RealDictCursor
     else:
-        connection.row_factory = sqlite3.Row if place.kind == "sqlite" else dict_row
-    task = place.app.task(send, name="keyed", unique=True)
+        connection.row_factory = sqlite3.Row if driven.kind == "sqlite" else dict_row
+    task = driven.app.task(send, name="keyed", unique=True)
     job = task.using(connection=connection).enqueue("ann")
     connection.commit()
 
@@ -313,34 +357,36 @@ def test_a_stranger_is_refused(place: Place, stranger: object) -> None:
         place.app.enqueue("send", {"to": "ann"}, connection=stranger)
 
 
-def test_a_job_vanishes_with_its_savepoint_only(place: Place) -> None:
-    connection = place.connect()
-    run(connection, place.insert)
-    place.app.enqueue("send", {"to": "ann"}, connection=connection)
+def test_a_job_vanishes_with_its_savepoint_only(driven: Place) -> None:
+    connection = driven.connect()
+    run(connection, driven.insert)
+    driven.app.enqueue("send", {"to": "ann"}, connection=connection)
     run(connection, "SAVEPOINT mine")
-    place.app.enqueue("send", {"to": "nobody"}, connection=connection)
+    driven.app.enqueue("send", {"to": "nobody"}, connection=connection)
     run(connection, "ROLLBACK TO SAVEPOINT mine")
-    place.app.enqueue("send", {"to": "bob"}, connection=connection)
+    driven.app.enqueue("send", {"to": "bob"}, connection=connection)
     connection.commit()
 
-    assert {job.args["to"] for job in place.app.jobs()} == {"everybody", "ann", "bob"}
-    assert place.app.storage.tallies()[0].number == 3
+    assert {job.args["to"] for job in driven.app.jobs()} == {"everybody", "ann", "bob"}
+    assert driven.app.storage.tallies()[0].number == 3
     connection.close()
 
 
-def test_a_closed_connection_is_refused(place: Place) -> None:
-    connection = place.connect()
+def test_a_closed_connection_is_refused(driven: Place) -> None:
+    connection = driven.connect()
     connection.close()
 
     with pytest.raises(BadValue, match="is closed"):
-        place.app.enqueue("send", {"to": "ann"}, connection=connection)
+        driven.app.enqueue("send", {"to": "ann"}, connection=connection)
 
 
 @needs_postgres
-def test_a_transaction_that_has_failed_is_refused(postgres: Place) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_transaction_that_has_failed_is_refused(postgres: Place, driver: str) -> None:
+    postgres.driver = driver
     connection = postgres.connect()
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        connection.execute("SELECT 1 / 0")
+    with pytest.raises((psycopg.errors.DivisionByZero, psycopg2.errors.DivisionByZero)):
+        run(connection, "SELECT 1 / 0")
 
     with pytest.raises(BadValue, match="has failed already"):
         postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
@@ -564,6 +610,22 @@ def test_sqlalchemy_connections(place: Place, engine: Any) -> None:
     with engine.begin() as connection:
         place.app.enqueue("send", {"to": "bob"}, connection=connection)
     assert place.number_of_jobs() == 2
+
+
+@needs_postgres
+def test_sqlalchemy_by_psycopg2(tmp_path: Path) -> None:
+    place = Place("postgres", tmp_path, "psycopg2")
+    engine = create_engine(place.alchemy_url)
+    with engine.connect() as connection:
+        place.app.enqueue("send", {"to": "nobody"}, connection=connection)
+        connection.rollback()
+        place.app.enqueue("send", {"to": "ann"}, connection=connection)
+        assert place.number_of_jobs() == 0
+        connection.commit()
+
+    assert place.number_of_jobs() == 1
+    engine.dispose()
+    place.app.close()
 
 
 def test_sqlalchemy_sessions(place: Place, engine: Any) -> None:

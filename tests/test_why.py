@@ -162,6 +162,27 @@ def test_a_queue_that_only_a_quiet_foreman_serves_is_told():
     assert explain(a_job(QUEUED), seen(workers=workers)).startswith("the foreman mule:11 is quiet")
 
 
+@pytest.mark.parametrize("others", [[], [a_worker("bob", foreman="boss", queues=("video",))]])
+def test_a_queue_whose_only_worker_is_quiet_is_told(others: list[WorkerInfo]):
+    quiet = a_worker(foreman="boss", host="mule", pid=12, report={"state": "quiet"})
+
+    assert explain(a_job(QUEUED), seen(workers=[a_foreman(state="working"), quiet, *others])) == (
+        "the only worker that could run it, mule:12, is quiet: it takes no jobs; "
+        "`packhorse restart mule:12` replaces it"
+    )
+
+
+def test_quiet_workers_are_told_together():
+    quiet = [a_worker(name, report={"state": "quiet"}) for name in ("ann", "bob")]
+
+    assert explain(a_job(QUEUED), seen(workers=quiet)) == (
+        "all 2 workers that could run it are quiet: they take no jobs"
+    )
+    assert explain(a_job(QUEUED), seen(workers=[*quiet, a_worker("eve", concurrency=1)])).endswith(
+        "a worker is about to take it"
+    )
+
+
 def test_a_foreman_without_workers_is_about_to_start_some():
     soon, later = a_foreman(state="working", max=4), a_foreman(state="working", max=4, next_start_in=4.0)
 

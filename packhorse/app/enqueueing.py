@@ -10,7 +10,7 @@ from packhorse.app.tasks import Tasks
 from packhorse.calls import Arguments, JobKeywords, NewCall, UntimedKeywords, refuse_connection
 from packhorse.clock import Duration
 from packhorse.commits import when_committed
-from packhorse.errors import BadValue
+from packhorse.errors import BadArguments, BadValue
 from packhorse.job import NewJob
 from packhorse.job_handle import JobHandle
 from packhorse.storage import BATCH
@@ -25,8 +25,9 @@ class Enqueueing(Tasks):
     ) -> JobHandle[Any]:
         """Make a job of the task that is called `name`; `args` is a dict of its arguments, or a list in order.
 
-        Options are those of `task.using`. Raises TaskNotFound if the app has tasks and none of this name; `known`
-        False takes the name as it is, because workers elsewhere know it.
+        Options are those of `task.using`. Raises TaskNotFound if the app has tasks and none of this name, and
+        BadArguments if they do not fit what its function takes, or what workers announced of it. `known` False takes
+        name and arguments as they are, because workers elsewhere know them.
 
         >>> app.enqueue("send_notice", {"user_id": 1}, priority=5)
         """
@@ -132,6 +133,9 @@ class Enqueueing(Tasks):
     def _asked(
         self, name: str, args: Arguments, known: bool, options: Mapping[str, Any], *, unique: bool = False
     ) -> NewJob:
+        return self._checked(name, lambda: self._made(name, args, known, options, unique))
+
+    def _made(self, name: str, args: Arguments, known: bool, options: Mapping[str, Any], unique: bool) -> NewJob:
         template = self._template(name, known)
         if options:
             template = template.changed(options)
@@ -142,7 +146,11 @@ class Enqueueing(Tasks):
     ) -> NewJob:
         refuse_connection(options, "in a coroutine: await session.run_sync(lambda s: app.enqueue(…, connection=s))")
         if not isinstance(name, str) or name in self._templates or self._announced.is_fresh(name):
-            return self._asked(name, args, known, options, unique=unique)
+            try:
+                return self._made(name, args, known, options, unique)
+            except BadArguments:
+                if not isinstance(name, str) or name in self._templates:
+                    raise
         return await self._courier.call(self._asked, name, args, known, options, unique=unique)
 
     def _enqueue(self, new: NewJob, connection: Any = None) -> JobHandle[Any]:

@@ -9,8 +9,9 @@ from packhorse.announcement import announcements
 from packhorse.app.home import Home
 from packhorse.calls import JobTemplate, TaskKeywords
 from packhorse.codec import Signature
-from packhorse.errors import TaskNotFound
+from packhorse.errors import BadArguments, TaskNotFound
 from packhorse.hooks import EnqueueMiddleware, check_callable
+from packhorse.job import NewJob
 from packhorse.storage.records import TaskInfo
 from packhorse.task import TaskOptions, check_name
 from packhorse.task_handle import CoroutineTask, PlainTask, Task, TaskDecorator, task_handle
@@ -58,6 +59,22 @@ class Tasks(Home):
     def _signature_of(self, task: str) -> Signature | None:
         return self.registry.get(task).signature if task in self.registry else None
 
+    def _signature_to_check(self, task: str) -> Signature | None:
+        """What new arguments of this task must fit: its function, or what workers announced of it."""
+        known = None if task in self.registry else self._announced.get(task)
+        return known.signature if known else self._signature_of(task)
+
+    def _checked(self, task: str, make: Callable[[], NewJob]) -> NewJob:
+        """The job that `make` makes. If it refuses the arguments of a task that workers announced, they are asked again
+        first: one with newer code may have started."""
+        try:
+            return make()
+        except BadArguments:
+            if task in self.registry:
+                raise
+        self._announced.look_again()
+        return make()
+
     def _template(self, name: str, known: bool) -> JobTemplate:
         template = self._templates.get(name) if isinstance(name, str) else None
         return template or self._template_of_unknown(check_name(name, "task name"), known)
@@ -70,7 +87,8 @@ class Tasks(Home):
                 hints = filter(None, [error.hint, "known=False enqueues it for workers elsewhere"])
                 raise TaskNotFound(error.what, hint="; ".join(hints)) from None
         if task := self._announced.get(name):
-            return JobTemplate.of_announced(name, task.options, self.settings.payload_limit, task.defaults)
+            signature = task.signature if known else None
+            return JobTemplate.of_announced(name, task.options, self.settings.payload_limit, task.defaults, signature)
         return JobTemplate.of_name(name, self._defaults, self.settings.payload_limit)
 
     def announcements(self) -> list[TaskInfo]:

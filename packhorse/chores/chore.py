@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from packhorse.storage.records import Outlook
 
 SteadyTime = Callable[[], int | None]
-"""The storage's time, read just now, if it can be believed: this foreman's heartbeats have been accepted for a whole
-lease without a gap, and no clock was set since. None: it cannot. Who takes jobs away hands it on to the storage,
-for the clock may be set the next moment."""
+"""The storage's time, read a moment ago, if it can be believed: this foreman's heartbeats have been accepted for a
+whole lease without a gap, and no clock was set since. None: it cannot. Who takes away jobs or whatever seems old hands
+it on to the storage, for the clock may be set the next moment."""
 
 
 class Chore(Protocol):
@@ -24,3 +26,12 @@ class Chore(Protocol):
 
     def run(self) -> float | None:
         """Do what is to be done now. Answers in how many seconds it wants to run again; None: its interval."""
+
+
+@runtime_checkable
+class Foreseen(Chore, Protocol):
+    """A chore whose time the storage can tell. A foreman, who looks every second, runs it just then; its interval is
+    for whatever was not foreseen."""
+
+    def due_in(self, outlook: Outlook) -> int | None:
+        """Microseconds until there is something to do; None: there is nothing."""

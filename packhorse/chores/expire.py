@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from packhorse.storage import Storage
+from packhorse.storage.records import Outlook
 
 _AT_ONCE = 500
 
@@ -11,10 +12,13 @@ class Expire:
     """Waiting jobs end here; held ones are asked to stop, and their worker ends them."""
 
     name = "expire"
-    interval = 1.0
+    interval = 60.0
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+
+    def due_in(self, outlook: Outlook) -> int | None:
+        return outlook.expires_in
 
     def run(self) -> float | None:
         """One batch; more of them follow at once."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from packhorse.clock import SECOND
 from packhorse.storage import Storage
+from packhorse.storage.records import Outlook
 
 
 class Promote:
-    """Knows when the next job is due and asks to run just then; a second ahead at most, because another process may
-    schedule one sooner."""
+    """Knows when the next job is due and asks to run just then."""
 
     name = "promote"
-    interval = 1.0
+    interval = 60.0
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+
+    def due_in(self, outlook: Outlook) -> int | None:
+        return outlook.due_in
 
     def run(self) -> float | None:
         """A read while nothing is due; a write only when something is."""
@@ -22,4 +25,4 @@ class Promote:
         if due_in == 0:
             self._storage.promote()
             due_in = self._storage.next_due()
-        return None if due_in is None else min(due_in / SECOND, self.interval)
+        return None if due_in is None else due_in / SECOND

@@ -38,8 +38,9 @@ class Prune:
     def run(self) -> float | None:
         """Answers how long it wants to rest, if more is left than one run removes."""
         began = self._time()
-        while self._steady_time() is not None:
-            if not self._storage.prune(self._keep).more:
+        while (now := self._steady_time()) is not None:
+            # By the time that was looked at: were the clock set the next moment, everything would seem old.
+            if not self._storage.prune(self._keep, at=now).more:
                 return None
             worked = self._time() - began
             if worked >= _LONGEST:

@@ -17,7 +17,7 @@ from packhorse.event import Kind, Subject
 from packhorse.job import UNFINISHED
 from packhorse.schedule import cron_of, job_of, slot_id
 from packhorse.storage import Storage
-from packhorse.storage.records import EventFilter, ScheduleInfo, Tick
+from packhorse.storage.records import EventFilter, Outlook, ScheduleInfo, Tick
 
 MOST_SLOTS = 100
 """The most slots that one tick makes up for, and the most that it records one by one, besides the first."""
@@ -31,15 +31,17 @@ log = logging.getLogger("packhorse.chores")
 
 
 class TickSchedules:
-    """Asks to run again exactly when the next slot comes; a second ahead at most, because a schedule may be written or
-    resumed at any time."""
+    """Asks to run again exactly when the next slot comes."""
 
     name = "schedules"
-    interval = 1.0
+    interval = 60.0
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._complained: set[tuple[str, str, str]] = set()
+
+    def due_in(self, outlook: Outlook) -> int | None:
+        return outlook.ticks_in
 
     def run(self) -> float | None:
         """Tick every schedule that is due; one that cannot be understood here keeps none of the others waiting."""
@@ -47,7 +49,7 @@ class TickSchedules:
         if not schedules:
             return None
         now = self._storage.now()
-        slots = [now + round(self.interval * SECOND)]
+        slots = []
         for schedule in schedules:
             if schedule.paused_at is not None:
                 continue
@@ -55,7 +57,7 @@ class TickSchedules:
                 slots.append(schedule.next_at if schedule.next_at > now else self._tick(schedule, now))
             except BadValue as error:
                 self._complain(schedule, error)
-        return max(0, min(slots) - now) / SECOND
+        return max(0, min(slots) - now) / SECOND if slots else None
 
     def _tick(self, schedule: ScheduleInfo, now: int) -> int:
         """Turn the schedule; answers its next slot."""

@@ -1,4 +1,4 @@
-"""Health, for probes: is the storage there and writable, is a foreman alive, does nothing wait for too long?"""
+"""Health, for probes: is the storage there and writable, does a foreman take jobs, does nothing wait for too long?"""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from packhorse.findings import Finding, look
 @command("check", "packhorse check", "packhorse check --max-age 1m --quiet", "packhorse check --json | jq .healthy")
 @span_option("--max-age", default="5m", show_default=True, help="How long the oldest waiting job may have waited.")
 def check(invocation: Invocation, max_age: int) -> int:
-    """Is all well? Ends with 0 if the storage answers and takes writes, a foreman has given a sign of life within the
-    lease, and no job has waited for too long; with 6 otherwise. --quiet shows only what is wrong."""
+    """Is all well? Ends with 0 if the storage answers and takes writes, a foreman that takes jobs has given a sign
+    of life within the lease, and no job has waited for too long; with 6 otherwise. --quiet shows only what is wrong."""
     findings = list(_look(invocation, max_age))
     is_healthy = all(finding.is_well for finding in findings)
     if invocation.as_json:

@@ -10,13 +10,15 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import paint, say
+from packhorse.cli.powershell import PowerShellComplete
 
 _SHELLS = {
     "bash": 'add to ~/.bashrc:  eval "$(packhorse completion bash)"',
     "zsh": 'add to ~/.zshrc:  eval "$(packhorse completion zsh)"',
     "fish": "write to a file:  packhorse completion fish > ~/.config/fish/completions/packhorse.fish",
+    "powershell": "add to $PROFILE:  packhorse completion powershell | Out-String | Invoke-Expression",
 }
-_KINDS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+_KINDS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete, "powershell": PowerShellComplete}
 
 
 @command("completion", "packhorse completion bash", 'eval "$(packhorse completion zsh)"')

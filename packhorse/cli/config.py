@@ -15,7 +15,7 @@ def _complete(ctx: click.Context, parameter: click.Parameter, part: str) -> list
     return [name for name in NAMES if name.startswith(part)]
 
 
-@command("config", "packhorse config", "packhorse config url", "PACKHORSE_LEASE=1m packhorse config --set")
+@command("config", "packhorse config", "packhorse config url", "PACKHORSE_LEASE=1m packhorse config --set", pages=True)
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=_complete)
 @click.option("--set", "only_set", is_flag=True, help="Only those that were set somewhere.")
 def config(invocation: Invocation, names: tuple[str, ...], only_set: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import textwrap
 
@@ -13,7 +12,7 @@ from packhorse.cli.examining import HERE, OF_STORAGE, THERE, Patient, Symptom, V
 from packhorse.cli.failing import CommandError, ExitCode, masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
-from packhorse.cli.output import escape, paint, say
+from packhorse.cli.output import escape, paint, say, terminal_size
 from packhorse.cli.snapshot import take_snapshot
 from packhorse.errors import PackhorseError, SettingsError
 from packhorse.storage.moving import Stage
@@ -28,6 +27,7 @@ _STYLES = {Verdict.WELL: "green", Verdict.REMARK: "yellow", Verdict.WRONG: "red"
     "packhorse doctor --quiet",
     "packhorse doctor --report > report.txt",
     "packhorse doctor --json | jq 'select(.verdict == \"bad\")'",
+    pages=True,
 )
 @click.option(
     "--report", is_flag=True, help="Print a report for those who can help, without secrets, data, hosts, people."
@@ -85,7 +85,7 @@ def _wrapped(text: str) -> str:
     safe = masked(escape(text))
     if not sys.stdout.isatty():
         return safe
-    room = max(shutil.get_terminal_size().columns - _INDENT - len("try: "), 20)
+    room = max(terminal_size().columns - _INDENT - len("try: "), 20)
     return f"\n{' ' * _INDENT}".join(textwrap.wrap(safe, room, break_long_words=False, break_on_hyphens=False))
 
 

@@ -6,6 +6,7 @@ A check is a function that yields what it finds. It never raises because somethi
 from __future__ import annotations
 
 import platform
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -141,6 +142,11 @@ def app(patient: Patient) -> Iterator[Symptom]:
         yield remark("app", "the app here has no tasks", "write @app.task above a function")
     else:
         yield well("app", f"the app here can be imported; it has {count_text(len(tasks), 'task')}")
+    if patient.invocation.url is None and found.settings.url != patient.invocation.settings.url:
+        url = found.settings.shown("url")
+        asked = patient.invocation.settings.shown("url")
+        told = f"the app keeps its jobs in {url}, and commands that look ask {asked}"
+        yield remark("app", told, f"export PACKHORSE_URL={shlex.quote(url)}")
 
 
 # --- the storage ------------------------------------------------------------------------------------------------------

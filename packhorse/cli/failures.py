@@ -52,6 +52,7 @@ class CauseFields(FailureFields, kw_only=True):
     "packhorse failures 2",
     "packhorse failures task:resize since:2h",
     "packhorse failures --json | jq -r .cause",
+    pages=True,
 )
 @click.argument("words", nargs=-1, metavar="[NUMBER | CAUSE | WORD:VALUE | TEXT]...")
 @number_option("-n", "number", help="How many causes; 0 is all. Without it a table has 20, --json has all.")

@@ -67,7 +67,7 @@ USR1, TSTP           quiet: take no more jobs
 HUP                  restart: replace the workers, one after the other
 TTIN                 show what every thread is doing, on stderr
 
-From another machine: packhorse stop, quiet, restart, scale""",
+From another machine: packhorse stop, quiet, restart, scale, stacks""",
     "json": """\
 --json prints JSON on stdout: one object, or for lists one on each line, with
 the fields of the HTTP API. Times are ISO 8601 in UTC, durations are seconds.
@@ -75,7 +75,7 @@ Errors come as {"error": {"code", "message", "hint"}} on stderr.""",
 }
 
 
-@command("help", "packhorse help", "packhorse help retry", "packhorse help exit-codes")
+@command("help", "packhorse help", "packhorse help retry", "packhorse help exit-codes", pages=True)
 @click.argument("topic", required=False)
 def help_(invocation: Invocation, topic: str | None) -> None:
     """Help on a command, or on a TOPIC: exit-codes, filters, json, settings, signals, storage."""

@@ -26,6 +26,7 @@ class Invocation:
         self.quiet = False
         self.utc = False
         self.color: bool | None = None
+        self.no_pager = False
         self.named_by: str | None = None  # which argument names the storage that is used, if one does
         self._opened: list[Storage | Packhorse] = []
 

@@ -27,7 +27,6 @@ from packhorse.cli.output import (
     short_id,
     state_style,
 )
-from packhorse.cli.watching import Watcher
 from packhorse.cli.where import find_job
 from packhorse.event import Event
 from packhorse.failure import Failure
@@ -50,6 +49,7 @@ _SECTIONS = ("args", "log", "events", "trace")
     "packhorse job 1be2c845 --follow",
     "packhorse job 1be2c845 --args | jq .user_id",
     "packhorse job 1be2c845 --trace",
+    pages=True,
 )
 @click.argument("part", metavar="ID", shell_complete=complete_job)
 @click.option("--args", is_flag=True, help="Only its arguments, whole, as JSON.")
@@ -78,6 +78,8 @@ def job(invocation: Invocation, part: str, follow: bool, **sections: bool) -> in
 
 
 def _follow(invocation: Invocation, handle: JobHandle[Any]) -> int:
+    from packhorse.cli.watching import Watcher  # only who follows needs it
+
     if not invocation.as_json:
         invocation.note(
             f"{paint(state_text(handle.record), state_style(handle.state), err=True)}  {_title(handle.record)}"

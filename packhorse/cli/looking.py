@@ -5,17 +5,16 @@ Only the storage is asked, never a worker, and no code of the user's is imported
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import click
-from msgspec.structs import replace
 
 from packhorse.amounts import count_text
 from packhorse.cli.completing import complete_job, complete_queue, complete_task, complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.following import follow_jobs, new_events, newest_event
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import (
@@ -39,6 +38,7 @@ from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
 from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
 from packhorse.filter_words import FILTER_WORDS, STATE_WORDS, find_all, parse_words
+from packhorse.idleness import is_quiet
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
 from packhorse.storage.listing import is_tallied
@@ -47,7 +47,7 @@ from packhorse.why import span_text
 
 _ROWS = 50
 _LONG_VALUE = 120
-_FOLLOW_PAUSE = 0.25
+_FOLLOWED = 10  # jobs that are there already, as `tail` shows ten lines
 
 
 def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -> list[str]:
@@ -63,6 +63,8 @@ def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -
     "packhorse jobs queue:mail state:queued,retrying since:2h -n 200",
     "packhorse jobs dead --task resize --ids | packhorse retry -",
     "packhorse jobs 'cannot decode'",
+    "packhorse jobs failed --follow",
+    pages=True,
 )
 @click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...", shell_complete=_complete_words)
 @click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
@@ -70,7 +72,12 @@ def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -
 @click.option("--since", metavar="DURATION|TIME", help="Only those enqueued since then.")
 @number_option("-n", "number", help="How many; 0 is all. Without it a table has 50, --ids and --json have all.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only ids, one on a line.")
-def jobs(invocation: Invocation, words: tuple[str, ...], number: int | None, only_ids: bool, **words_too: Any) -> None:
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on with jobs that are new or change, a line each, until Ctrl-C; -n is 10."
+)
+def jobs(
+    invocation: Invocation, words: tuple[str, ...], number: int | None, only_ids: bool, follow: bool, **words_too: Any
+) -> None:
     """List jobs: those in line by who is next, finished ones by the latest, others by the newest.
 
     A STATE is one of scheduled, queued, reserved, running, retrying, completed, dead, aborted, or waiting, held,
@@ -80,6 +87,9 @@ def jobs(invocation: Invocation, words: tuple[str, ...], number: int | None, onl
     invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
     where = parse_words([*words, *more], invocation.storage.now())
+    if follow:
+        follow_jobs(invocation, where, (_FOLLOWED if number is None else number) or None, only_ids=only_ids)
+        return
     is_table = not (only_ids or invocation.as_json)
     limit = (number if number is not None else _ROWS if is_table else 0) or None
     found = find_all(invocation.storage, where, limit)
@@ -145,7 +155,7 @@ def _tell_more(invocation: Invocation, where: Filter, listed: int) -> None:
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-@command("queues", "packhorse queues", "packhorse queues --json | jq -r 'select(.paused_at) | .name'")
+@command("queues", "packhorse queues", "packhorse queues --json | jq -r 'select(.paused_at) | .name'", pages=True)
 def queues(invocation: Invocation) -> None:
     """Every queue: its numbers of jobs, how long the oldest waits, and whether it is paused."""
     invocation.tell_move()
@@ -226,7 +236,7 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
-@command("workers", "packhorse workers", "packhorse workers --json | jq -r 'select(.is_alive | not) | .id'")
+@command("workers", "packhorse workers", "packhorse workers --json | jq -r 'select(.is_alive | not) | .id'", pages=True)
 def workers(invocation: Invocation) -> int | None:
     """Every foreman and its workers: where they run, how many jobs they hold, and their last sign of life."""
     invocation.tell_move()
@@ -295,8 +305,10 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
 
 
 def _process_state(worker: WorkerInfo) -> str:
-    """What a foreman says of itself; a worker says it only by what it does."""
-    return str(worker.report.get("state") or "") if worker.subject is Subject.FOREMAN else ""
+    """What a foreman says of itself; of a worker, only that it takes no jobs."""
+    if worker.subject is not Subject.FOREMAN:
+        return "quiet" if is_quiet(worker) else ""
+    return str(worker.report.get("state") or "")
 
 
 def _process_style(text: str) -> str | None:
@@ -319,6 +331,7 @@ def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
     "packhorse events -f",
     "packhorse events --job 1be2c845",
     "packhorse events --kind broken --queue mail -n 20",
+    pages=True,
 )
 @click.option("--job", "job_id", metavar="ID", help="Only of this job.", shell_complete=complete_job)
 @click.option("--queue", metavar="QUEUE", help="Only of this queue and its jobs.", shell_complete=complete_queue)
@@ -335,28 +348,15 @@ def events(invocation: Invocation, job_id: str | None, number: int, follow: bool
         queue=rest["queue"],
         owner=_owner(invocation, rest["worker"]),
     )
+    last = newest_event(invocation.storage) if follow else 0
     found = invocation.storage.events(where, limit=number, newest_first=True)[::-1] if number else []
     if not found and not follow:
         invocation.note("No events fit." if where != EventFilter() else "Nothing has happened yet.")
     for event in found:
         _print_event(invocation, event)
     if follow:
-        _follow(invocation, where, found[-1].id if found else _newest(invocation))
-
-
-def _follow(invocation: Invocation, where: EventFilter, last: int) -> None:
-    while True:
-        found = invocation.storage.events(replace(where, after=last), limit=1_000)
-        for event in found:
+        for event in new_events(invocation.storage, where, found[-1].id if found else last):
             _print_event(invocation, event)
-            last = event.id
-        if not found:
-            time.sleep(_FOLLOW_PAUSE)
-
-
-def _newest(invocation: Invocation) -> int:
-    newest = invocation.storage.events(EventFilter(), limit=1, newest_first=True)
-    return newest[0].id if newest else 0
 
 
 def _job_id(invocation: Invocation, part: str | None) -> str | None:
@@ -420,7 +420,7 @@ def event_data(event: Event, *, whole: bool) -> str:
 def _value(name: str, value: Any) -> str:
     if name in ("due_at", "slot") and isinstance(value, int):
         return str(iso(value))
-    if name in ("retry_in", "delay", "ran") and isinstance(value, int):
+    if name in ("retry_in", "delay", "ran", "duration") and isinstance(value, int):
         return span_text(value)
     if isinstance(value, dict) and "type" in value:
         return f"{value['type']}: {value.get('message', '')}"

@@ -19,6 +19,7 @@ from packhorse.cli.failing import CommandError, ExitCode, Manner, report
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import CommonOption, common_options
 from packhorse.cli.output import say
+from packhorse.cli.pager import paged
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "failures": Entry("Look", "failures:failures", "what fails, grouped by cause"),
     "queues": Entry("Look", "looking:queues", "every queue: its jobs, its oldest, its pause"),
     "workers": Entry("Look", "looking:workers", "every foreman and worker, and what it holds"),
+    "stacks": Entry("Look", "stacks:stacks", "show where the threads of workers stand, and so what jobs do"),
     "tasks": Entry("Look", "tasks:tasks", "every task: its jobs, and how they went"),
     "stats": Entry("Look", "stats:stats", "how tasks or queues did: rate, failures, p50, p95, share"),
     "schedules": Entry("Look", "schedules:schedules", "what runs by the clock, and when next"),
@@ -187,7 +189,10 @@ class Commands(click.Group):
         sys.exit(_guarded(lambda: self._main(words, complete_var, invocation, extra), invocation, words))
 
     def _main(self, words: list[str], complete_var: str | None, invocation: Invocation, extra: dict[str, Any]) -> Any:
-        return super().main(words, "packhorse", complete_var, standalone_mode=False, obj=invocation, **extra)
+        if os.environ.get("_PACKHORSE_COMPLETE", "").startswith("powershell"):
+            import packhorse.cli.powershell  # noqa: F401 - click learns of it in this way
+        with paged(_is_help(words)):
+            return super().main(words, "packhorse", complete_var, standalone_mode=False, obj=invocation, **extra)
 
 
 def _guarded(call: Any, invocation: Invocation, words: list[str]) -> int:
@@ -200,6 +205,12 @@ def _guarded(call: Any, invocation: Invocation, words: list[str]) -> int:
         return report(error, _manner(invocation, words))
     finally:
         invocation.close()
+
+
+def _is_help(words: list[str]) -> bool:
+    """Is help asked for, which is printed before the words are understood?"""
+    options = words[: words.index("--")] if "--" in words else words
+    return not {"-h", "--help"}.isdisjoint(options) and "--no-pager" not in options
 
 
 def _manner(invocation: Invocation, words: list[str]) -> Manner:

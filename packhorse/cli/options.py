@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from packhorse.cli.invocation import Invocation, operator
+from packhorse.cli.pager import paged
 from packhorse.clock import microseconds
 from packhorse.errors import BadValue
 from packhorse.filter_words import parse_moment
@@ -25,15 +26,22 @@ class CommonOption(click.Option):
 
 
 class Command(click.Command):
-    """A command with examples."""
+    """A command with examples. One that `pages` prints and ends: what is longer than the screen goes to a pager."""
 
-    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, examples: tuple[str, ...] = (), pages: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+        self.pages = pages
         own = {name for param in self.params if not isinstance(param, CommonOption) for name in param.opts}
         for param in self.params:
             if isinstance(param, CommonOption):  # a command may want a short name for itself, as `work -q` does
                 param.opts = [name for name in param.opts if name not in own]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        goes_on = any(ctx.params.get(name) for name in ("follow", "watch"))
+        invocation = ctx.find_object(Invocation)
+        with paged(self.pages and not goes_on and not (invocation and invocation.no_pager)):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, is_common in (("Options", False), ("Common options", True)):
@@ -113,6 +121,12 @@ _COMMON = (
         type=click.Choice(["auto", "always", "never"]),
         callback=_choose_colour,
         help="When to use colours; NO_COLOR is obeyed.",
+    ),
+    _common(
+        "--no-pager",
+        is_flag=True,
+        callback=_keep("no_pager"),
+        help="Print what is longer than the screen all the same.",
     ),
     _common("-q", "--quiet", is_flag=True, callback=_keep("quiet"), help="Print the data only, no notices."),
     _common("-v", "--verbose", count=True, callback=_keep("verbose"), help="-vv shows the traceback of an error."),

@@ -56,7 +56,7 @@ class Given(NamedTuple):
     number: int
 
 
-def _on_workers(function: Callable[..., Any]) -> Callable[..., Any]:
+def on_workers(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that name foremen and workers; the function is handed them as one `Whom`."""
 
     @functools.wraps(function)
@@ -81,7 +81,7 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
 
 
 @command("quiet", "packhorse quiet --all", "packhorse quiet 6Sy9y8qR")
-@_on_workers
+@on_workers
 def quiet(invocation: Invocation, whom: Whom) -> int:
     """Have foremen, or single workers, take no more jobs; what runs goes on. `restart` undoes it. WORKER is an id as
     `packhorse workers` shows it, a pid, or host:pid."""
@@ -90,7 +90,7 @@ def quiet(invocation: Invocation, whom: Whom) -> int:
 
 @command("stop", "packhorse stop 6Sy9y8qR", "packhorse stop --all --yes", "packhorse stop mule:4711 --now")
 @click.option("--now", is_flag=True, help="Do not wait for what runs: it is handed back and runs elsewhere.")
-@_on_workers
+@on_workers
 def stop(invocation: Invocation, whom: Whom, now: bool) -> int:
     """End foremen with their workers, or single workers, when the jobs that they run have ended. A single worker is
     not replaced, unless more jobs wait than the others can take. To stop a job: packhorse abort."""
@@ -98,7 +98,7 @@ def stop(invocation: Invocation, whom: Whom, now: bool) -> int:
 
 
 @command("restart", "packhorse restart --all", "packhorse restart JfpR-YFy")
-@_on_workers
+@on_workers
 def restart(invocation: Invocation, whom: Whom) -> int:
     """Replace workers by fresh ones, one after the other, each when its substitute is ready; so new code is taken in
     without a gap."""
@@ -113,7 +113,7 @@ def restart(invocation: Invocation, whom: Whom) -> int:
     context_settings={"ignore_unknown_options": True},  # -1 is a size
 )
 @click.argument("size")
-@_on_workers
+@on_workers
 def scale(invocation: Invocation, whom: Whom, size: str) -> int:
     """Change how many workers foremen keep, until they end. SIZE is a number, two for the least and the most (2-8), or
     how many more (+2) or fewer (-1) than there are now."""
@@ -158,7 +158,8 @@ def _scaled(foreman: WorkerInfo, limits: Limits) -> Order:
 # --- whom -------------------------------------------------------------------------------------------------------------
 
 
-def _chosen(invocation: Invocation, whom: Whom) -> list[WorkerInfo]:
+def chosen_ones(invocation: Invocation, whom: Whom) -> list[WorkerInfo]:
+    """Those that are meant, all of them alive."""
     storage, lease = invocation.storage, invocation.settings.lease
     now, everyone = storage.now(), storage.workers()
     alive = [each for each in everyone if now - each.beat_at <= lease]
@@ -176,7 +177,7 @@ def _chosen(invocation: Invocation, whom: Whom) -> list[WorkerInfo]:
         if each not in alive:
             silent = span_text(now - each.beat_at)
             raise CommandError(
-                f"{_name(each)} is silent for {silent}, and would not hear it",
+                f"{name_of(each)} is silent for {silent}, and would not hear it",
                 ExitCode.UNSUCCESSFUL,
                 hint="another foreman will strike it off: packhorse workers",
             )
@@ -192,7 +193,7 @@ def find_worker(everyone: Sequence[WorkerInfo], name: str, foremen: Sequence[Wor
         hint = f"{_offer(foremen)}; to stop a job: packhorse abort ID"
         raise CommandError(f"there is no foreman or worker {name!r}", ExitCode.NOT_FOUND, hint=hint)
     if len(found) > 1:
-        some = "\n".join(f"{each.id}  {_name(each)}" for each in found[:5])
+        some = "\n".join(f"{each.id}  {name_of(each)}" for each in found[:5])
         raise CommandError(f"{name} may be {len(found)} of them", ExitCode.USAGE, why=some, hint="give more of the id")
     return found[0]
 
@@ -202,7 +203,8 @@ def _offer(foremen: Sequence[WorkerInfo]) -> str:
     return f"the foremen are {some}" if some else "no foreman is running: packhorse workers"
 
 
-def _name(worker: WorkerInfo) -> str:
+def name_of(worker: WorkerInfo) -> str:
+    """What a foreman or worker is called: "the worker mule:12"."""
     return f"the {worker.subject} {worker.host}:{worker.pid}"
 
 
@@ -210,7 +212,7 @@ def _name(worker: WorkerInfo) -> str:
 
 
 def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo], Order]) -> int:
-    chosen = _chosen(invocation, whom)
+    chosen = chosen_ones(invocation, whom)
     orders = [(to, order_for(to)) for to in chosen]
     if len(chosen) > 1 and not whom.yes and not _are_meant(orders):
         invocation.note("nothing was done")
@@ -223,7 +225,7 @@ def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo],
 
 
 def _are_meant(orders: Sequence[tuple[WorkerInfo, Order]]) -> bool:
-    names = "".join(f"\n  {escape(_name(to))}" for to, _ in orders)
+    names = "".join(f"\n  {escape(name_of(to))}" for to, _ in orders)
     deed = f"{orders[0][1].do} {len(orders)} of them"
     return is_sure(f"{deed}:{names}", f"will not {deed} without being sure")
 
@@ -234,7 +236,7 @@ def _give(storage: Storage, to: WorkerInfo, order: Order, by: str | None) -> Giv
     if to.subject is not Subject.FOREMAN:
         order = Order(order.do, worker=to.id, now=order.now)
     if foreman is None or not storage.order(foreman, order, by=by):
-        raise CommandError(f"{_name(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
+        raise CommandError(f"{name_of(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
     where = EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner=foreman)
     return Given(order, to, foreman, storage.events(where, limit=1, newest_first=True)[0].id)
 
@@ -260,7 +262,7 @@ def _tell(invocation: Invocation, given: Given, is_followed: bool, patience: int
         invocation.print_json({**told, **given.order.facts(None)})
         return
     if not is_followed:
-        say(f"{escape(_name(given.to))} was asked, and has not answered within {span_text(patience)}")
+        say(f"{escape(name_of(given.to))} was asked, and has not answered within {span_text(patience)}")
         return
     done = _DONE[given.order.do]
     if given.order.do is Do.SCALE:
@@ -268,4 +270,4 @@ def _tell(invocation: Invocation, given: Given, is_followed: bool, patience: int
         done = f"keeps {least}{count_text(given.order.most or 0, 'worker')}"
     elif given.order.now:
         done = "stops at once"
-    say(f"{escape(_name(given.to))} {done}")
+    say(f"{escape(name_of(given.to))} {done}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC
@@ -223,9 +222,26 @@ def pair_lines(pairs: Iterable[tuple[str, str]], width: int = 10) -> Iterator[st
         yield from (f"{' ' * (width + 1)}{line}" for line in rest)
 
 
+def terminal_size() -> os.terminal_size:
+    """Columns and lines of the terminal: what COLUMNS and LINES say, else what it says itself, else 80 × 24.
+
+    `shutil` has the same, but brings compression along, which takes longer to load than the command to run.
+    """
+    wanted = [int(text) if text.isdigit() else 0 for text in map(_setting, ("COLUMNS", "LINES"))]
+    try:
+        found = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    except (OSError, ValueError):
+        found = os.terminal_size((80, 24))
+    return os.terminal_size(a or b or c for a, b, c in zip(wanted, found, (80, 24), strict=True))
+
+
+def _setting(name: str) -> str:
+    return os.environ.get(name, "")
+
+
 def fit_line(before: str, text: str) -> str:
     """`text` as far as it fits on the terminal's line behind what is painted already; in a pipe, all of it."""
     if not sys.stdout.isatty():
         return text
     used = len(unpainted(before))
-    return cut(text, max(shutil.get_terminal_size().columns - used - 1, _LEAST))
+    return cut(text, max(terminal_size().columns - used - 1, _LEAST))

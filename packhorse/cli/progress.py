@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 
-from packhorse.cli.output import escape, paint, say
+from packhorse.cli.output import escape, paint, say, terminal_size
 from packhorse.job_text import cut
 
 _WIDTH = 24
@@ -40,7 +39,7 @@ class ProgressLine:
 
     def _draw(self, percent: int, text: str) -> None:
         done = round(_WIDTH * min(percent, 100) / 100)
-        room = shutil.get_terminal_size().columns - len(self._title) - _WIDTH - 12
+        room = terminal_size().columns - len(self._title) - _WIDTH - 12
         bar = paint("━" * done, "cyan", err=True) + paint("─" * (_WIDTH - done), "dim", err=True)
         sys.stderr.write(f"\r\x1b[2K{self._title}  {bar}  {percent:>3} %  {cut(escape(text), max(room, 0))}")
         sys.stderr.flush()

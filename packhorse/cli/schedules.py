@@ -20,7 +20,7 @@ from packhorse.storage.records import ScheduleInfo
 _SLOTS = 5
 
 
-@command("schedules", "packhorse schedules", "packhorse schedules --json | jq '{name, says, coming}'")
+@command("schedules", "packhorse schedules", "packhorse schedules --json | jq '{name, says, coming}'", pages=True)
 def schedules(invocation: Invocation) -> None:
     """Every schedule, the next one first: its plan, also in words, when it is due, and what became of the last time."""
     invocation.tell_move()

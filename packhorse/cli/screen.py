@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import select
-import shutil
 import signal
 import sys
 import termios
@@ -16,6 +15,7 @@ import tty
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 
+from packhorse.cli.output import terminal_size
 from packhorse.cli.table import cut_to, width_of
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
@@ -87,7 +87,7 @@ class Screen:
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
-        return shutil.get_terminal_size()
+        return terminal_size()
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show these lines, and nothing else."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from packhorse.amounts import count_text
+from packhorse.announcement import known_task
 from packhorse.app import Packhorse
 from packhorse.cli.arguments import fitted, named_only, read_given
 from packhorse.cli.completing import complete_job, complete_task
@@ -32,6 +33,7 @@ from packhorse.job_handle import JobHandle, job_failed
 from packhorse.job_text import call_text, cut, error_line, state_text
 from packhorse.storage import BATCH
 from packhorse.storage.records import EventFilter
+from packhorse.task import TaskOptions
 from packhorse.why import span_text
 
 _NEGATIVE = re.compile(r"-\d[\d.eE+-]*")
@@ -105,7 +107,9 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--key", metavar="KEY", help="Only if no unfinished job has this key."),
     click.option("--retries", type=int, metavar="N", help="How often to try again after a failure."),
     span_option("--timeout", help="How long one attempt may run."),
-    click.option("--force", is_flag=True, help="Also if no task of this name is known."),
+    click.option(
+        "--force", is_flag=True, help="Also if no task of this name is known, or it was announced with other arguments."
+    ),
 )
 
 
@@ -122,7 +126,7 @@ def enqueue(invocation: Invocation, name: str, asked: Asked) -> None:
     """Put a job of the task NAME in, and print its id.
 
     Values are JSON if they can be read as such, else text; NAME:=JSON must be JSON. Values without a name need the
-    app, to know what its function calls them.
+    app, or a worker that has announced what its function calls them.
     """
     _, handle = _send(invocation, name, asked)
     if invocation.as_json:
@@ -229,7 +233,7 @@ def _recipient(invocation: Invocation, name: str, asked: Asked) -> Recipient:
 
 
 def _known_to_storage(invocation: Invocation, name: str, force: bool) -> Recipient:
-    """Without an app, the names count that jobs and workers have told the storage."""
+    """Without an app, the names and arguments count that workers have told the storage, and the names of jobs."""
     client = invocation.writing_client()
     tasks = [] if missing_file(client.storage) else client.tasks()
     known = next((task for task in tasks if task.name == name), None)
@@ -239,7 +243,8 @@ def _known_to_storage(invocation: Invocation, name: str, force: bool) -> Recipie
         what = f"there is no task {name!r}{nearest(name, names, most=3)}"
         hint = "name your app: --app module:attr\n--force enqueues it all the same, for workers that know it"
         raise TaskNotFound(what, why=f"no app was found here, and {told}", hint=hint)
-    return Recipient(client, queue=known.queue if known else None)
+    announced = known_task(known, TaskOptions()) if known and not force else None
+    return Recipient(client, announced.signature if announced else None, known.queue if known else None)
 
 
 def _some(names: list[str]) -> str:

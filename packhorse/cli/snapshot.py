@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packhorse.amounts import count_text
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
-from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy
+from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy, takers
 from packhorse.job import WAITING, State
 from packhorse.measures import Measured, measured
 from packhorse.settings import Settings
@@ -58,9 +58,8 @@ class Snapshot(NamedTuple):
 
     @property
     def takers(self) -> list[WorkerInfo]:
-        """The workers that are alive and that their foreman lets take jobs."""
-        idle = {each.foreman.id for each in self.idlers}
-        return [worker for worker in self.alive(Subject.WORKER) if worker.foreman not in idle]
+        """The workers that are alive and take jobs."""
+        return takers(self.workers, self.now, self.lease)
 
     @property
     def waiting(self) -> int:

@@ -29,6 +29,7 @@ _LONGEST = 90 * DAY
     "packhorse stats",
     "packhorse stats --by queue --range 7d",
     "packhorse stats --range 1h --queue mail --json | jq '{name, run_p95}'",
+    pages=True,
 )
 @click.option("--by", type=click.Choice(["task", "queue"]), default="task", show_default=True, help="A row for each.")
 @span_option("--range", "length", default="24h", show_default=True, help="How far to look back, up to 90d.")

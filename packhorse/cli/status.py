@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import msgspec
 from packhorse.amounts import count_text, rate_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
-from packhorse.cli.output import escape, paint, say, unless_nought, unpainted
+from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
 from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
 from packhorse.cli.table import Column, cut_to, table_lines, width_of
 from packhorse.clock import SECOND
@@ -31,7 +30,9 @@ _MOST_NOTICES = 6
 _KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}
 
 
-@command("status", "packhorse status", "packhorse status --watch", "packhorse status --json | jq .totals.states")
+@command(
+    "status", "packhorse status", "packhorse status --watch", "packhorse status --json | jq .totals.states", pages=True
+)
 @click.option("--watch", is_flag=True, help="Go on, until Ctrl-C.")
 @span_option("--every", default="2s", show_default=True, help="With --watch: how often.")
 def status(invocation: Invocation, watch: bool, every: int) -> None:
@@ -54,7 +55,7 @@ def _show(invocation: Invocation, *, is_first: bool, is_watched: bool = False) -
     if invocation.as_json:
         invocation.print_json(status_fields(invocation, snapshot))
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_size().columns if sys.stdout.isatty() else None
     lines = list(status_lines(snapshot, width))
     if is_watched and width is not None and os.environ.get("TERM", "") not in ("", "dumb"):
         say(_CLEAR, end="")

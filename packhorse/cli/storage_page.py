@@ -30,7 +30,7 @@ class StorageFields(HealthFields, kw_only=True):
     write_latency: float | None
 
 
-@command("storage", "packhorse storage", "packhorse storage --json | jq .problems")
+@command("storage", "packhorse storage", "packhorse storage --json | jq .problems", pages=True)
 def storage(invocation: Invocation) -> None:
     """How the storage is: how quick, how large, how contended, and what an operator should know about it."""
     write = _write_latency(invocation.storage)

@@ -6,13 +6,11 @@ here. A character may be two columns wide, or none.
 
 from __future__ import annotations
 
-import shutil
 import sys
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from packhorse.cli.output import escape, is_coloured, paint, say
+from packhorse.cli.output import escape, is_coloured, paint, say, terminal_size
 
 _LEAST = 10  # columns that a cell keeps which gives way
 _GAP = "  "
@@ -33,7 +31,7 @@ class Column(NamedTuple):
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_size().columns if sys.stdout.isatty() else None
     for line in table_lines(columns, rows, width):
         say(line)
 
@@ -115,6 +113,8 @@ def width_of(text: str) -> int:
 
 
 def _width_of_one(character: str) -> int:
+    import unicodedata  # most texts are plain, and need none of it
+
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -8,6 +8,7 @@ is explained with the user's own line, not with a traceback.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sqlite3
 import sys
 import traceback
@@ -15,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from packhorse.app import Packhorse
+from packhorse.cli.app_source import storage_named_by
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.errors import AppBroken, AppNotFound, BadURL
 from packhorse.loading import CANDIDATES, load_app
@@ -45,8 +47,7 @@ def open_existing(settings: Settings) -> Storage:
             ExitCode.STORAGE,
             why=f"{path} does not exist, and looking does not make it",
             source=url_source(settings),
-            hint="go to the directory of your app, or name the storage: --url sqlite:////var/lib/jobs.db\n"
-            "the first job makes it: packhorse enqueue NAME",
+            hint=_where_else(settings),
         )
     if is_foreign(storage):
         raise CommandError(
@@ -57,6 +58,24 @@ def open_existing(settings: Settings) -> Storage:
             hint="name another storage, or put the first job in: packhorse enqueue NAME",
         )
     return storage
+
+
+def _where_else(settings: Settings) -> str:
+    """Where the jobs may be, if not here. An app may name its storage in its code, and looking does not import that."""
+    usual = "go to the directory of your app, or name the storage: --url sqlite:////var/lib/jobs.db\n"
+    if settings.source_of("url") != "default":
+        return f"{usual}the first job makes it: packhorse enqueue NAME"
+    named = storage_named_by(settings.app)
+    if named and named.url != settings.url and not named.url.startswith("memory:"):
+        url = shlex.quote(mask_url(named.url))
+        return f"{named.file} names another one: --url {url}\nfor all commands here: export PACKHORSE_URL={url}"
+    if settings.app is not None:
+        source = settings.source_of("app")
+        return (
+            f"the app {settings.app} ({source}) may name another one, and looking imports no code\n"
+            "packhorse doctor tells which it is; then for all commands here: export PACKHORSE_URL=…"
+        )
+    return f"{usual}the first job makes it: packhorse enqueue NAME"
 
 
 def is_foreign(storage: Storage) -> bool:

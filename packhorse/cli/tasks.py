@@ -41,7 +41,7 @@ class Known(NamedTuple):
     measured: Measured
 
 
-@command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'")
+@command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'", pages=True)
 def tasks(invocation: Invocation) -> None:
     """Every task that was ever enqueued, or that a worker has announced: its jobs, and how they went in two days."""
     invocation.tell_move()
@@ -96,9 +96,12 @@ def task_cells(each: Known, shown: Shown) -> list[str]:
     ]
 
 
+_NOTHING: tuple[Any, ...] = (None, False, "", {}, [])
+
+
 def _options(options: dict[str, Any]) -> str:
-    """Those that were set, as they are written in the code."""
-    told = {name: value for name, value in options.items() if value not in (None, False, "", {}, [])}
+    """Those that were set, as they are written in the code. What the task takes is told by --json."""
+    told = {name: value for name, value in options.items() if name != "parameters" and value not in _NOTHING}
     return " ".join(f"{name}={_option(name, value)}" for name, value in told.items())
 
 

@@ -6,7 +6,6 @@ drawn on, one frame is printed.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from packhorse.cli.failures import cause_lines
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_page import page_lines
 from packhorse.cli.options import by_option, command, span_option
-from packhorse.cli.output import Shown, escape, paint, say, short_id, unpainted
+from packhorse.cli.output import Shown, escape, paint, say, short_id, terminal_size, unpainted
 from packhorse.cli.panes import PANES, Failures, Looked, Pane, Queues, Row, Running
 from packhorse.cli.screen import Screen
 from packhorse.cli.snapshot import Snapshot, take_snapshot
@@ -162,7 +161,7 @@ class Top:
     def frame(self) -> list[str]:
         """The pane as it is printed where there is no screen."""
         looked = self._seen()
-        width = shutil.get_terminal_size().columns if looked.shown.is_terminal else None
+        width = terminal_size().columns if looked.shown.is_terminal else None
         return [*_head(looked.snapshot, width), "", *(self._table(width) if self._rows else [self._pane.empty])]
 
     def lines(self, width: int, height: int) -> list[str]:

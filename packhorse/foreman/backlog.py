@@ -1,5 +1,5 @@
-"""What waits for the crew: read once a second in a thread, for scaling. Jobs of queues that this crew does not serve do
-not count, nor those of a paused queue, but for the forced ones.
+"""What waits for the crew: read once a second in a thread, for scaling, while the lookout sees jobs in line. Jobs of
+queues that this crew does not serve do not count, nor those of a paused queue, but for the forced ones.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from packhorse.foreman.duty import Duty
 from packhorse.foreman.scaling import Need
 from packhorse.job import QUEUED
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import Filter, QueueInfo
+from packhorse.storage.records import Filter, Outlook, QueueInfo
 
-_EVERY = 1.0
 _FORCED_SEEN = 100
 _FORCED = Filter(states=frozenset({QUEUED}), forced=True)
 
@@ -29,15 +28,26 @@ class Backlog:
         self._wake = wake
         self.duty = Duty("reading the backlog", self.step, longest_retry=2.0)
 
-    def step(self) -> float:
+    def heed(self, outlook: Outlook) -> None:
+        """What the lookout has seen."""
+        if outlook.queued:
+            self.duty.wake()
+        elif self.need != Need():
+            self.need = Need()
+            self._wake()
+
+    def forget(self) -> None:
+        """The storage does not answer."""
+        self.need = None
+
+    def step(self) -> None:
         """Read it once."""
         try:
             self.need = read_need(self._storage, self._crew.queues)
         except Exception:
-            self.need = None
+            self.forget()
             raise
         self._wake()
-        return _EVERY
 
 
 def read_need(storage: Storage, served: Collection[str] | None) -> Need:

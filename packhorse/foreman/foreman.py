@@ -2,8 +2,7 @@
 
 The main thread runs one loop: hear the workers and the signals, take leave of those that ended, keep the crew at the
 size that is wanted. It never waits for the storage; what does is a duty with a thread of its own: the heartbeat, the
-settling of dead workers, the look at the backlog, the chores. Several foremen share a storage without knowing of each
-other.
+settling of dead workers, the lookout, the chores. Several foremen share a storage without knowing of each other.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from packhorse.foreman.backoff import YOUNG, Backoff
 from packhorse.foreman.crew import Crew, Ended, Launch
 from packhorse.foreman.former import PROCESS_SPACE, process_space
 from packhorse.foreman.heartbeat import Heartbeat
+from packhorse.foreman.lookout import Lookout
 from packhorse.foreman.member import Member
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Pulse, Record
@@ -115,6 +115,9 @@ class Foreman:
         self.backlog = Backlog(storage, self.crew, wake=self._signals.ring)
         self.orders = Orders(storage, self.record, wake=self._signals.ring)
         self.timetable = Timetable(chores(self.heartbeat.steady_time) if callable(chores) else chores)
+        self.lookout = Lookout(
+            storage, self.crew, self.record, self.heartbeat, self.backlog, self.orders, self.timetable
+        )
         self.pulse = Pulse(self.report, self.is_well, url=checkin_url, command=checkin_cmd, file=status_file)
         self._rolling = Rolling(self.crew, self._start, self._drain)
 
@@ -166,9 +169,8 @@ class Foreman:
         """Once, when the storage knows us, and former processes of this machine were settled: their jobs go first."""
         if not self._is_at_work:
             self._is_at_work = True
-            self.backlog.duty.start()
-            self.orders.duty.start()
-            self.timetable.duty.start()
+            for each in (self.backlog, self.orders, self.timetable, self.lookout):
+                each.duty.start()
 
     def _is_over(self) -> bool:
         if self.heartbeat.error is not None:
@@ -184,8 +186,8 @@ class Foreman:
         while self.crew.members and time.monotonic() < deadline:
             self._selector.select(0.1)
             self._take_leave(time.monotonic())
-        for duty in (self.timetable.duty, self.backlog.duty, self.orders.duty, self.pulse.calls.duty):
-            duty.stop()
+        for each in (self.lookout, self.timetable, self.backlog, self.orders, self.pulse.calls):
+            each.duty.stop()
         self.heartbeat.duty.stop(1.0)
         if self.record.is_joined:
             self.settling.put(Ended(self.record.id, "stopped", died=False))
@@ -245,14 +247,22 @@ class Foreman:
         """Do what an operator wants, of the whole crew or of one in it."""
         if order.worker is not None:
             member = self.crew.get(order.worker)
-            if member is not None and not self._is_stopping:
+            if member is not None and order.do is Do.STACKS:
+                member.channel.send(self._ask_for_stacks())
+            elif member is not None and not self._is_stopping:
                 self._follow_for(member, order)
         elif order.do is Do.SCALE:
             self._scale(order)
         elif order.do is Do.STOP:
             self._stop_as_ordered(order)
+        elif order.do is Do.STACKS:
+            self.crew.tell(self._ask_for_stacks())
         elif not self._is_stopping:
             self._quiet(_ORDERED) if order.do is Do.QUIET else self._restart(_ORDERED)
+
+    def _ask_for_stacks(self) -> dict[str, Any]:
+        """What has a worker say where its threads stand; it answers soon, and the answer goes with the heartbeat."""
+        return {"do": "stacks", "order": self.orders.followed}
 
     def _follow_for(self, member: Member, order: Order) -> None:
         if order.do is Do.QUIET:
@@ -316,6 +326,8 @@ class Foreman:
             if not member.is_proven and (member.has_worked or (member.is_online and now - member.started_at >= YOUNG)):
                 member.is_proven = True
                 self.backoff.succeeded()
+            if member.has_answered(now):
+                self.heartbeat.beat_soon()
         self.crew.enforce(now)
 
     def _drain(self, member: Member, why: str) -> None:

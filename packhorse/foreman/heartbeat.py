@@ -1,8 +1,8 @@
 """The heartbeat: one write every few seconds for the whole crew and the foreman itself, from a thread of its own.
 
-It is the foreman that beats, so a job that holds the interpreter lock cannot cost its worker the lease. Once a second
-it asks which running jobs should stop, and hands that on. While the storage is away it tries on, with jitter; a worker
-that was struck off meanwhile is marked, and the foreman has it quit.
+It is the foreman that beats, so a job that holds the interpreter lock cannot cost its worker the lease. When the
+lookout has seen that running jobs should stop, it asks which, and hands that on. While the storage is away it tries on,
+with jitter; a worker that was struck off meanwhile is marked, and the foreman has it quit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.clock import SECOND
 from packhorse.errors import StorageError, StorageUnavailable
@@ -21,16 +21,25 @@ from packhorse.foreman.member import Member
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.steady import Steady
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import Beat, Stop
+from packhorse.storage.records import Beat, Outlook, Stop
 
 log = logging.getLogger("packhorse")
 
-_STOPS_EVERY = 1.0
+_FRESH = 2.0
+"""Seconds for which the storage's time, as the lookout has seen it, is as good as asked for."""
 
 
 def boot_time() -> float:
     """Seconds, by a clock that nobody turns and that goes on while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class _Reading(NamedTuple):
+    """What the storage's clock showed, at some moment between these two of this machine's."""
+
+    sent: float
+    received: float
+    now: int
 
 
 class Heartbeat:
@@ -54,6 +63,8 @@ class Heartbeat:
         self._report = report
         self._wake = wake
         self._beat_at = 0.0
+        self._has_stops = False  # as the lookout says
+        self._seen: _Reading | None = None  # of the storage's clock, by the lookout
         self.steady = Steady(lease, heartbeat)
         self.accepted_at: float | None = None  # by `boot_time`
         self.error: StorageError | None = None  # the storage cannot be used at all
@@ -65,17 +76,31 @@ class Heartbeat:
         return self.steady.is_steady(boot_time())
 
     def steady_time(self) -> int | None:
-        """The storage's time, if it may do so now, and by that time. It asks the storage because somebody may have set
-        its clock since the last beat; whoever rescues hands on the answer, because somebody may set it the next
-        moment."""
+        """The storage's time, if it may do so now, and by that time. It was looked at just now, because somebody may
+        have set the clock since the last beat; whoever rescues hands on the answer, because somebody may set it the
+        next moment."""
         if not self.is_steady():
             return None
-        sent = boot_time()
-        now = self._storage.now()
-        if self.steady.goes_on(sent, boot_time(), now / SECOND):
+        sent, received, now = self._reading()
+        if self.steady.goes_on(sent, received, now / SECOND):
             return now
         self.beat_soon()
         return None
+
+    def _reading(self) -> _Reading:
+        """A late one of the storage's clock. An older one does no harm: everybody seems less silent by it."""
+        seen, sent = self._seen, boot_time()
+        if seen is not None and sent - seen.received < _FRESH:
+            return seen
+        now = self._storage.now()
+        return _Reading(sent, boot_time(), now)
+
+    def heed(self, outlook: Outlook, sent: float, received: float) -> None:
+        """What the lookout has seen, and between which moments."""
+        self._seen = _Reading(sent, received, outlook.now)
+        if outlook.stops:
+            self._has_stops = True
+            self.duty.wake()
 
     def silence(self) -> float:
         """Seconds since the storage last accepted a beat."""
@@ -87,14 +112,15 @@ class Heartbeat:
         self.duty.wake()
 
     def step(self) -> float:
-        """Beat if it is time, else only ask what should stop."""
+        """Beat if it is time, else ask what should stop if anything should."""
         if not self._record.is_joined:
             self._join()
+        has_stops, self._has_stops = self._has_stops, False
         if boot_time() >= self._beat_at:
             self._beat()
-        elif owners := [member.id for member in self._crew.members if member.is_online]:
-            self._hand_on(self._storage.stops(owners))
-        return max(0.0, min(_STOPS_EVERY, self._beat_at - boot_time()))
+        elif has_stops:
+            self._hand_on(self._storage.stops([member.id for member in self._crew.members if member.is_online]))
+        return max(0.0, self._beat_at - boot_time())
 
     def _join(self) -> None:
         try:
@@ -113,7 +139,7 @@ class Heartbeat:
         foreman, sent = self._record.id, boot_time()
         self._beat_at = sent + self._heartbeat  # first: who comes online from here on asks for a beat of its own
         beating = [member for member in self._crew.members if member.is_online and self._is_awake(member)]
-        reports = {member.id: member.report for member in beating}
+        reports = {member.id: member.told(time.monotonic()) for member in beating}
         try:
             beat = self._storage.beat({foreman: self._report(), **reports})
         except Exception:

@@ -7,14 +7,32 @@ import subprocess
 import time
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse.board import Board
 from packhorse.channel import Channel, Message
 from packhorse.foreman.scaling import Hand
+from packhorse.stacks import MOST_STACKS
 
 _LINES = 20
 _LONGEST_LINE = 4_096
+_TOLD_FOR = 180.0
+"""Seconds for which stacks are part of what is reported."""
+_FOR_CHILDREN = 1.0
+"""Seconds that the children of a worker have to say where they stand; one that holds the interpreter never does."""
+
+
+class _Told(NamedTuple):
+    """Where a worker stood: in answer to which order, when, and how many of its children have not said it yet."""
+
+    order: int
+    at: float
+    items: list[dict[str, Any]]
+    awaited: int
+
+    def is_ready(self, now: float) -> bool:
+        """Have all said it, or had their time to?"""
+        return self.awaited <= 0 or now - self.at >= _FOR_CHILDREN
 
 
 class Member:
@@ -43,6 +61,8 @@ class Member:
         self.lines: deque[str] = deque(maxlen=_LINES)
         self._idle_since = self.started_at
         self._rest = ""
+        self._stacks: _Told | None = None
+        self._told_order: int | None = None
 
     @property
     def pid(self) -> int:
@@ -74,6 +94,28 @@ class Member:
                 self.leaving = self.leaving or str(message.get("why", said))
                 self.is_condemned = self.is_condemned or said == "condemned"
                 self.done_when_leaving = message.get("done")
+            case "stacks":
+                self._stacks = _Told(message["order"], now, message["items"], int(message.get("more", 0)))
+            case "stack" if self._stacks is not None and self._stacks.order == message.get("order"):
+                told = self._stacks
+                items = [message["stack"], *told.items] if len(told.items) < MOST_STACKS else told.items
+                self._stacks = told._replace(items=items, awaited=told.awaited - 1)
+
+    def has_answered(self, now: float) -> bool:
+        """Has it said where it stands, so that the storage should be told soon? Once for each answer."""
+        if self._stacks is None or self._stacks.order == self._told_order or not self._stacks.is_ready(now):
+            return False
+        self._told_order = self._stacks.order
+        return True
+
+    def told(self, now: float) -> dict[str, Any]:
+        """What the storage is told of it: its report, and for a while what it said when it was asked where it stands.
+        Of children that have not answered yet nothing is told before they had a moment to."""
+        stacks = self._stacks
+        if stacks is None or not stacks.is_ready(now) or now - stacks.at > _TOLD_FOR:
+            return self.report
+        age = round(now - stacks.at, 1)
+        return {**self.report, "stacks": {"order": stacks.order, "age_s": age, "items": stacks.items}}
 
     def _take_report(self, report: Message, now: float) -> None:
         done = (report.get("done"), report.get("failed"))

@@ -1,5 +1,5 @@
-"""The orders that operators leave in the storage for this foreman: read once a second in a thread, followed by the main
-loop. Each is followed once.
+"""The orders that operators leave in the storage for this foreman: read in a thread when the lookout has seen one, and
+followed by the main loop. Each is followed once.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from packhorse.event import Event, Kind, Subject
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.pulse import Record
 from packhorse.order import Order
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter
+from packhorse.storage.records import EventFilter, Outlook
 
 log = logging.getLogger("packhorse")
 
-_EVERY = 1.0
 _PAGE = 100
 _LONGEST_WRITE = 120.0
 """Seconds that no storage takes to write an order."""
@@ -34,24 +35,32 @@ class Orders:
         self._wake = wake
         self._waiting: deque[tuple[int, Order | None]] = deque()
         self._id: str | None = None
-        self._edge = 0  # the id behind which orders may still come
-        self._seen: dict[int, float] = {}  # when those behind the edge were seen
+        self.edge = 0  # the id behind which orders may still come
+        self._seen: set[int] = set()  # the orders behind the edge that were taken
+        self._next_edge = (0, 0.0)  # an event about foremen, and when it was the newest
         self.duty = Duty("looking for orders", self.step, longest_retry=2.0)
 
+    def heed(self, outlook: Outlook) -> None:
+        """What the lookout has seen. It looks behind the edge, so it sees an order for as long as another one may come
+        that was written before."""
+        if outlook.ordered or self._id != self._record.id:
+            self.duty.wake()
+
     def step(self) -> float:
-        """Look once."""
+        """Read once."""
         owner = self._record.id
         if owner != self._id:
-            self._edge, self._id = self._joined_at(owner), owner
+            self.edge, self._id = self._newest(EventFilter(kind=Kind.STARTED, owner=owner)), owner
+            self._next_edge = (self.edge, time.monotonic())
             self._seen.clear()
         found = [event for event in self._behind_edge(owner) if event.id not in self._seen]
         for event in found:
-            self._seen[event.id] = time.monotonic()
+            self._seen.add(event.id)
             self._waiting.append((event.id, Order.of(event)))
         self._move_edge()
         if found:
             self._wake()
-        return _EVERY
+        return _LONGEST_WRITE
 
     def _behind_edge(self, owner: str) -> list[Event]:
         """The orders that are there, the oldest first. Asked for from the newest back: whoever asks on from the last
@@ -59,9 +68,7 @@ class Orders:
         found: list[Event] = []
         before: int | None = None
         while True:
-            where = EventFilter(
-                subject=Subject.FOREMAN, kind=Kind.ORDERED, owner=owner, after=self._edge, before=before
-            )
+            where = EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner=owner, after=self.edge, before=before)
             page = self._storage.events(where, limit=_PAGE, newest_first=True)
             found += page
             if len(page) < _PAGE:
@@ -69,19 +76,17 @@ class Orders:
             before = page[-1].id
 
     def _move_edge(self) -> None:
-        """So long after an order has come, none that was written before it can still come."""
-        now = time.monotonic()
-        for number in sorted(self._seen):
-            if now - self._seen[number] < _LONGEST_WRITE:
-                break
-            self._edge = number
-            del self._seen[number]
+        """So long after an event has come, none that was written before it can still come; what is there was read."""
+        number, seen_at = self._next_edge
+        if time.monotonic() - seen_at >= _LONGEST_WRITE:
+            self.edge = number
+            self._seen = {order for order in self._seen if order > number}
+            self._next_edge = (self._newest(EventFilter()), time.monotonic())
 
-    def _joined_at(self, owner: str) -> int:
-        """The event with which this foreman began: none of its orders is older, and so none of those is looked at."""
-        where = EventFilter(subject=Subject.FOREMAN, kind=Kind.STARTED, owner=owner)
-        began = self._storage.events(where, limit=1, newest_first=True)
-        return began[0].id if began else 0
+    def _newest(self, where: EventFilter) -> int:
+        """The newest event about foremen that is like this; 0: there is none."""
+        found = self._storage.events(replace(where, subject=Subject.FOREMAN), limit=1, newest_first=True)
+        return found[0].id if found else 0
 
     def take(self) -> Iterator[Order]:
         """Those that have not been followed yet, the oldest first."""

@@ -1,20 +1,23 @@
-"""The chores' timetable: gives each chore its time, one after the other in one thread, on every foreman alike.
+"""The chores' timetable: gives each chore its time, one after the other in one thread, on every foreman alike. Those
+that can be foreseen come when the lookout has seen something for them to do.
 
 A chore that fails is logged and comes round again; it harms neither the others nor the foreman.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
+import math
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable
 
-from packhorse.chores.chore import Chore
+from packhorse.chores.chore import Chore, Foreseen
+from packhorse.clock import SECOND
 from packhorse.errors import PackhorseError
 from packhorse.foreman.duty import Duty
+from packhorse.storage.records import Outlook
 
 log = logging.getLogger("packhorse")
 
@@ -23,30 +26,60 @@ _LONGEST_FIRST = 1.0  # seconds before a chore's first run
 _SHORTEST = 0.001  # seconds between two runs, whatever it asks for
 
 
+class _Entry:
+    """A chore, and when it is its turn."""
+
+    __slots__ = ("at", "chore")
+
+    def __init__(self, chore: Chore, at: float) -> None:
+        self.chore = chore
+        self.at = at
+
+
 class Timetable:
     """Chores by when they are due."""
 
     def __init__(self, chores: Iterable[Chore], now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._order = itertools.count()
         self._failing: set[str] = set()
+        self._lock = threading.Lock()  # guards the times of entries, for moments
         # Foremen that were started together shall not come with every chore together.
-        self._due = [
-            (now() + random.uniform(0, min(chore.interval, _LONGEST_FIRST)), next(self._order), chore)
-            for chore in chores
+        self._entries = [
+            _Entry(chore, now() + random.uniform(0, min(chore.interval, _LONGEST_FIRST))) for chore in chores
         ]
-        heapq.heapify(self._due)
         self.duty = Duty("the chores' timetable", self.step)
+
+    def heed(self, outlook: Outlook) -> None:
+        """What the lookout has seen: some chores come sooner. None comes later, for it may have found out more itself
+        in the meantime; one that comes too early finds nothing to do, and knows when to come again."""
+        now, is_sooner = self._now(), False
+        with self._lock:
+            for entry in self._entries:
+                due_in = entry.chore.due_in(outlook) if isinstance(entry.chore, Foreseen) else None
+                if due_in is not None and now + due_in / SECOND < entry.at:
+                    entry.at = now + due_in / SECOND
+                    is_sooner = True
+        if is_sooner:
+            self.duty.wake()
 
     def step(self) -> float | None:
         """Run what is due; answers how long nothing is."""
-        while self._due and self._due[0][0] <= self._now() and not self.duty.is_stopped:
-            _, _, chore = heapq.heappop(self._due)
-            pause = self._run(chore)
+        while not self.duty.is_stopped and (entry := self._take()) is not None:
+            pause = self._run(entry.chore)
             if pause is None:
-                pause = chore.interval * random.uniform(1 - _JITTER, 1 + _JITTER)
-            heapq.heappush(self._due, (self._now() + max(_SHORTEST, pause), next(self._order), chore))
-        return max(0.0, self._due[0][0] - self._now()) if self._due else None
+                pause = entry.chore.interval * random.uniform(1 - _JITTER, 1 + _JITTER)
+            with self._lock:
+                entry.at = min(entry.at, self._now() + max(_SHORTEST, pause))
+        return max(0.0, min(entry.at for entry in self._entries) - self._now()) if self._entries else None
+
+    def _take(self) -> _Entry | None:
+        """The entry whose turn it is. It is put off until it has run, unless the lookout says something meanwhile."""
+        with self._lock:
+            entry = min(self._entries, key=lambda entry: entry.at, default=None)
+            if entry is None or entry.at > self._now():
+                return None
+            entry.at = math.inf
+            return entry
 
     def _run(self, chore: Chore) -> float | None:
         try:

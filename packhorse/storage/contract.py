@@ -41,6 +41,7 @@ from packhorse.storage.records import (
     Health,
     LogLine,
     Migration,
+    Outlook,
     Page,
     Point,
     Pruned,
@@ -193,6 +194,12 @@ class Storage(ABC):
         """`finish`, then `reserve`; storages that can do both in one round trip do."""
         return self.finish(outcomes), self.reserve(owner, queues, limit)
 
+    def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
+        """`wait`, then `reserve`, for a worker that has nothing to do; storages that can do both in one round trip do.
+        An `interrupt` ends the wait; what was reserved all the same is answered."""
+        self.wait(timeout)
+        return self.reserve(owner, queues, limit)
+
     # --- steering: what operators do; `by` is who ---------------------------------------------------------------------
     # A job whose state does not allow the step is left alone; its answer has `changed` False and the state it is in.
 
@@ -261,9 +268,10 @@ class Storage(ABC):
         although the storage was not told. Strikes the worker off when it holds nothing any more."""
 
     @abstractmethod
-    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+    def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:
         """Remove finished jobs, events and silent clients that are older than their retention. Persistent jobs,
-        jobs with subscribers, holders of a unique key whose period still runs, and the newest event stay."""
+        jobs with subscribers, holders of a unique key whose period still runs, and the newest event stay. Age is
+        counted up to `at`, as silence is by `rescue`."""
 
     @abstractmethod
     def roll_up(self) -> None:
@@ -313,6 +321,11 @@ class Storage(ABC):
     @abstractmethod
     def stops(self, owners: Sequence[str]) -> list[Stop]:
         """Which held jobs of these owners should stop; a read, cheap enough to ask every second."""
+
+    @abstractmethod
+    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+        """What lies ahead for a foreman whose crew are these owners; one small read, made every second. `after` is an
+        event behind which all orders lie that it has not heard: the later, the less there is to look through."""
 
     @abstractmethod
     def leave(self, owner: str, *, why: str = "stopped") -> None:
@@ -378,7 +391,8 @@ class Storage(ABC):
     @abstractmethod
     def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
         """Somebody knows of these failures: for so long they are shown apart, but counted. None: they
-        are to be shown again. False: no failure has this cause."""
+        are to be shown again. An event says who wanted it, unless they were shown before. False: no failure has
+        this cause."""
 
     @abstractmethod
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:

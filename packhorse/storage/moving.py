@@ -19,6 +19,7 @@ from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
     LogLine,
+    Outlook,
     Pruned,
     QueueInfo,
     ScheduleInfo,
@@ -101,6 +102,34 @@ def quiet_answer(call: str) -> Any:
     """What a call that may not go on answers."""
     answer = _QUIET[call]
     return list(answer) if isinstance(answer, list) else answer
+
+
+def outlook_of(
+    now: int,
+    move: Move | None,
+    *,
+    stops: bool,
+    queued: bool,
+    ordered: bool,
+    due_at: int | None,
+    expire_at: int | None,
+    next_at: int | None,
+) -> Outlook:
+    """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
+    sleep again."""
+
+    def until(at: int | None, *, may_be_done: bool) -> int | None:
+        return None if at is None or (at <= now and not may_be_done) else max(0, at - now)
+
+    return Outlook(
+        now,
+        stops=stops,
+        queued=queued,
+        ordered=ordered,
+        due_in=until(due_at, may_be_done=move is None),
+        expires_in=until(expire_at, may_be_done=may_go_on(move, "expire")),
+        ticks_in=until(next_at, may_be_done=may_go_on(move, "tick")),
+    )
 
 
 def closed(move: Move) -> StorageClosed:

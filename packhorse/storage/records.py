@@ -148,6 +148,20 @@ class Beat(msgspec.Struct, frozen=True):
     stops: list[Stop]
 
 
+class Outlook(msgspec.Struct, frozen=True):
+    """What a foreman has to see to, and when; all of one moment. The times are microseconds from then on, 0 when it is
+    time already. They are None when nothing comes, and when it is time but nothing may be done, because the storage is
+    moved."""
+
+    now: int  # the storage's clock
+    stops: bool = False  # one of the crew holds a job that should stop
+    queued: bool = False  # a job is in line, of whatever queue
+    ordered: bool = False  # there is an order for the foreman, or there may be one
+    due_in: int | None = None  # the next scheduled or retrying job
+    expires_in: int | None = None  # the next job that will have waited or lived for too long
+    ticks_in: int | None = None  # the next slot of a schedule
+
+
 class CheckIn(msgspec.Struct, frozen=True):
     """A job's own sign of life."""
 

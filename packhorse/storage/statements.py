@@ -7,7 +7,11 @@ of the `Job` fields.
 from __future__ import annotations
 
 import re
-from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
@@ -15,10 +19,7 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 def load_statements(database: str, **parts: str) -> dict[str, str]:
     """Every named statement of `sql/<database>/*.sql`, with `{part}` filled in from `parts`."""
     statements: dict[str, str] = {}
-    directory = resources.files("packhorse.storage").joinpath("sql", database)
-    for file in sorted(directory.iterdir(), key=lambda one: one.name):
-        if not file.name.endswith(".sql"):
-            continue
+    for file in _files(database):
         pieces = _NAME.split(file.read_text("utf-8"))
         for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
             for part, filling in parts.items():
@@ -31,6 +32,15 @@ def load_statements(database: str, **parts: str) -> dict[str, str]:
 
 def load_migrations(database: str) -> list[tuple[int, str, str]]:
     """The numbered schema files of one database: (number, file name, SQL), in order."""
-    directory = resources.files("packhorse.storage").joinpath("sql", database, "migrations")
-    files = sorted((one for one in directory.iterdir() if one.name.endswith(".sql")), key=lambda one: one.name)
+    files = _files(database, "migrations")
     return [(int(one.name.partition("_")[0]), one.name, one.read_text("utf-8")) for one in files]
+
+
+def _files(*names: str) -> list[Path] | list[Traversable]:
+    """The `.sql` files of a directory below `sql`, by name."""
+    directory: Path | Traversable = Path(__file__).parent.joinpath("sql", *names)
+    if not directory.is_dir():  # inside of an archive
+        from importlib import resources  # which takes a while to load
+
+        directory = resources.files("packhorse.storage").joinpath("sql", *names)
+    return sorted((one for one in directory.iterdir() if one.name.endswith(".sql")), key=lambda one: one.name)

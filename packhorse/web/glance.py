@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from packhorse.storage import Storage
+from packhorse.storage.moving import Move
 from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
@@ -65,6 +66,9 @@ class Glance:
 
     def health(self) -> Health:
         return self._shared("health", self._storage.health)
+
+    def move(self) -> Move | None:
+        return self._shared("move", self._storage.move)
 
     def series(self, span: Span) -> list[Point]:
         return self._shared(span, lambda: self._storage.series(span), _FRESH_SERIES[span])

@@ -23,7 +23,7 @@ _JOB_DEEDS = (
     *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
     *(Kind.PRIORITY_CHANGED, Kind.RETRIED, Kind.DELETED),
 )
-_OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE)
+_OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE, Subject.FAILURE)
 
 
 class Told(list[Event]):

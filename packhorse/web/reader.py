@@ -73,6 +73,10 @@ class Reader:
         page = self._storage.find(self._scoped(where), cursor=cursor, limit=limit)
         return Page([self._redaction.job(job) for job in page.jobs if self._operator.sees(job.queue)], page.next)
 
+    def these(self, ids: list[str]) -> list[Job]:
+        """Those of these jobs that there are, in this order."""
+        return [self._redaction.job(job) for job in self._storage.get_many(ids) if self._operator.sees(job.queue)]
+
     def count(self, where: Filter, cap: int = 10_000) -> Count:
         """How many fit."""
         where = self._scoped(where)
@@ -149,7 +153,7 @@ class Reader:
     def _shown(self, worker: WorkerInfo) -> WorkerInfo:
         if not self._operator.queues:
             return worker
-        report = {name: value for name, value in worker.report.items() if name != "running"}
+        report = {name: value for name, value in worker.report.items() if name not in ("running", "stacks")}
         return replace(worker, report=report, queues=[name for name in worker.queues if self._operator.sees(name)])
 
     def is_alive(self, worker: WorkerInfo, now: int) -> bool:

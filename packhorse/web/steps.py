@@ -23,8 +23,9 @@ from packhorse.job import Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
 from packhorse.order import Do, Order
 from packhorse.schedule import find_schedule
+from packhorse.stacks import ask_for_stacks, crew_of, have_answered
 from packhorse.storage import Storage
-from packhorse.storage.records import Filter, Steered
+from packhorse.storage.records import Filter, Steered, WorkerInfo
 from packhorse.task import TaskOptions
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
@@ -32,6 +33,8 @@ from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import unmasked
 
 _AT_ONCE = 500
+_PATIENCE = 4.0  # seconds that a worker has to say where it stands
+_LOOK = 0.15
 _BUDGET = 2.0  # seconds of one call for many jobs; the caller goes on from the cursor
 
 T = TypeVar("T")
@@ -99,13 +102,14 @@ class Steps:
     def enqueue(
         self, task: str, args: Mapping[str, Any], options: Mapping[str, Any], *, known: bool, job_id: str | None
     ) -> JobHandle[Any]:
-        """A new job. TaskNotFound names the nearest task, unless unknown ones are wanted."""
+        """A new job. TaskNotFound names the nearest task, and BadArguments the argument that does not fit what workers
+        announced of it, unless `known` is False."""
         names = [each.name for each in self._reader.tasks()]
         if known and task not in names:
             near = nearest(task, names).removeprefix("; ")
             hints = [near, '"known": false enqueues it for workers yet to come']
             raise TaskNotFound(f"no task is called {task!r}", hint="; ".join(filter(None, hints)))
-        call: NewCall[Any] = self._app.call(task, args, **{"created_by": self._operator.name, **options})
+        call: NewCall[Any] = self._app.call(task, args, known=known, **{"created_by": self._operator.name, **options})
         if job_id is not None:
             call = NewCall(replace(call.job, id=job_id))
         self._operator.require_queue(call.job.queue)
@@ -180,9 +184,7 @@ class Steps:
     def order(self, owner: str, order: Order) -> None:
         """Have a foreman, or by way of it one of its workers, do this soon. Workers serve all queues, so a token of
         some of them does not suffice."""
-        if self._operator.queues:
-            hint = "sign in with a token of all queues"
-            raise NotAllowed(f"{self._operator.name} may not order workers about", hint=hint)
+        self._require_all_queues()
         to = self._reader.worker(owner)
         foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
         if to.subject is not Subject.FOREMAN:
@@ -192,6 +194,25 @@ class Steps:
         if foreman is None or not self._app.storage.order(foreman, order, by=self._operator.name):
             raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
         self._glance.forget()
+
+    def stacks(self, owner: str) -> list[WorkerInfo]:
+        """Have a worker, or all of a foreman, say where their threads stand, and wait a moment for it. Answers those
+        that have."""
+        self._require_all_queues()
+        to, storage = self._reader.worker(owner), self._app.storage
+        number = ask_for_stacks(storage, to, by=self._operator.name)
+        if number is None:
+            raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
+        until = time.monotonic() + _PATIENCE
+        while not have_answered(crew := crew_of(to, storage.workers()), number) and time.monotonic() < until:
+            time.sleep(_LOOK)
+        self._glance.forget()
+        return [worker for worker in crew if have_answered([worker], number)]
+
+    def _require_all_queues(self) -> None:
+        if self._operator.queues:
+            hint = "sign in with a token of all queues"
+            raise NotAllowed(f"{self._operator.name} may not order workers about", hint=hint)
 
     # --- failures, queues and schedules ---------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoo
 from packhorse.task import RegisteredTask
 from packhorse.worker import attempt
 from packhorse.worker.capture import capture_logging
+from packhorse.worker.stacks import coroutine_text, main_thread_text
 
 _OUTCOMES: dict[str, Any] = {kind.__name__: kind for kind in (Completed, Failed, Snoozed, Stopped, Halted, Released)}
 
@@ -72,6 +73,7 @@ class _WorkerLine:
         self._channel = channel
         self.runs = False  # a plain job runs: SIGTERM may interrupt it
         self.stops = False
+        self.coroutine: Any = None  # of the job that runs, if it is one
 
     def log(self, message: str, kind: str = "log") -> None:
         self._channel.send({"log": message, "kind": kind})
@@ -86,6 +88,10 @@ class _WorkerLine:
         if self.stops:
             self._channel.send({"saw_stop": True})
         return self.stops
+
+    def stack(self) -> str:
+        """Where the job stands. A coroutine is looked at itself, unless it is just what the main thread runs."""
+        return (coroutine_text(self.coroutine) if self.coroutine is not None else "") or main_thread_text()
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """SIGTERM has come."""
@@ -139,10 +145,12 @@ async def _run_async(job: Job, task: RegisteredTask, chain: Chain, line: _Worker
     try:
         if line.stops:
             raise asyncio.CancelledError
+        line.coroutine = me.get_coro()
         return await attempt.arun(job, task, chain, line, result_limit)
     except asyncio.CancelledError as error:
         return attempt.failed_with(job, task, StopNow(_TOLD) if line.stops else error)
     finally:
+        line.coroutine = None
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, line.terminate)
 
@@ -158,6 +166,8 @@ def _listen(channel: Channel, line: _WorkerLine, jobs: SimpleQueue[Job | None]) 
             jobs.put(msgspec.convert(message["job"], Job))
         elif message.get("stop"):
             line.stops = True
+        elif message.get("stack"):
+            channel.send({"stack": line.stack()})
     jobs.put(None)
 
 

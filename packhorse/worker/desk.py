@@ -92,7 +92,7 @@ class Desk:
         self._scribe = Scribe(storage, keep_lines)
         self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace)
         self.seats: dict[str, Seat] = {}
-        self._unknown: list[Released] = []  # jobs whose task nobody here knows
+        self._refused: list[Released] = []  # jobs that came here and cannot be run here
         self._may_hold_more = False  # the answer to a `reserve` was lost
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
@@ -172,7 +172,7 @@ class Desk:
 
     def _exchange(self, now: float) -> bool:
         """Outcomes out, jobs in. False: there was nothing to exchange."""
-        self._leave_unknown()
+        self._give_refused_back()
         self._find_lost()
         batch = self.finisher.take(BATCH)
         wanted = self._wanted(len(self.seats) - len(batch), now)
@@ -181,6 +181,10 @@ class Desk:
         verdicts, jobs = self._call(batch, wanted)
         self._pause = 0.0
         self._settle(batch, verdicts)
+        self._take_in(jobs, wanted, now)
+        return True
+
+    def _take_in(self, jobs: Sequence[Job], wanted: int, now: float) -> None:
         self.found_nothing = wanted > 0 and not jobs
         if wanted:
             self._fetcher.found(wanted, len(jobs))
@@ -188,7 +192,6 @@ class Desk:
         if jobs:
             self._seat(jobs)
         self._tell_finisher()
-        return True
 
     def _wanted(self, in_hand: int, now: float) -> int:
         if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._may_begin():
@@ -272,13 +275,13 @@ class Desk:
             return self._seat_for(job)
         except TaskNotFound as error:
             log.warning("job %s is handed back: %s", job.id, error)
-            self._unknown.append(Released(job.token, f"{self._owner} does not know its task", delay=UNKNOWN_WAIT))
+            self._refused.append(Released(job.token, f"{self._owner} does not know its task", delay=UNKNOWN_WAIT))
             return None
 
-    def _leave_unknown(self) -> None:
-        if self._unknown:
-            self._storage.finish(self._unknown)
-            self._unknown = []
+    def _give_refused_back(self) -> None:
+        if self._refused:
+            self._storage.finish(self._refused)
+            self._refused = []
 
     def _find_lost(self) -> None:
         """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
@@ -375,11 +378,36 @@ class Desk:
         self._asleep = "storage"
         try:
             # Looked at only now that a ring would be heard: what came in before must not wait for the next one.
-            if not self.finisher and self._storage.wait(seconds):
-                self._fetcher.woken()
-            self._next_ask = 0.0
+            if self.finisher:
+                self._next_ask = 0.0
+            elif self.seats:
+                if self._storage.wait(seconds):
+                    self._fetcher.woken()
+                self._next_ask = 0.0
+            else:
+                self._wait_for_jobs(seconds)
         finally:
             self._asleep = None
+
+    def _wait_for_jobs(self, seconds: float) -> None:
+        """While nothing is here. No more than can begin at once: should this process be frozen meanwhile, they would
+        have to wait until it is missed."""
+        wanted = min(self._fetcher.slots, self._wanted(0, self._next_ask))
+        if wanted == 0:
+            return
+        try:
+            jobs = self._storage.reserve_when_rung(self._owner, self._queues, wanted, seconds)
+        except Exception:
+            self._may_hold_more = True
+            raise
+        if jobs:
+            self._fetcher.woken()
+        if self.takes_jobs and self._may_begin():
+            self._take_in(jobs, wanted, time.monotonic())
+            if jobs:
+                self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock
+        else:
+            self._refused += [Released(job.token, "its worker takes no more jobs") for job in jobs]
 
     def _doze(self, seconds: float) -> None:
         self._asleep = "here"

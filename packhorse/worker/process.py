@@ -26,6 +26,7 @@ from packhorse.job import Job, Reason
 from packhorse.middleware import Chain, compose, is_async
 from packhorse.outcome import Outcome
 from packhorse.results import ResultHandlers
+from packhorse.stacks import Stack, cut
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.task import RegisteredTask, TaskOptions
@@ -40,6 +41,7 @@ from packhorse.worker.nursery import Nursery
 from packhorse.worker.report import Report, dump_stacks
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
+from packhorse.worker.stacks import coroutine_text, thread_stacks, title_of
 
 log = logging.getLogger("packhorse.worker")
 
@@ -117,7 +119,7 @@ class WorkerProcess:
         limit = app.settings.result_limit
         self._threads = ThreadExecutor(slots, self.desk.finisher, limit, self._condemn)
         self._coroutines = CoroutineExecutor(slots, self.desk.finisher, limit)
-        self._children: Executor | None = None
+        self._children: ProcessExecutor | None = None
         if nursery is not None:
             self._children = ProcessExecutor(
                 nursery, slots, self.desk.finisher, max_jobs=max_jobs_per_child, condemn=self._condemn
@@ -256,6 +258,21 @@ class WorkerProcess:
                 self.desk.stop_job(message["job_id"], message["fence"], Reason(message["reason"]))
             case "dump":
                 dump_stacks()
+            case "stacks":
+                self._tell_stacks(int(message["order"]))
+
+    def _tell_stacks(self, order: int) -> None:
+        """Where everything stands here. What runs in children follows, each when it answers."""
+        waiting = [(seat, coroutine_text(coroutine)) for seat, coroutine in self._coroutines.coroutines()]
+        found = [*(Stack(title_of(seat), text, seat.job.id) for seat, text in waiting if text), *thread_stacks()]
+
+        def tell(seat: Seat, text: str) -> None:
+            child = Stack(title_of(seat), text, seat.job.id)
+            self._say({"say": "stack", "order": order, "stack": msgspec.to_builtins(child)})
+
+        asked = self._children.ask_stacks(tell) if self._children is not None else 0
+        told = msgspec.to_builtins(cut(found))
+        self._say({"say": "stacks", "order": order, "items": told, "more": asked})
 
     # --- seating --------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ class Report:
         if now - self._told_at >= _EVERY:
             self._told_at = now
             self.rss = resident_bytes()
-            self._say({"say": "report", **self.figures(), "running": self._running(now)})
+            state = "working" if self._desk.takes_jobs else "quiet"
+            self._say({"say": "report", "state": state, **self.figures(), "running": self._running(now)})
 
     def figures(self) -> dict[str, Any]:
         return {

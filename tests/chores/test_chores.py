@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from packhorse.chores import all_chores
+from packhorse.chores.chore import Foreseen
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.job import ABORTED, QUEUED, RUNNING
 from packhorse.settings import Settings
@@ -15,7 +16,8 @@ def test_a_foreman_has_these_chores(storage: Memory):
     chores = all_chores(storage, Settings(), storage.now)
 
     assert [chore.name for chore in chores] == ["promote", "schedules", "expire", "rescue", "prune", "roll_up"]
-    assert [chore.interval for chore in chores] == [1.0, 1.0, 1.0, 5.0, 5.0, 60.0]
+    assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 5.0, 5.0, 60.0]
+    assert [isinstance(chore, Foreseen) for chore in chores] == [True, True, True, False, False, False]
 
 
 def test_on_an_empty_storage_all_wait_for_their_interval(storage: Memory):

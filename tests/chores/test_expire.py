@@ -21,6 +21,12 @@ def test_a_job_that_waited_too_long_is_aborted(storage: Memory, clock: TurnedClo
     assert stored(storage, other.id).state is QUEUED
 
 
+def test_it_is_foreseen(storage: Memory):
+    add(storage, expires=SECOND)
+
+    assert Expire(storage).due_in(storage.outlook("foreman", [])) == SECOND
+
+
 def test_it_goes_on_at_once_while_more_are_over(storage: Memory, clock: TurnedClock):
     for _ in range(501):
         add(storage, expires=SECOND)

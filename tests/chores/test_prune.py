@@ -26,7 +26,7 @@ class Steps:
         self.storage = create_autospec(Storage, instance=True)
         self.storage.prune.side_effect = self._take
 
-    def _take(self, keep: Retention) -> Pruned:
+    def _take(self, keep: Retention, *, at: int) -> Pruned:
         self.taken += 1
         return Pruned(more=True)
 
@@ -35,7 +35,7 @@ class Steps:
 
 
 def prune_of(storage: Storage, settings: Settings, *, is_steady: bool = True) -> Prune:
-    return Prune(storage, settings, lambda: 0 if is_steady else None, time=lambda: 0.0)
+    return Prune(storage, settings, lambda: storage.now() if is_steady else None, time=lambda: 0.0)
 
 
 def test_the_settings_say_how_long_things_are_kept():
@@ -80,6 +80,18 @@ def test_while_nothing_is_certain_nothing_goes(storage: Memory, clock: TurnedClo
     assert [client.id for client in storage.clients()] == ["billing"]
     assert [job.id for job in storage.get_many(jobs)] == jobs
     assert storage.events(EventFilter()) == events
+
+
+def test_a_clock_that_is_set_meanwhile_makes_nothing_old(storage: Memory, clock: TurnedClock):
+    storage.join_client(ClientInfo("billing"))
+    job = in_state(storage, COMPLETED)
+    seen = clock()
+    clock.turn("365d")
+
+    Prune(storage, Settings(), lambda: seen, time=lambda: 0.0).run()
+
+    assert [client.id for client in storage.clients()] == ["billing"]
+    assert storage.get(job.id) is not None
 
 
 def test_it_stops_when_the_clock_is_certain_no_more():

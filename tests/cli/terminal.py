@@ -63,12 +63,13 @@ class Terminal:
     def write(self, keys: bytes) -> None:
         os.write(self._ours, keys)
 
-    def read_until(self, text: str, times: int = 1) -> None:
-        """Take what it writes until this text has been seen so often."""
+    def read_until(self, text: str, times: int = 1, keys: bytes = b"") -> None:
+        """Take what it writes until this text has been seen so often; press these keys again and again until then."""
         deadline = time.monotonic() + _PATIENCE
         while self.seen.count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} did not come: {self.seen!r}"
-            self._take(0.2)
+            if not self._take(0.2):
+                self.write(keys)
 
     def wait(self) -> int:
         """The exit code; what is written until then is taken."""

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.shell_completion import BashComplete
+from click.shell_completion import BashComplete, CompletionItem
 
 from packhorse.cli import completing
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.main import cli
+from packhorse.cli.powershell import PowerShellComplete
 from packhorse.storage.records import ScheduleInfo
 from tests.children import ROOT
 from tests.cli.conftest import Call
@@ -55,9 +56,51 @@ def test_the_shell_understands_its_script(packhorse: Call, shell: str):
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
+def test_powershell_gets_a_completer_of_its_own(packhorse: Call):
+    script = packhorse("completion", "powershell").stdout
+
+    assert script.startswith("Register-ArgumentCompleter -Native -CommandName packhorse -ScriptBlock {\n")
+    assert "$Env:_PACKHORSE_COMPLETE = 'powershell_complete'" in script
+    assert "%(" not in script
+    assert "[^\\w.:=/@%+-]" in script
+    assert [script.count(bracket) for bracket in "{("] == [script.count(bracket) for bracket in "})"]
+
+
+@pytest.mark.skipif(shutil.which("pwsh") is None, reason="PowerShell is not installed")
+def test_powershell_understands_its_script(packhorse: Call, here: Path):
+    (here / "completion.ps1").write_text(packhorse("completion", "powershell").stdout)
+
+    subprocess.run(["pwsh", "-NoProfile", "-NonInteractive", "-File", "completion.ps1"], cwd=here, check=True)
+
+
+def test_powershell_is_answered_line_by_line(here: Path):
+    words = {"_PACKHORSE_COMPLETE": "powershell_complete", "COMP_WORDS": "packhorse\nstats", "COMP_CWORD": "--ra"}
+    result = subprocess.run(
+        [sys.executable, "-m", "packhorse"],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **words},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    (line,) = result.stdout.splitlines()
+    assert line.startswith("--range\t")
+    assert result.stderr == ""
+
+
+def test_powershell_may_leave_out_the_word_and_offers_files_itself(here: Path, monkeypatch: pytest.MonkeyPatch):
+    completer = PowerShellComplete(cli, {}, "packhorse", "_PACKHORSE_COMPLETE")
+    monkeypatch.setenv("COMP_WORDS", "packhorse")
+
+    assert completer.complete().splitlines()[0].startswith("demo\t")
+    monkeypatch.setattr(completer, "get_completions", lambda *_: [CompletionItem("a", type="file")])
+    assert completer.complete() == ""
+
+
 def test_another_shell_is_refused(packhorse: Call):
     assert packhorse("completion", "cmd").exit_code == 2
-    assert "Choose from: bash, zsh, fish\n" in packhorse("completion").stderr
+    assert "Choose from: bash, zsh, fish, powershell\n" in packhorse("completion").stderr
 
 
 def test_commands_and_options_are_offered(here: Path):

@@ -85,6 +85,16 @@ def test_settings_that_cannot_be_read_are_all_told(here: Path, packhorse: Call, 
     assert "they cannot be read" in packhorse("doctor", "--report").stdout
 
 
+def test_an_app_that_keeps_its_jobs_elsewhere(yard: Yard, packhorse: Call):
+    (yard.directory / "app.py").write_text("from packhorse import Packhorse\napp = Packhorse('sqlite:///own.db')\n")
+
+    *_, (verdict, sentence, fix) = found(packhorse)["app"]
+
+    assert verdict == "note"
+    assert sentence.startswith("the app keeps its jobs in sqlite:///own.db, and commands that look ask ")
+    assert fix == "export PACKHORSE_URL=sqlite:///own.db"
+
+
 def test_an_app_that_cannot_be_imported(yard: Yard, packhorse: Call):
     yard.add()
     (yard.directory / "jobs.py").write_text("import packhorse\nimport nonsense_that_is_not_there\n")

@@ -152,6 +152,15 @@ def test_a_cause_that_is_known_is_silenced_and_comes_below(failed: Yard, packhor
     assert [line.split()[0] for line in packhorse("failures").stdout.splitlines()] == ["#", "1", "2"]
 
 
+def test_the_events_tell_who_silenced_what_for_how_long(failed: Yard, packhorse: Call):
+    (cause,) = (each.cause for each in failed.storage.failures() if each.task == "resize")
+    packhorse("failure", "silence", "1", "--for", "3d", "--by", "ann")
+
+    (line,) = packhorse("events", "--kind", "silenced").stdout.splitlines()
+
+    assert line.split()[1:] == ["failure", "silenced", cause, "task=resize", "duration=3d", "by=ann"]
+
+
 def test_silencing_answers_as_json_and_knows_its_causes(failed: Yard, packhorse: Call):
     told = json.loads(packhorse("failure", "silence", "2", "--json").stdout)
     group = next(each for each in failed.storage.failures() if each.task == "send_notice")

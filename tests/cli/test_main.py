@@ -82,7 +82,7 @@ def test_every_option_says_what_it_is_for(name: str):
 def test_every_command_has_the_common_options(name: str):
     common = {option.opts[-1] for option in command(name).params if isinstance(option, CommonOption)}
 
-    assert common == {"--url", "--json", "--fields", "--utc", "--color", "--quiet", "--verbose"}
+    assert common == {"--url", "--json", "--fields", "--utc", "--color", "--no-pager", "--quiet", "--verbose"}
 
 
 def test_fields_are_picked_in_their_order(yard: Yard, packhorse: Call):

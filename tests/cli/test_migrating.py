@@ -2,10 +2,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
+import psycopg
+import pytest
+from pymysql.constants import CLIENT
+
+from packhorse import Packhorse
+from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
+from tests.mysql_server import new_database_url, shared_mysql
+from tests.postgres_server import new_schema_url, shared_postgres
+from tests.storage.conftest import chosen_storages
 
 
 def test_an_empty_place_is_made_ready(here: Path, packhorse: Call):
@@ -58,3 +69,65 @@ def test_a_file_of_another_kind_is_told(here: Path, packhorse: Call):
 
     assert result.exit_code == 4
     assert "is not a SQLite database" in result.stderr
+
+
+# --- on servers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param not in chosen_storages():
+        pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {request.param}")
+    return new_database_url() if request.param == "mysql" else new_schema_url()
+
+
+def run_by_hand(url: str, sql: str) -> None:
+    """As a database's keeper would, who knows nothing of Packhorse."""
+    if url.startswith("postgresql"):
+        with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
+            hand.execute(sql.encode())
+        return
+    with shared_mysql().connect(client_flag=CLIENT.MULTI_STATEMENTS) as hand, hand.cursor() as cursor:
+        cursor.execute(sql)
+        while cursor.nextset():
+            pass
+
+
+def enqueue_one(url: str) -> None:
+    with Packhorse(url) as app:
+        app.enqueue("send", {})
+        assert app.count() == 1
+
+
+def test_a_server_is_planned_for_then_made_ready_then_left_alone(packhorse: Call, url: str) -> None:
+    for _ in range(2):  # a plan changes nothing
+        planned = packhorse("migrate", "--plan", "--url", url)
+        assert (planned.exit_code, "001_start.sql" in planned.stdout.splitlines()) == (0, True)
+
+    assert packhorse("migrate", "--url", url).stdout == "applied 001_start.sql\n"
+    enqueue_one(url)
+
+    assert "up to date" in packhorse("migrate", "--url", url).stderr
+    assert packhorse("migrate", "--plan", "--url", url).stdout == ""
+    assert packhorse("migrate", "--sql", "--url", url).stdout == ""
+
+
+def test_the_sql_makes_the_tables_of_a_server(packhorse: Call, url: str) -> None:
+    result = packhorse("migrate", "--sql", "--url", url)
+    assert packhorse("migrate", "--plan", "--url", url).stdout != ""
+
+    run_by_hand(url, result.stdout)
+
+    assert packhorse("migrate", "--plan", "--url", url).stdout == ""
+    enqueue_one(url)
+
+
+def test_of_many_hosts_that_migrate_at_once_one_does_it(here: Path, url: str) -> None:
+    command = [sys.executable, "-m", "packhorse", "migrate", "--json", "--url", url]
+    hosts = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    told = [(*host.communicate(timeout=60), host.returncode) for host in hosts]
+
+    assert [code for _, _, code in told] == [0] * 3, told
+    assert sorted(json.loads(said)["applied"] for said, _, _ in told) == [[], [], ["001_start.sql"]]

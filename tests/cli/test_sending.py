@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.app import Packhorse
 from packhorse.clock import SECOND, from_datetime
 from packhorse.job import Job, State
 from packhorse.outcome import Completed, Failed, Outcome
@@ -159,6 +160,26 @@ def test_without_an_app_the_storage_knows_the_tasks_and_their_queues(yard: Yard,
     assert "need names" in unnamed.stderr
 
 
+def test_without_an_app_arguments_fit_what_workers_announced(yard: Yard, packhorse: Call):
+    app = Packhorse(yard.storage)
+
+    @app.task(queue="mail")
+    def send_notice(user_id: int, text: str = "") -> None: ...
+
+    yard.storage.announce(app.announcements())
+
+    by_place = packhorse("enqueue", "send_notice", "7", "text=8")
+    wrong = packhorse("enqueue", "send_notice", "user_id=seven")
+    unknown = packhorse("enqueue", "send_notice", "user=7")
+    forced = packhorse("enqueue", "send_notice", "user=7", "--force")
+
+    assert (by_place.exit_code, forced.exit_code) == (0, 0)
+    assert sorted(job.args for job in stored(yard.directory)) == ['{"user":7}', '{"user_id":7,"text":"8"}']
+    assert (wrong.exit_code, unknown.exit_code) == (2, 2)
+    assert "argument 'user_id': expected int, got str" in wrong.stderr
+    assert "has no argument 'user'; did you mean 'user_id'?" in unknown.stderr
+
+
 def test_without_app_and_storage_nothing_is_known_and_no_file_is_made(here: Path, packhorse: Call):
     result = packhorse("enqueue", "resize", "image_id=7")
 
@@ -296,7 +317,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(app: Path, sent: signal.Signals
         waiting.send_signal(sent)
         said.append(waiting.stderr.read())
 
-        assert waiting.wait(20) == code
+        assert waiting.wait(60) == code
     assert "it waits: no worker is running" in said[1]
     assert "Traceback" not in said[2]
     assert ("the job goes on: packhorse wait" in said[2]) is (sent is signal.SIGINT)

@@ -20,7 +20,7 @@ import pytest
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.serving import web_command
 from packhorse.settings import load_settings
-from tests.children import ROOT, until
+from tests.children import PATIENCE, ROOT, until
 from tests.cli.conftest import Call
 
 TOKEN = "a-token-of-enough-letters"
@@ -56,7 +56,7 @@ def running(here: Path, *words: str, **environment: str) -> Iterator[str]:
             told += line
         yield found[1]
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         if process.poll() is None:
             process.kill()
@@ -65,7 +65,7 @@ def running(here: Path, *words: str, **environment: str) -> Iterator[str]:
 
 def get(url: str, **headers: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -118,16 +118,16 @@ def test_up_runs_jobs_and_serves_the_web(here: Path):
         def is_known() -> bool:
             return any(task["name"] == "double" for task in json.loads(get(f"{url}api/v1/tasks")[1])["items"])
 
-        until(is_known, "the worker has announced nothing", 60)
+        until(is_known, "the worker has announced nothing")
         request = urllib.request.Request(
             f"{url}api/v1/jobs",
             data=json.dumps({"task": "double", "args": {"n": 21}}).encode(),
             headers={"content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             job_id = json.load(answer)["id"]
 
-        until(lambda: b'"state":"completed"' in get(f"{url}api/v1/jobs/{job_id}")[1], "the job has not completed", 60)
+        until(lambda: b'"state":"completed"' in get(f"{url}api/v1/jobs/{job_id}")[1], "the job has not completed")
         assert json.loads(get(f"{url}api/v1/jobs/{job_id}")[1])["result"] == 42
         assert get(f"{url}healthz")[0] == 200
     until(lambda: not _answers(url), "the web goes on without its foreman")

@@ -212,6 +212,55 @@ def test_looking_never_makes_a_file(here: Path, packhorse: Call, words: tuple[st
     assert list(here.iterdir()) == []
 
 
+OWN = "from packhorse import Packhorse\nraise SystemExit('not to be imported')\nbroker = Packhorse({})\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "app", "named"),
+    [
+        ("jobs.py", None, "'sqlite:///own.db'"),
+        ("shop/work.py", "shop.work:broker", "url='sqlite:///own.db', lease='1m'"),
+        ("shop/__init__.py", "shop:broker", "'sqlite:///own.db'"),
+        ("here.py", "here.py:broker", "'sqlite:///own.db'"),
+    ],
+)
+def test_the_storage_that_an_app_names_is_told_without_importing_it(
+    here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch, file: str, app: str | None, named: str
+):
+    (here / file).parent.mkdir(exist_ok=True)
+    write(here / file, OWN.format(named))
+    if app:
+        monkeypatch.setenv("PACKHORSE_APP", app)
+
+    result = packhorse("jobs")
+
+    assert result.exit_code == 4
+    assert f"try:  {file} names another one: --url sqlite:///own.db\n" in result.stderr
+    assert "export PACKHORSE_URL=sqlite:///own.db" in result.stderr
+
+
+@pytest.mark.parametrize("named", ["os.environ['STORE']", "", "'memory://'", "'a://'); Packhorse('b://'", "("])
+def test_where_the_app_does_not_name_it_in_so_many_words_doctor_is_recommended(
+    here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch, named: str
+):
+    write(here / "shop.py", OWN.format(named))
+    monkeypatch.setenv("PACKHORSE_APP", "shop:app")
+
+    told = packhorse("status").stderr
+
+    assert "the app shop:app (PACKHORSE_APP in the environment) may name another one" in told
+    assert "packhorse doctor" in told
+
+
+def test_a_password_in_the_code_of_an_app_is_not_shown(here: Path, packhorse: Call):
+    write(here / "jobs.py", OWN.format("'postgresql://ann:secret@db/shop'"))
+
+    told = packhorse("jobs").stderr
+
+    assert "secret" not in told
+    assert "@db/shop" in told
+
+
 def test_a_missing_file_elsewhere_is_named_with_its_place(here: Path, packhorse: Call):
     result = packhorse("jobs", "--url", f"sqlite:///{here}/deep/jobs.db")
 

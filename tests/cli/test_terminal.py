@@ -11,7 +11,8 @@ import struct
 import subprocess
 import sys
 import termios
-import time
+import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -19,15 +20,22 @@ from packhorse.job import Job, State
 from packhorse.outcome import Completed, Outcome
 from packhorse.storage import Storage
 from packhorse.storage.records import CheckIn
-from tests.children import ROOT
+from tests.children import PATIENCE, ROOT
 from tests.cli.hand import worker
 from tests.cli.yard import Yard
 
 
 def on_terminal(
-    yard: Yard, *words: str, keys: str = "", width: int = 100, stdin: bytes | None = None, **environment: str
+    yard: Yard,
+    *words: str,
+    keys: str = "",
+    width: int = 100,
+    stdin: bytes | None = None,
+    seen_so_far: Callable[[bytes], None] = lambda seen: None,
+    **environment: str,
 ) -> tuple[int, str]:
-    """Run the program on a terminal of its own. `keys` are typed when it asks; `stdin` comes through a pipe."""
+    """Run the program on a terminal of its own. `keys` are typed when it asks; `stdin` comes through a pipe;
+    `seen_so_far` is told again and again what is on the screen."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     child = subprocess.Popen(
@@ -45,8 +53,8 @@ def on_terminal(
         child.stdin.write(stdin)
         child.stdin.close()
     try:
-        seen = _talk(ours, keys)
-        return child.wait(20), seen
+        seen = _talk(ours, keys, seen_so_far)
+        return child.wait(PATIENCE), seen
     finally:
         if child.poll() is None:
             child.kill()
@@ -54,10 +62,9 @@ def on_terminal(
         os.close(ours)
 
 
-def _talk(ours: int, keys: str) -> str:
+def _talk(ours: int, keys: str, seen_so_far: Callable[[bytes], None]) -> str:
     seen = b""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and select.select([ours], [], [], 20)[0]:
+    while select.select([ours], [], [], PATIENCE)[0]:
         try:
             part = os.read(ours, 65_536)
         except OSError:  # the other end is closed
@@ -65,6 +72,7 @@ def _talk(ours: int, keys: str) -> str:
         if not part:
             break
         seen += part
+        seen_so_far(seen)
         if keys and b"[y/N]" in seen:
             os.write(ours, keys.encode())
             keys = ""
@@ -145,15 +153,19 @@ def test_run_draws_a_bar(yard: Yard):
         "from packhorse import Packhorse\napp = Packhorse()\n@app.task\ndef resize(image_id: int) -> str: ...\n"
     )
 
+    is_seen = threading.Event()
+
     def work(storage: Storage, job: Job) -> Outcome:
         storage.check_in([CheckIn(job.token, None, 50, "rendering")])
-        deadline = time.monotonic() + 1.5  # long enough for a look at it
-        while time.monotonic() < deadline:
-            storage.wait(0.05)
+        is_seen.wait(PATIENCE)
         return Completed(job.token, '"done"')
 
+    def look(seen: bytes) -> None:
+        if b"rendering" in seen:
+            is_seen.set()
+
     with worker(yard.url, work, "resize"):
-        code, seen = on_terminal(yard, "run", "resize", "7")
+        code, seen = on_terminal(yard, "run", "resize", "7", seen_so_far=look)
 
     assert "━━━━━━━━━━━━" in plain(seen)
     assert "50 %  rendering" in plain(seen)

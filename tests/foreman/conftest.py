@@ -17,7 +17,7 @@ from tests.foreman.watching import QUICK, RunningForeman, Start, children_left
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=off&patience=0.2s"
+    return f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=off"
 
 
 @pytest.fixture
@@ -46,11 +46,12 @@ def start(url: str, storage: Storage, scratch: Path) -> Iterator[Start]:
         *,
         mode: str = "obedient",
         chores: str = "none",
+        patience: str = "30s",  # with the storage
         options: dict[str, Any] | None = None,
         **settings: Any,
     ) -> RunningForeman:
         asked = {
-            "url": url,
+            "url": f"{url}&patience={patience}",
             "mode": mode,
             "chores": chores,
             "options": options or {},

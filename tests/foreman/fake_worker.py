@@ -79,6 +79,9 @@ class FakeWorker:
                     self.end("quit")
                 case "stop":
                     self.stop(message["job_id"], message["fence"], Reason(message["reason"]))
+                case "stacks":
+                    items = [{"title": "slot 0: hold", "text": "here", "job_id": job_id} for job_id in self.held]
+                    self.channel.send({"say": "stacks", "order": message["order"], "items": items, "more": 0})
                 case "dump":
                     sys.stderr.write("the stacks of a worker\n")
         if not is_open:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from packhorse.foreman import death
 from packhorse.job import RANK_RECOVERED
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.foreman.watching import Start, add, children_left, state_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -62,14 +61,12 @@ def test_the_foreman_beats_for_its_workers_and_becomes_steady(start: Start) -> N
 def test_a_dead_worker_is_replaced_and_its_jobs_are_rescued_with_the_reason(
     start: Start, storage: Storage, facts: dict[str, int], told: str
 ) -> None:
-    foreman = start()
+    foreman = start(lease=180 * SECOND)  # nobody waits for that
     (worker,) = foreman.workers()
 
-    died_at = time.monotonic()
     add(storage, 1, "die", **facts)
     until(lambda: Kind.HALTED in [event.kind for event in storage.events(EventFilter(job_id="job-1"))], "rescued")
 
-    assert time.monotonic() - died_at < 1.0
     (halted, *_) = storage.events(EventFilter(job_id="job-1", kind=Kind.HALTED))
     assert halted.data is not None
     assert halted.data["why"] == f"worker {worker.pid} {told}"
@@ -268,22 +265,20 @@ def test_ttin_shows_what_everybody_is_doing(start: Start) -> None:
         assert shown, "it has ended without a word"
 
     foreman.signal(signal.SIGTERM)
-    foreman.process.communicate(timeout=20)
+    foreman.process.communicate(timeout=PATIENCE)
 
 
 # --- orders that come through the storage -----------------------------------------------------------------------------
 
 
-def test_an_abort_is_handed_on_within_a_second_or_so(start: Start, storage: Storage) -> None:
-    start(heartbeat=60 * SECOND, lease=180 * SECOND)
+def test_an_abort_is_handed_on_long_before_the_next_heartbeat(start: Start, storage: Storage) -> None:
+    start(heartbeat=300 * SECOND, lease=900 * SECOND)
     add(storage, 1, "hold")
     until(lambda: state_of(storage, 1) == "running", "it runs")
 
-    asked_at = time.monotonic()
     storage.abort(["job-1"])
-    until(lambda: state_of(storage, 1) == "aborted", "it was stopped")
 
-    assert time.monotonic() - asked_at < 2.0
+    until(lambda: state_of(storage, 1) == "aborted", "it was stopped")
 
 
 def test_a_worker_that_was_struck_off_is_replaced(start: Start, storage: Storage) -> None:
@@ -298,7 +293,7 @@ def test_a_worker_that_was_struck_off_is_replaced(start: Start, storage: Storage
 
 
 def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, storage: Storage) -> None:
-    foreman = start()
+    foreman = start(lease=60 * SECOND)
     first = foreman.record()
     assert first is not None
 
@@ -330,19 +325,26 @@ def test_nobody_beats_for_a_worker_that_a_signal_has_stopped(start: Start, stora
 
 
 def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, storage: Storage, url: str) -> None:
-    foreman = start()
+    foreman = start(patience="0.2s")
     pids = foreman.pids()
     until(lambda: foreman.report().get("steady"), "all is well")
-    lock = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], isolation_level=None)
+    lock = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], timeout=PATIENCE, isolation_level=None)
 
     lock.execute("BEGIN IMMEDIATE")
     away_at = storage.now()
     until(lambda: storage.now() - away_at > 1.5 * SECOND, "longer than a lease has passed")
+    back_at = storage.now()
     lock.close()
-    until(lambda: foreman.record().beat_at > away_at, "it beats again")  # type: ignore[union-attr]
+    steady: list[WorkerInfo] = []
 
-    assert not foreman.report()["steady"]
-    until(lambda: foreman.report().get("steady"), "a lease later it is steady again")
+    def is_steady() -> bool:
+        record = foreman.record()
+        if record is not None and record.beat_at > back_at and record.report["steady"]:
+            steady.append(record)
+        return bool(steady)
+
+    until(is_steady, "it beats again, and is steady again")
+    assert steady[0].beat_at - back_at > SECOND // 2, "not before it has beaten for a lease, give or take its patience"
     assert foreman.pids() == pids
     add(storage, 1)
     until(lambda: state_of(storage, 1) == "completed", "and at work")
@@ -393,11 +395,9 @@ def test_another_foreman_rescues_what_a_killed_one_held(start: Start, storage: S
     heir = start(chores="all", online=2)
     until(lambda: heir.report().get("steady"), "it has beaten for a lease")
 
-    killed_at = time.monotonic()
     lost.process.kill()
-    until(lambda: (storage.get("job-1") or job).owner not in (worker.id, None), "another worker has it")
 
-    assert time.monotonic() - killed_at < 3.0  # a lease of one second, and a little
+    until(lambda: (storage.get("job-1") or job).owner not in (worker.id, None), "another worker has it")
     assert events_of(storage, worker.id) == [Kind.STARTED, Kind.DIED]
 
 

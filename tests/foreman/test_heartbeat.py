@@ -11,6 +11,7 @@ from packhorse.foreman.crew import Crew
 from packhorse.foreman.heartbeat import Heartbeat, boot_time
 from packhorse.foreman.pulse import Record
 from packhorse.storage.memory import Memory
+from packhorse.storage.records import Outlook
 
 
 @pytest.fixture
@@ -49,6 +50,33 @@ def test_a_clock_that_was_set_since_the_last_beat_forbids_it(
     clock.turn(step)
 
     assert heartbeat.steady_time() is None
+
+
+def test_the_time_that_the_lookout_has_seen_is_as_good(
+    heartbeat: Heartbeat, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, now = boot_time(), clock()
+    heartbeat.heed(Outlook(now), seen, seen)
+    monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("it need not be asked"))
+
+    assert heartbeat.steady_time() == now
+
+
+def test_by_a_clock_that_was_set_before_the_lookout_saw_it_nobody_is_silent(
+    heartbeat: Heartbeat, clock: TurnedClock
+) -> None:
+    clock.turn(3_600)
+    seen = boot_time()
+    heartbeat.heed(Outlook(clock()), seen, seen)
+
+    assert heartbeat.steady_time() is None
+
+
+def test_what_was_seen_a_while_ago_is_asked_for_again(heartbeat: Heartbeat, clock: TurnedClock) -> None:
+    seen = boot_time() - 10.0
+    heartbeat.heed(Outlook(clock() - 10 * SECOND), seen, seen)
+
+    assert heartbeat.steady_time() == clock()
 
 
 def test_who_is_not_steady_need_not_ask_the_storage(heartbeat: Heartbeat) -> None:

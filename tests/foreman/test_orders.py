@@ -10,6 +10,7 @@ from packhorse.foreman import death
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.order import Do, Order
+from packhorse.stacks import have_answered, stacks_of
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
 from tests.children import until
@@ -101,6 +102,23 @@ def test_one_quiet_worker_keeps_its_job_and_another_takes_its_place(start: Start
     add(storage, 2)
 
     until(lambda: state_of(storage, 2) == "completed", "the other has run it")
+    assert state_of(storage, 1) == "running"
+
+
+@pytest.mark.parametrize("of_one", [True, False], ids=["one worker", "the crew"])
+def test_a_worker_that_is_asked_where_it_stands_is_heard(start: Start, storage: Storage, of_one: bool) -> None:
+    foreman = start()
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "it runs")
+    (worker,) = foreman.workers()
+
+    number = give(foreman, Order(Do.STACKS, worker=worker.id if of_one else None))
+    until(lambda: have_answered(foreman.workers(), number), "the answer is in the storage")
+
+    (asked,) = foreman.workers()
+    told = stacks_of(asked)
+    assert told is not None
+    assert [(stack.title, stack.text) for stack in told.items] == [("slot 0: hold", "here")]
     assert state_of(storage, 1) == "running"
 
 

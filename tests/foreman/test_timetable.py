@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
 from packhorse.foreman.timetable import Timetable
+from packhorse.storage.records import Outlook
 
 
 class Recorded:
@@ -63,6 +65,63 @@ def test_a_chore_that_says_when_it_wants_to_run_is_run_just_then(clock: Clock) -
 
     first = chore.ran_at[0]
     assert chore.ran_at == [first, first + 0.25, first + 0.375]
+
+
+class RecordedAndForeseen(Recorded):
+    def due_in(self, outlook: Outlook) -> int | None:
+        return outlook.due_in
+
+
+def test_a_chore_that_is_foreseen_comes_just_then_and_never_later(clock: Clock) -> None:
+    chore = RecordedAndForeseen(clock, "promote", 60.0, iter([None] * 9))
+    timetable = Timetable([chore], clock)
+    clock.now = 2.0
+    timetable.step()
+
+    timetable.heed(Outlook(0, due_in=300_000))
+    assert is_woken(timetable)
+    timetable.heed(Outlook(0, due_in=500_000))
+    timetable.heed(Outlook(0))
+    assert not is_woken(timetable)
+    clock.go_through(timetable, until=3.0)
+
+    assert chore.ran_at == [2.0, 2.3]
+
+
+def test_what_is_seen_while_a_chore_runs_is_not_forgotten(clock: Clock) -> None:
+    chore = RecordedAndForeseen(clock, "promote", 60.0, iter([None] * 9))
+    timetable = Timetable([chore], clock)
+    run = chore.run
+
+    def overtaken() -> float | None:
+        timetable.heed(Outlook(0, due_in=200_000))
+        return run()
+
+    chore.run = overtaken
+    clock.go_through(timetable, until=1.5)
+
+    gaps = [later - sooner for sooner, later in pairwise(chore.ran_at)]
+    assert gaps
+    assert gaps == pytest.approx([0.2] * len(gaps))
+
+
+def test_one_that_is_not_foreseen_keeps_its_time(clock: Clock) -> None:
+    chore = Recorded(clock, "prune", 60.0, iter([None] * 9))
+    timetable = Timetable([chore], clock)
+    clock.now = 2.0
+    timetable.step()
+
+    timetable.heed(Outlook(0, due_in=0, expires_in=0, ticks_in=0))
+
+    assert not is_woken(timetable)
+    assert timetable.step() > 10
+
+
+def is_woken(timetable: Timetable) -> bool:
+    """Since one asked last."""
+    woken = timetable.duty._woken.is_set()
+    timetable.duty._woken.clear()
+    return woken
 
 
 def test_a_failing_chore_harms_no_other_and_is_told_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -148,6 +148,7 @@ def everything(storage: Storage) -> dict[str, Any]:
         "series": {span: _points(storage, span) for span in Span},
         "totals": storage.totals(),
         "next due": storage.next_due(),
+        "outlook": storage.outlook("nobody", []),
     }
 
 

@@ -349,6 +349,7 @@ class Machine(RuleBasedStateMachine):
     @move(2)
     def beat_for_all(self) -> None:
         self.both("stops", self.owners)
+        self.both("outlook", "nobody", self.owners)
         self.both("beat", {owner: {} for owner in self.owners})
 
     @move(1, owner=st.integers(-2, 3), lost=LOST)
@@ -377,6 +378,7 @@ class Machine(RuleBasedStateMachine):
     @move(3, how=st.sampled_from(["promote", "expire"]), limit=BATCHES)
     def keep_time(self, how: str, limit: int = 500) -> None:
         self.both("next_due")
+        self.both("outlook", "nobody", self.owners)
         self.both(how, limit=limit)
 
     @move(2, lease=st.sampled_from([LEASE, LEASE, LEASE, 0, SECOND]), recovered=st.booleans(), limit=BATCHES)
@@ -525,6 +527,7 @@ class Machine(RuleBasedStateMachine):
     @move(1)
     def compare_everything(self) -> None:
         """What is too dear for every step."""
+        self.compare_answers("outlook", "nobody", self.owners)
         for name in ("queues", "tasks", "workers", "clients", "schedules", "next_due", "failures"):
             self.compare_answers(name)
         for job_id in self.ids:

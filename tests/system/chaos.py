@@ -23,9 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from packhorse.event import Subject
+from packhorse.event import Kind, Subject
 from packhorse.job import NewJob
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
 from tests.system.aftermath import Aftermath, Fault, look_at
 from tests.system.sites import LEASE, Crew, Site, new_job, parent_of
@@ -122,10 +122,12 @@ class Chaos:
 
     def _do_harm(self, end: float) -> None:
         deck: list[str] = []
-        while time.monotonic() < end or (self._missing() and time.monotonic() < end + LONGEST_END / 2):
+        while time.monotonic() < end or (not self._is_enough() and time.monotonic() < end + LONGEST_END / 2):
             deck = deck or self._dice.sample(list(DECK), sum(DECK.values()), counts=list(DECK.values()))
             if time.monotonic() >= end:
-                deck = self._missing()  # on a slow machine some had nobody to hit so far
+                # On a slow machine some had nobody to hit so far, or hit nobody who was at work.
+                deck = self._missing() or ["kill a worker"]
+                self._site.add("nap", {"seconds": 1.0}, number=self._plan.slots, max_halts=1_000)
             awake = [crew for crew in self._crews if crew.pid not in self._frozen]
             if self._do_to_any(deck[-1], self._dice.sample(awake, len(awake))):
                 deck.pop()
@@ -133,6 +135,10 @@ class Chaos:
                 deck.insert(0, deck.pop())
             time.sleep(self._dice.uniform(0.2, 1.8) * self._plan.pause)
             self._undo(time.monotonic())
+
+    def _is_enough(self) -> bool:
+        """Has everything happened, and did any of it harm a job?"""
+        return not self._missing() and bool(self._site.storage.events(EventFilter(kind=Kind.HALTED), limit=1))
 
     def _missing(self) -> list[str]:
         """What has not happened yet."""

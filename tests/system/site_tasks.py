@@ -1,6 +1,7 @@
 """The app that runs at a `Site`: tasks of every kind, each of which notes in the ledger that it begins and ends.
 
-Where a task takes `seconds`, that is for its first run: taken up again after a fault, it takes `again` seconds.
+Where a task takes `seconds`, that is for its first run: taken up again after a fault, it takes `again` seconds. Where
+it is given a `gate`, its first run lasts until there is a file of that name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from packhorse import Packhorse, current_job
 from packhorse.answer import Snooze
@@ -26,24 +28,35 @@ def run_time(seconds: float, again: float = 0.0) -> float:
     return seconds if current_job().fence == 1 else again
 
 
+def is_open(gate: str) -> bool:
+    """Is there nothing to wait for, or no longer?"""
+    return not gate or current_job().fence > 1 or Path(gate).exists()
+
+
 # --- the three ways to run --------------------------------------------------------------------------------------------
 
 
 @app.task
-def nap(seconds: float = 0.0, again: float = 0.0) -> None:
+def nap(seconds: float = 0.0, again: float = 0.0, gate: str = "") -> None:
     with noted():
+        while not is_open(gate):
+            time.sleep(0.01)
         time.sleep(run_time(seconds, again))
 
 
 @app.task
-async def anap(seconds: float = 0.0, again: float = 0.0) -> None:
+async def anap(seconds: float = 0.0, again: float = 0.0, gate: str = "") -> None:
     with noted():
+        while not is_open(gate):  # noqa: ASYNC110 - it is another process that opens it
+            await asyncio.sleep(0.01)
         await asyncio.sleep(run_time(seconds, again))
 
 
 @app.task(isolate=True)
-def inap(seconds: float = 0.0, again: float = 0.0) -> None:
+def inap(seconds: float = 0.0, again: float = 0.0, gate: str = "") -> None:
     with noted():
+        while not is_open(gate):
+            time.sleep(0.01)
         time.sleep(run_time(seconds, again))
 
 

@@ -25,16 +25,20 @@ from packhorse.foreman.death import is_alive
 from packhorse.job import FINAL, Job, NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
-from tests.children import ROOT
+from tests.children import PATIENCE, ROOT
 from tests.system.ledger import LEDGER, Ledger, Line
 from tests.system.site_tasks import app
 
 HEARTBEAT, LEASE = 0.3, 1.2
+LONG_LEASE = 60.0
+"""Longer than any test: what is noticed sooner was seen and not waited for."""
+SLACK = 10.0
+"""Seconds that a busy machine may add to what is promised of an idle one."""
 MARK = "SITE_MARK"
 """The environment variable by which all processes of a site are known, however they came to be."""
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Come back when the condition holds; looks seldom enough to leave the processor to those under test."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -77,7 +81,7 @@ class Crew:
     def is_over(self) -> bool:
         return self.process.poll() is not None
 
-    def end(self, number: signal.Signals = signal.SIGTERM, seconds: float = 20.0) -> int:
+    def end(self, number: signal.Signals = signal.SIGTERM, seconds: float = PATIENCE) -> int:
         """Tell it to stop, and wait until it has; answers its exit code."""
         if not self.is_over():
             self.tell(signal.SIGCONT)
@@ -183,7 +187,7 @@ class Site:
                 crew.tell(signal.SIGCONT)
                 crew.tell(signal.SIGTERM)
         for crew in self.crews:
-            crew.process.wait(20.0)
+            crew.process.wait(PATIENCE)
 
     def close(self) -> None:
         """Whatever happened, nobody stays."""
@@ -231,12 +235,12 @@ class Site:
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
-    def until_begun(self, *job_ids: str, runs: int = 1, seconds: float = 20.0) -> list[Line]:
+    def until_begun(self, *job_ids: str, runs: int = 1, seconds: float = PATIENCE) -> list[Line]:
         """Wait until each of these jobs has begun so often; answers the line of the latest begin of each."""
         until(lambda: all(len(self.ledger.begun(each)) >= runs for each in job_ids), f"begun {runs} times", seconds)
         return [self.ledger.begun(each)[-1] for each in job_ids]
 
-    def until_final(self, *job_ids: str, seconds: float = 20.0) -> None:
+    def until_final(self, *job_ids: str, seconds: float = PATIENCE) -> None:
         """Wait until these jobs, or all, are final."""
         asked = list(job_ids or self.acknowledged)
         until(lambda: not self.unfinished(asked), "all jobs are final", seconds)

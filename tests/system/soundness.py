@@ -96,7 +96,7 @@ def assert_nobody_left(site: Site) -> None:
     assert set(codes.values()) <= expected, f"exit codes of foremen: {codes}"
     records = site.storage.workers()
     assert records == [], f"records of processes are left: {records}"
-    until(lambda: not site.processes(), f"no process is left over: {site.processes()}", seconds=2.0)
+    until(lambda: not site.processes(), f"no process is left over: {site.processes()}")
 
 
 def assert_intact(path: Path) -> None:

@@ -24,6 +24,7 @@ def test_a_thousand_jobs_over_three_foremen_survive_chaos(storage: str, tmp_path
 
     tell(f"{storage}, seed {PLAN.seed}\n{chr(10).join(aftermath.table())}\n")
     assert aftermath.violations == []
-    assert (aftermath.jobs, aftermath.lost, aftermath.twice) == (1_000, 0, 0)
+    assert aftermath.jobs >= 1_000
+    assert (aftermath.lost, aftermath.twice) == (0, 0)
     assert aftermath.faults.keys() == chaos.DECK.keys(), "each fault has come to pass"
     assert aftermath.extra > 0, "and somebody was hit"

@@ -13,9 +13,10 @@ import pytest
 
 from packhorse.event import Kind
 from packhorse.foreman.death import is_alive
-from packhorse.job import COMPLETED, DEAD, HELD, RUNNING, Reason
+from packhorse.job import COMPLETED, DEAD, RUNNING, Reason
+from tests.children import PATIENCE
 from tests.system.conftest import Tell
-from tests.system.sites import LEASE, Site, kill, new_job, until
+from tests.system.sites import LEASE, LONG_LEASE, SLACK, Site, kill, new_job, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -27,18 +28,34 @@ def seconds_until_rerun(site: Site, job_id: str, died_at: float) -> float:
     return again.at / 1e6 - died_at
 
 
+def kill_all(site: Site, first: int) -> None:
+    """Kill everybody, first this one, who else would see the others die."""
+    kill(first)
+
+    def is_done() -> bool:
+        left = site.processes()  # somebody may have started another in between
+        for pid in left:
+            with suppress(ProcessLookupError):  # who dies takes others along, before we come to them
+                kill(pid)
+        return not left
+
+    until(is_done, "everybody is dead")
+
+
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_jobs_of_a_killed_worker_run_again_within_a_second(site: Site, tell: Tell) -> None:
-    crew = site.start(workers=2, slots=2)
+def test_the_jobs_of_a_killed_worker_run_again_at_once(site: Site, tell: Tell) -> None:
+    crew = site.start(workers=2, slots=2, lease=LONG_LEASE)
     victim, other = crew.workers()
     site.freeze(other.pid)
     site.add("nap", number=50)  # so that the victim knows that naps are short, and buffers many
     site.until_final()
     jobs = site.send([new_job("nap", {"seconds": 30 if number < 2 else 0}) for number in range(22)])
-    begun, buffered = jobs[:2], jobs[2:]
+    begun, others = jobs[:2], jobs[2:]
     site.until_begun(*begun)
+    site.freeze(victim.pid)  # on a busy machine it may have handed back some of the others by now, or not taken them
+    held = {job.id for job in site.storage.get_many(others) if job.owner == victim.id}
     os.kill(other.pid, signal.SIGCONT)
 
     died_at = kill(victim.pid)
@@ -46,17 +63,19 @@ def test_the_jobs_of_a_killed_worker_run_again_within_a_second(site: Site, tell:
     site.until_final()
 
     tell(f"run again {max(took) * 1000:.0f} ms after the death of the worker")
-    assert max(took) < 1.0
+    assert max(took) < SLACK
     assert [(job.halts, job.losses) for job in site.storage.get_many(begun)] == [(1, 1)] * 2
-    assert [(job.halts, job.losses) for job in site.storage.get_many(buffered)] == [(0, 1)] * 20
+    assert {job.halts for job in site.storage.get_many(others)} == {0}, "whoever only waited is not blamed"
+    assert {job.id for job in site.storage.get_many(others) if job.losses} == held
     assert site.why(begun[0]) == f"worker {victim.pid} was killed by SIGKILL"
     assert_sound(site)
 
 
 def test_a_killed_child_takes_nobody_with_it(site: Site, tell: Tell) -> None:
-    crew = site.start(slots=4)
+    crew = site.start(slots=4, lease=LONG_LEASE)
     (worker,) = crew.workers()
-    hit, *others = site.add("inap", {"seconds": 1}, number=2) + site.add("nap", {"seconds": 1})
+    (hit,) = site.add("inap", {"seconds": 30})
+    others = site.add("inap", {"seconds": 1}) + site.add("nap", {"seconds": 1})
     (line, *_) = site.until_begun(hit, *others)
 
     died_at = kill(line.pid)
@@ -64,7 +83,7 @@ def test_a_killed_child_takes_nobody_with_it(site: Site, tell: Tell) -> None:
     site.until_final()
 
     tell(f"run again {took * 1000:.0f} ms after the death of the child")
-    assert took < 1.0
+    assert took < SLACK
     assert site.why(hit) == f"its process {line.pid} was killed by SIGKILL (out of memory?)"
     assert [job.halts for job in site.storage.get_many([hit, *others])] == [1, 0, 0]
     assert [each.id for each in crew.workers()] == [worker.id]
@@ -77,6 +96,7 @@ def test_the_workers_of_a_killed_foreman_die_and_another_recovers_their_jobs_wit
     crew = site.start(workers=2)
     jobs = site.add("nap", {"seconds": 30}, number=2) + site.add("inap", {"seconds": 30}, number=2)
     lines = site.until_begun(*jobs)
+    until(lambda: all(site.job(job_id).state is RUNNING for job_id in jobs), "their starts are written down")
     pids = {line.pid for line in lines} | {worker.pid for worker in crew.workers()}
     other = site.start(slots=4)
     until(other.is_steady, "the other one may rescue")
@@ -88,30 +108,27 @@ def test_the_workers_of_a_killed_foreman_die_and_another_recovers_their_jobs_wit
     site.until_final()
 
     tell(f"{len(pids)} processes gone after {gone * 1000:.0f} ms, run again {took:.2f} s after the foreman's death")
-    assert gone < 1.0
-    assert took < LEASE + 1.0  # the lease, the next round of the rescuer, and a little for the jobs themselves
+    assert gone < SLACK
+    assert took < LEASE + SLACK
     assert {job.halts for job in site.storage.get_many(jobs)} == {1}
     assert "was silent for 1200ms" in site.why(jobs[0])
     assert_sound(site)
 
 
 def test_when_everything_is_killed_at_once_the_next_foreman_takes_all_of_it_up_at_once(site: Site, tell: Tell) -> None:
-    site.start(workers=2, lease=30)
+    site.start(workers=2, lease=LONG_LEASE)
     jobs = [*site.add("nap", {"seconds": 30}, number=2), *site.add("inap", {"seconds": 30})]
     jobs += [*site.add("start_a_sleeper_alone", {"seconds": 30}), *site.add("nap", number=3)]
     until(lambda: all(site.job(job_id).state is RUNNING for job_id in jobs[:4]), "four are known to run")
 
-    for pid in site.processes():
-        with suppress(ProcessLookupError):  # who dies takes others along, before we come to them
-            kill(pid)
-    until(lambda: not site.processes(), "everybody is dead")
+    kill_all(site, first=site.crews[0].pid)
     started_at = time.time()
-    site.start(slots=4, lease=30)
+    site.start(slots=4, lease=LONG_LEASE)
     took = max(seconds_until_rerun(site, job_id, started_at) for job_id in jobs[:4])
     site.until_final()
 
     tell(f"run again {took:.2f} s after the start of the next foreman")
-    assert took < 5.0  # far less than the lease
+    assert took < 2 * SLACK  # far less than the lease
     assert {site.why(job_id, Kind.READDED) for job_id in jobs[:4]} == {"recovered"}
     assert_sound(site)
 
@@ -228,21 +245,21 @@ def test_the_late_result_of_a_worker_that_was_frozen_for_longer_than_its_lease_i
 ) -> None:
     crew = site.start(workers=2, slots=1)
     until(crew.is_steady, "it may rescue")
-    (job_id,) = site.add("nap", {"seconds": 0.5, "again": 1.5})
+    gate = site.path.with_name("gate")
+    (job_id,) = site.add("nap", {"gate": str(gate), "again": 1.5})
     (line,) = site.until_begun(job_id)
 
     frozen_at = time.time()
     site.freeze(line.pid)
     took = seconds_until_rerun(site, job_id, frozen_at)
+    gate.touch()
     os.kill(line.pid, signal.SIGCONT)
-    until(lambda: len(site.ledger.ended(job_id)) == 1, "the zombie has come to its end")
+    until(lambda: line.run in [end.run for end in site.ledger.ended(job_id)], "the zombie has come to its end")
     until(lambda: not is_alive(line.pid), "and is told to go")
-    state = site.job(job_id).state
     site.until_final()
 
     tell(f"run again {took:.2f} s after the worker was frozen")
-    assert took < LEASE + 1.5
-    assert state in HELD, "the second run went on meanwhile"
+    assert took < LEASE + SLACK
     (completed,) = site.events(job_id, Kind.COMPLETED)
     assert completed.fence != line.fence
     until(lambda: len(crew.workers()) == 2, "there are two workers again")
@@ -252,8 +269,9 @@ def test_the_late_result_of_a_worker_that_was_frozen_for_longer_than_its_lease_i
 def test_the_late_results_of_the_workers_of_a_frozen_foreman_are_refused(site: Site, tell: Tell) -> None:
     crews = [site.start(slots=3), site.start(slots=3)]
     until(lambda: all(crew.is_steady() for crew in crews), "both may rescue")
-    times = {"seconds": 2 * LEASE + 0.2, "again": 2.0}
-    jobs = [job_id for task in ("nap", "anap", "inap") for job_id in site.add(task, times)]
+    gate = site.path.with_name("gate")
+    given = {"gate": str(gate), "again": 2.0}
+    jobs = [job_id for task in ("nap", "anap", "inap") for job_id in site.add(task, given)]
     lines = site.until_begun(*jobs)
     crew = site.crew_of(jobs[0])
     (worker,) = crew.workers()
@@ -262,13 +280,14 @@ def test_the_late_results_of_the_workers_of_a_frozen_foreman_are_refused(site: S
     frozen_at = time.time()
     site.freeze(crew.pid)
     took = max(seconds_until_rerun(site, line.job_id, frozen_at) for line in hit)
-    until(lambda: all(site.ledger.ended(line.job_id) for line in hit), "the first runs have ended")
+    gate.touch()
+    until(lambda: {line.run for line in hit} <= {end.run for end in site.ledger.ended()}, "the first runs have ended")
     site.until_final()
     crew.tell(signal.SIGCONT)
     until(lambda: not is_alive(worker.pid), "the worker that was struck off goes")
 
     tell(f"run again {took:.2f} s after the foreman was frozen")
-    assert took < LEASE + 1.5
+    assert took < LEASE + SLACK
     for line in hit:
         (completed,) = site.events(line.job_id, Kind.COMPLETED)
         assert completed.fence != line.fence
@@ -278,8 +297,8 @@ def test_the_late_results_of_the_workers_of_a_frozen_foreman_are_refused(site: S
 
 
 def test_a_short_freeze_costs_nothing(site: Site) -> None:
-    crew = site.start(slots=2)
-    other = site.start(slots=2)
+    site.url += "?synchronous=off"  # no foreman shall wait for a slow disk
+    crew, other = site.start(slots=2, lease=2 * LEASE), site.start(slots=2, lease=2 * LEASE)
     until(lambda: crew.is_steady() and other.is_steady(), "both may rescue")
     jobs = site.add("nap", {"seconds": LEASE}, number=4)
     line, *_ = site.until_begun(*jobs)
@@ -298,8 +317,8 @@ def test_a_short_freeze_costs_nothing(site: Site) -> None:
 
 @pytest.mark.parametrize("patience", ["30s", "200ms"])
 def test_nothing_is_lost_while_the_file_is_locked_for_longer_than_a_lease(site: Site, patience: str) -> None:
-    site.url += f"?patience={patience}"
-    first, second = site.start(slots=4), site.start(slots=4)
+    site.url += f"?patience={patience}&synchronous=off"  # no foreman shall wait for a slow disk
+    first, second = site.start(slots=4, lease=2 * LEASE), site.start(slots=4, lease=2 * LEASE)
     until(lambda: first.is_steady() and second.is_steady(), "both may rescue")
     owners = site.owners()
     running = site.add("nap", {"seconds": LEASE}, number=4) + site.add("inap", {"seconds": LEASE}, number=2)
@@ -307,9 +326,9 @@ def test_nothing_is_lost_while_the_file_is_locked_for_longer_than_a_lease(site: 
     site.add("anap", {"seconds": 0.005}, number=100)
     site.until_begun(*running)
 
-    lock = sqlite3.connect(site.path, isolation_level=None)
+    lock = sqlite3.connect(site.path, timeout=PATIENCE, isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
-    time.sleep(3 * LEASE)
+    time.sleep(3.5 * LEASE)
     ended = {line.job_id for line in site.ledger.ended()}
     lock.close()
     site.until_final()

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.children import PATIENCE
+
 WIDTHS = (390, 768, 1280)
 _PICTURES = os.environ.get("PACKHORSE_SCREENSHOTS")
 
@@ -21,7 +23,7 @@ def opened(browser: Any, base: str, **options: Any) -> Iterator[Any]:
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(1_000 * PATIENCE)
     yield page
     context.close()
     assert [text for text in complaints if "404" not in text] == []

@@ -19,7 +19,7 @@ from packhorse.web.application import Application, make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.tokens import Tokens
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.cli.yard import Yard
 from tests.storage.conftest import ADDRESSES, chosen_storages
 
@@ -90,7 +90,8 @@ def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, names)), None)
     assert program, "the tests need a Chromium on PATH: `make servers` installs it, or says how"
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=2_000 * PATIENCE)
+        playwright.expect.set_options(timeout=1_000 * PATIENCE)
         yield browser
         browser.close()
 
@@ -109,4 +110,4 @@ def served(application: Application) -> Iterator[str]:
     finally:
         application.close()
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE)

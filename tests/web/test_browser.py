@@ -77,6 +77,24 @@ def test_numbers_and_lists_follow_without_a_reload(browser: Any, application: Ap
         playwright.expect(page.locator("[data-livetext]")).to_have_text("live")
 
 
+def test_a_list_stays_where_it_is_and_counts_what_is_newer(browser: Any, application: Application, yard: Yard):
+    first = yard.add()
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/jobs")
+        row = page.locator("#list [data-row]")
+        top = row.bounding_box()["y"]
+        for _ in range(2):
+            yard.add()
+        yard.storage.abort([first.id], by="anna")
+
+        playwright.expect(page.get_by_role("link", name="2 newer")).to_be_visible()
+        playwright.expect(row).to_contain_text("aborted")
+        assert row.get_attribute("data-row") == first.id
+        assert row.bounding_box()["y"] == top
+        page.get_by_role("link", name="2 newer").click()
+        playwright.expect(row).to_have_count(3)
+
+
 def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Application, yard: Yard):
     job = yard.job("running")
     with served(application) as base, opened(browser, base) as page:
@@ -150,7 +168,7 @@ def test_ticked_jobs_are_aborted_together(browser: Any, application: Application
             page.locator(f'input[value="{job.id}"]').check()
         page.get_by_label("Action").select_option("abort")
         page.get_by_role("button", name="the ticked ones").click()
-        assert "2 jobs" in page.locator("main").inner_text()
+        playwright.expect(page.locator("main")).to_contain_text("2 jobs")
         page.get_by_role("button", name="Abort").click()
         page.wait_for_url("**said=bulk**")
 

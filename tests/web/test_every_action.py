@@ -12,12 +12,13 @@ import pytest
 from playwright.sync_api import expect
 
 from packhorse import Packhorse
-from packhorse.event import Kind, Subject
+from packhorse.event import Kind
 from packhorse.ids import new_id
 from packhorse.job import NewJob, State
 from packhorse.storage.records import EventFilter, Filter
 from packhorse.web.application import Application
 from packhorse.web.pages import DEEDS
+from tests.answering import answering
 from tests.children import until
 from tests.cli.yard import FOREMAN, WORKER, Yard
 from tests.web.browsing import keep_picture, opened
@@ -132,6 +133,9 @@ def steer_one_job(hand: Hand, yard: Yard) -> None:
     hand.press("Abort", "aborted")
     assert yard.get(jobs[State.QUEUED].id).state is State.ABORTED
     hand.go(f"/jobs/{jobs[State.RUNNING].id}")
+    with answering(yard, jobs[State.RUNNING].id):
+        hand.press("Show stack now", "stacks")
+    expect(hand.page.locator("#stood")).to_contain_text("line 7, in resize")
     hand.press("Abort", "aborted", asks=True)
     assert yard.get(jobs[State.RUNNING].id).abort_at is not None
     hand.go(f"/jobs/{jobs[State.COMPLETED].id}")
@@ -240,10 +244,16 @@ def order_workers_about(hand: Hand, yard: Yard) -> None:
     hand.page.get_by_label("at most").fill("6")
     hand.press("Scale", "ordered")
     until(see_them_alive, "nobody seems to be alive")
+    with answering(yard):
+        hand.press("Stacks", "stacks", within="article.worker")
+        hand.press("Show stacks now", "stacks")
+    until(see_them_alive, "nobody seems to be alive")
     hand.press("Stop", "ordered", asks=True, within="article.worker")
-    given = yard.storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED))
-    assert [(event.data or {})["do"] for event in given] == ["quiet", "restart", "scale", "stop"]
-    assert ((given[2].data or {})["least"], (given[2].data or {})["most"]) == (1, 6)
+    given = [event.data or {} for event in yard.storage.events(EventFilter(kind=Kind.ORDERED))]
+    others = [order for order in given if order["do"] != "stacks"]
+    assert [order["do"] for order in others] == ["quiet", "restart", "scale", "stop"]
+    assert (others[2]["least"], others[2]["most"]) == (1, 6)
+    assert len(given) - len(others) == 3  # a job's, a worker's from the list, and from its page
 
 
 def ask_and_filter(hand: Hand, yard: Yard) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from packhorse.app import Packhorse
 from packhorse.fields import iso, job_fields
 from packhorse.job import State
 from packhorse.storage.records import Filter
@@ -153,6 +154,27 @@ def test_a_unique_twin_answers_200(web: TestClient):
     assert (first.status_code, second.status_code) == (201, 200)
     assert second.json()["id"] == first.json()["id"]
     assert second.json()["is_new"] is False
+
+
+def test_arguments_that_workers_would_refuse_are_a_problem_that_names_them(web: TestClient, yard: Yard):
+    app = Packhorse(yard.storage)
+
+    @app.task
+    def shrink(image_id: int, width: int = 800) -> None: ...
+
+    yard.storage.announce(app.announcements())
+
+    wrong = web.post(f"{API}/jobs", json={"task": "shrink", "args": {"image_id": "seven"}})
+    lacking = web.post(f"{API}/jobs", json={"task": "shrink", "args": {"width": 7}})
+    right = web.post(f"{API}/jobs", json={"task": "shrink", "args": {"image_id": 7}})
+    forced = web.post(f"{API}/jobs", json={"task": "shrink", "args": {"image_id": "seven"}, "known": False})
+    copied = web.post(f"{API}/jobs/{right.json()['id']}/copy", json={"args": {"image": 7}})
+
+    assert (wrong.status_code, wrong.json()["code"], wrong.json()["argument"]) == (422, "bad_arguments", "image_id")
+    assert wrong.json()["title"] == "shrink(): argument 'image_id': expected int, got str"
+    assert (lacking.status_code, lacking.json()["title"]) == (422, "shrink() needs the argument 'image_id'")
+    assert (right.status_code, forced.status_code) == (201, 201)
+    assert (copied.status_code, copied.json()["argument"]) == (422, "image")
 
 
 def test_an_unknown_task_names_the_nearest(web: TestClient, yard: Yard):

@@ -172,17 +172,21 @@ def test_the_audit_tells_who_did_what(web: TestClient, yard: Yard):
     web.post(f"{API}/jobs/{dead.id}/retry")
     web.post(f"{API}/jobs/{queued.id}/abort")
     web.post(f"{API}/queues/mail/pause", json={"why": "tired"})
+    (group,) = yard.storage.failures()
+    web.post(f"{API}/failures/{group.cause}/silence", json={"duration": "3d"})
     yard.storage.order(FOREMAN, Order(Do.QUIET), by="ann")
 
     deeds = web.get(f"{API}/audit").json()
 
     assert [(deed["kind"], deed["data"]["by"]) for deed in deeds["items"]] == [
         ("ordered", "ann"),
+        ("silenced", "local"),
         ("paused", "local"),
         ("aborted", "local"),
         ("retried", "local"),
     ]
     assert deeds["next"] is None
+    assert f"failure <b><bdi>{group.cause}" in web.get("/audit").text
 
 
 def test_the_audit_of_one_operator_leaves_out_the_others(web: TestClient, yard: Yard):

@@ -9,7 +9,7 @@ import pytest
 from packhorse.errors import BadValue
 from packhorse.web.application import Application
 from packhorse.web.server import WebServer
-from tests.children import until
+from tests.children import PATIENCE, until
 
 
 def test_it_answers_at_its_address_and_stops_when_told(application: Application):
@@ -17,7 +17,7 @@ def test_it_answers_at_its_address_and_stops_when_told(application: Application)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
         for _ in range(2):  # on one connection
             connection.request("GET", "/readyz")
             answer = connection.getresponse()
@@ -26,7 +26,7 @@ def test_it_answers_at_its_address_and_stops_when_told(application: Application)
         connection.close()
     finally:
         server.stop()
-        thread.join(10)
+        thread.join(PATIENCE)
     until(lambda: not thread.is_alive(), "it goes on")
 
 

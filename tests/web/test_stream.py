@@ -10,7 +10,7 @@ import pytest
 
 from packhorse.web.application import Application
 from packhorse.web.sampler import MOST_VIEWERS
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.cli.yard import Yard
 from tests.web.conftest import MAIL_SECRET, bearer, served
 
@@ -46,7 +46,7 @@ class Watched:
 
 
 def watching(base: str, topics: str = "overview", **headers: str) -> httpx.Response:
-    return httpx.stream("GET", f"{base}{STREAM}", params={"topics": topics}, headers=headers, timeout=20)
+    return httpx.stream("GET", f"{base}{STREAM}", params={"topics": topics}, headers=headers, timeout=PATIENCE)
 
 
 def test_numbers_come_as_they_change(application: Application, yard: Yard):

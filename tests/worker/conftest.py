@@ -24,8 +24,9 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from packhorse.worker import desk as desk_module
 from packhorse.worker.process import Limits, WorkerProcess
+from tests.children import PATIENCE
 
-DEADLINE = 20.0
+DEADLINE = PATIENCE
 
 
 class Shaky:
@@ -159,7 +160,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
 
 
 @pytest.fixture
-def works(storage: Storage) -> Iterator[Works]:
+def works(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
+    monkeypatch.setattr(desk_module, "HOARD_LIMIT", DEADLINE)  # nothing is handed back because the machine is slow
     with Packhorse(storage) as app:
         works = Works(app, storage)
         yield works

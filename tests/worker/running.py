@@ -18,9 +18,11 @@ from packhorse.job import FINAL, Job, State
 from packhorse.job_handle import JobHandle
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
-from tests.children import ROOT, until
+from tests.children import PATIENCE, ROOT, until
 
 OWNER = "ann"
+_SLOW = {"PACKHORSE_ABORT_GRACE": "10", "PACKHORSE_LEASE": "10m"}
+"""The machine may be: nobody beats for the worker but once, when its board is made."""
 
 
 class Running:
@@ -48,7 +50,7 @@ class Running:
             text=True,
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PACKHORSE_ABORT_GRACE": "10", **self.env},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **_SLOW, **self.env},
             start_new_session=True,
         )
         theirs.close()
@@ -84,6 +86,10 @@ class Running:
     def kinds(self, job: JobHandle[Any]) -> list[Kind]:
         return [event.kind for event in self.storage.events(EventFilter(job_id=job.id))]
 
+    def was_taken(self, job: JobHandle[Any]) -> bool:
+        """Was it ever in the worker's hands? It may be handed back soon, where the machine is slow."""
+        return Kind.RESERVED in self.kinds(job)
+
     def log(self, job: JobHandle[Any]) -> list[str]:
         return [line.message for line in self.storage.log_lines(job.id)]
 
@@ -99,8 +105,8 @@ class Running:
 
     def wait(self) -> tuple[int, str]:
         """Its exit code, and what it wrote to stderr."""
-        _, err = self.process.communicate(timeout=20)
-        self._listener.join(timeout=20)  # its last words may still be on their way
+        _, err = self.process.communicate(timeout=PATIENCE)
+        self._listener.join(timeout=PATIENCE)  # its last words may still be on their way
         return self.process.returncode, err
 
     def close(self) -> None:
@@ -108,7 +114,7 @@ class Running:
         if hasattr(self, "process"):
             if self.process.poll() is None:
                 self.process.send_signal(signal.SIGKILL)
-            self.process.communicate(timeout=20)
+            self.process.communicate(timeout=PATIENCE)
             self.channel.socket.shutdown(2)
             self.channel.close()
         self.board.close()

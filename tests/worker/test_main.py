@@ -14,8 +14,8 @@ import pytest
 
 from packhorse.channel import Channel
 from packhorse.event import Kind
-from packhorse.job import COMPLETED, QUEUED, RESERVED
-from tests.children import ROOT, until
+from packhorse.job import COMPLETED, QUEUED
+from tests.children import PATIENCE, ROOT, until
 from tests.worker import jobs
 from tests.worker.running import OWNER, Running, is_alive
 
@@ -36,7 +36,7 @@ def typed(directory: Path, *words: str, **env: str) -> subprocess.CompletedProce
             [sys.executable, "-m", "packhorse.worker", *words, "--channel", str(theirs.fileno())],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
             pass_fds=[theirs.fileno()],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": str(ROOT), **env},
@@ -94,7 +94,7 @@ def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: Runnin
     until(lambda: worker.app.count(state="completed") == 20, "the quick ones end")
     running = worker.enqueue("wait_for", path=str(go))
     waiting = worker.enqueue("wait_for", path=str(go))
-    until(lambda: worker.board.running() == [running.id] and worker.state(waiting) is RESERVED, "one begins, one waits")
+    until(lambda: worker.board.running() == [running.id] and worker.was_taken(waiting), "one begins, one waits")
 
     worker.process.send_signal(number)
     until(lambda: worker.state(waiting) is QUEUED, "the waiting one is handed back")
@@ -159,7 +159,7 @@ sys.stdin.read()
     pid = int(foreman.stdout.readline())
 
     foreman.kill()
-    foreman.communicate(timeout=20)
+    foreman.communicate(timeout=PATIENCE)
 
     until(lambda: not is_alive(pid), "the worker ends")
 
@@ -167,7 +167,8 @@ sys.stdin.read()
 # --- the lease ------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_whose_lease_is_in_danger_takes_no_jobs(worker: Running):
+def test_a_worker_whose_lease_is_in_danger_takes_no_jobs(worker: Running, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(worker.env, "PACKHORSE_LEASE", "15s")
     worker.board._memory[:8] = bytes(8)  # the last heartbeat was when the machine started
     worker.start()
     until(lambda: any(one["say"] == "report" for one in worker.said), "it is online")
@@ -185,7 +186,7 @@ def test_without_a_foreman_it_does_not_start(tmp_path: Path):
     words = ["tests.worker.jobs:app", "--url", f"sqlite:///{tmp_path / 'jobs.db'}"]
 
     ended = subprocess.run(
-        [sys.executable, "-m", "packhorse.worker", *words], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "packhorse.worker", *words], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
 
     told = "error: a worker needs a foreman, who beats for it - run: packhorse work tests.worker.jobs:app\n"

@@ -15,10 +15,8 @@ from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RUNNING, Reason
 from packhorse.storage.records import EventFilter
 from packhorse.worker.process import CONDEMNED, is_isolated
-from tests.worker.conftest import Works
+from tests.worker.conftest import DEADLINE, Works
 from tests.worker.making import a_job, task_of
-
-DEADLINE = 20
 
 
 def said(works: Works, what: str) -> list[dict[str, Any]]:

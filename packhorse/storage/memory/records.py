@@ -6,7 +6,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from packhorse.event import Event
+from packhorse.event import Event, Kind, Subject
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span
 
@@ -27,10 +27,14 @@ class Records(Keeper):
 
     @atomic
     def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
-        if cause not in self._failures:
+        group = self._failures.get(cause)
+        if group is None:
             return False
+        if duration is not None or group.silenced_until is not None:
+            kind = Kind.UNSILENCED if duration is None else Kind.SILENCED
+            self._record_about(Subject.FAILURE, kind, queue=cause, task=group.task, duration=duration, by=by)
         until, who = (None, None) if duration is None else (self.now() + duration, by)
-        self._failures[cause] = replace(self._failures[cause], silenced_until=until, silenced_by=who)
+        self._failures[cause] = replace(group, silenced_until=until, silenced_by=who)
         return True
 
     @atomic

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from packhorse import changes
 from packhorse.event import Kind, Subject
-from packhorse.job import FINAL, HELD, Job
+from packhorse.job import FINAL, HELD, QUEUED, Job
 from packhorse.series import LEVELS
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import Pruned, Rescued, Retention
+from packhorse.storage.moving import outlook_of
+from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
 
 
 class Upkeep(Keeper):
@@ -27,6 +28,22 @@ class Upkeep(Keeper):
         times = [job.due_at for job in self._jobs.values() if job.due_at is not None]
         due_in = max(0, min(times) - self.now()) if times else None
         return None if due_in == 0 and self._move is not None else due_in
+
+    @atomic
+    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+        jobs = self._jobs.values()
+        orders = (event.id for event in self._events if event.kind is Kind.ORDERED and event.owner == foreman)
+        slots = (schedule.next_at for schedule in self._schedules.values() if schedule.paused_at is None)
+        return outlook_of(
+            self.now(),
+            self._move,
+            stops=any(job.owner in owners and job.abort_reason is not None for job in jobs),
+            queued=any(job.state is QUEUED for job in jobs),
+            ordered=any(number > after for number in orders),
+            due_at=min((job.due_at for job in jobs if job.due_at is not None), default=None),
+            expire_at=min((job.expire_at for job in jobs if job.expire_at is not None), default=None),
+            next_at=min(slots, default=None),
+        )
 
     @atomic
     def expire(self, *, limit: int = 500) -> int:
@@ -73,15 +90,16 @@ class Upkeep(Keeper):
             self._record_about(worker.subject, Kind.DIED, owner=owner, why=why)
 
     @atomic
-    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
-        before = self.now() - keep.events
+    def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:
+        now = self.now() if at is None else min(at, self.now())
+        before = now - keep.events
         newest = self._event_id  # it stays: a storage that numbers its events by the last one must not begin anew
-        silent = [client for client in self._clients.values() if client.beat_at <= self.now() - keep.clients]
+        silent = [client for client in self._clients.values() if client.beat_at <= now - keep.clients]
         silent.sort(key=lambda client: (client.beat_at, client.id))
         for client in silent[:limit]:
             self._forget_client(client.id)
             self._record_about(Subject.CLIENT, Kind.TIMED_OUT, owner=client.id)
-        old = [job for job in self._jobs.values() if self._is_prunable(job, keep)]
+        old = [job for job in self._jobs.values() if self._is_prunable(job, keep, now)]
         old.sort(key=lambda job: (job.finished_at, job.seq))
         for job in old[:limit]:
             self._remove(job, "retention")
@@ -102,10 +120,10 @@ class Upkeep(Keeper):
             return []
         return [event.id for event in self._events[:most] if event.at <= before and event.id != newest]
 
-    def _is_prunable(self, job: Job, keep: Retention) -> bool:
+    def _is_prunable(self, job: Job, keep: Retention, now: int) -> bool:
         if job.state not in FINAL or job.persistent or self._subscribers.get(job.id):
             return False
-        if job.finished_at is None or job.finished_at > self.now() - keep.of(job.state):
+        if job.finished_at is None or job.finished_at > now - keep.of(job.state):
             return False
         holder = self._holder(job.unique_key) if job.unique_key else None
         return holder is None or holder.id != job.id

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 _FIRST_LOOK = 0.005
-_LAST_LOOK = 0.45
-"""Seconds between two looks, just after there was work and a while later: two a second leave room for the heartbeat."""
+_LAST_LOOK = 1.0
+"""Seconds between two looks, just after there was work and a few seconds later: whoever sleeps asks for jobs once a
+second anyway."""
 _SLOWER = 1.3
 
 

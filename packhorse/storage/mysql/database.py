@@ -21,7 +21,7 @@ from packhorse.storage.meter import Meter
 from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
-from packhorse.storage.mysql.trouble import LOST_RACES, code_of, may_pass, refuse_old, translate
+from packhorse.storage.mysql.trouble import LOST_RACES, code_of, lacks_package, may_pass, refuse_old, translate
 from packhorse.storage.sql.dialect import Dialect
 
 R = TypeVar("R")
@@ -222,16 +222,19 @@ class Database:
     def _connect(self) -> Any:
         """A new connection with our settings. Several statements may go in one trip, and an UPDATE counts the rows that
         it has found, changed or not."""
-        connection = pymysql.connect(
-            **self.address.for_driver(),
-            charset="utf8mb4",
-            autocommit=True,
-            client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
-            connect_timeout=10,
-            read_timeout=90,
-            write_timeout=90,
-            program_name="packhorse",
-        )
+        try:
+            connection = pymysql.connect(
+                **self.address.for_driver(),
+                charset="utf8mb4",
+                autocommit=True,
+                client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
+                connect_timeout=10,
+                read_timeout=90,
+                write_timeout=90,
+                program_name="packhorse",
+            )
+        except RuntimeError as error:  # so the driver says that a package is missing for this way to log in
+            raise lacks_package(error, self.address.shown) from error
         try:
             with connection.cursor() as cursor:
                 cursor.execute(";".join(_SESSION))

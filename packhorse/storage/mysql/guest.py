@@ -18,6 +18,7 @@ from packhorse.storage.sql.dialect import Dialect
 Run = Callable[[str], Answer]
 
 _SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse")
+_NO_SAVEPOINT = 1305
 _OTHER_DRIVERS = ("MySQLdb", "mysql.connector", "mariadb")
 
 
@@ -69,16 +70,31 @@ def _runner(given: Any) -> tuple[Run, bool]:
     if wrapped is not None and wrapped.dialect.name in ("mysql", "mariadb"):
         return _by_sqlalchemy(wrapped), False
     if type(driver).__module__.startswith(_OTHER_DRIVERS):
-        return _by_cursor(driver.cursor), _commits_alone(driver, given)
+        if not _is_open(driver):
+            raise closed(given)
+        run = _by_cursor(driver.cursor)
+        return run, _commits_alone(run)
     raise refused(given, "a PyMySQL connection")
 
 
-def _commits_alone(driver: Any, given: Any) -> bool:
-    """Does another driver's connection commit each statement by itself? Django knows whether it is in a block."""
-    if hasattr(given, "in_atomic_block"):
-        return bool(given.get_autocommit()) and not given.in_atomic_block
-    asked = getattr(driver, "get_autocommit", None)
-    return bool(asked() if asked is not None else driver.autocommit)
+def _is_open(driver: Any) -> bool:
+    """Each driver says it in its own way."""
+    asked = getattr(driver, "is_connected", None)
+    return bool(asked() if asked is not None else driver.open)
+
+
+def _commits_alone(run: Run) -> bool:
+    """Does this connection commit each statement by itself? Not by what its driver knows, which is nothing of a BEGIN
+    that the caller has said himself: to begin another transaction would commit his. A savepoint is forgotten at once
+    where there is no transaction."""
+    run(_SAVEPOINT[0])
+    try:
+        run(_SAVEPOINT[2])
+    except Exception as error:
+        if _NO_SAVEPOINT in (getattr(error, "errno", None), *error.args[:1]):
+            return True
+        raise
+    return False
 
 
 def _by_cursor(open_cursor: Callable[[], Any]) -> Run:
@@ -86,12 +102,17 @@ def _by_cursor(open_cursor: Callable[[], Any]) -> Run:
         cursor = open_cursor()
         try:
             cursor.execute(statement)
-            rows = [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+            rows = [_plain(row) for row in cursor.fetchall()] if cursor.description else []
             return Answer(rows, cursor.rowcount)
         finally:
             cursor.close()
 
     return run
+
+
+def _plain(row: Any) -> tuple[Any, ...]:
+    """A row, whatever the caller likes rows to be."""
+    return tuple(row.values() if isinstance(row, Mapping) else row)
 
 
 def _by_sqlalchemy(connection: Any) -> Run:

@@ -13,10 +13,16 @@ LOST_RACES = frozenset({1205, 1213, 1020})
 DUPLICATE = 1062
 NOT_THERE = frozenset({1044, 1049, 1142, 1146})
 """Nothing of that name, or none that this user may know of."""
+NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
+"""This user lacks the right to do that."""
 
-_FULL = frozenset({1021, 1114, 1030, 28})
+_FULL = frozenset({20, 1021, 1114})
+_OF_THE_SYSTEM = frozenset({3, 1005, 1016, 1026, 1030, 1878})
+"""Errors about a file, which tell in their text what the operating system has said."""
+_SYSTEM_ERROR = re.compile(r"\berr(?:or|no|code):? (\d+)", re.IGNORECASE)
+_NO_SPACE = frozenset({27, 28, 122, 135})
+"""File too large, no space left, quota exceeded; and the storage engine's own number for a full file."""
 _READ_ONLY = frozenset({1290, 1792, 1836})
-_NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
 _GONE = frozenset({1146, 1054})
 _TOO_LONG = frozenset({1153, 1301})
 _NO_ROOM = frozenset({1040, 1203, 1226})
@@ -44,6 +50,22 @@ def refuse_old(version: str) -> None:
         raise StorageUnavailable(f"the server is {name} {version}", hint=f"Packhorse needs {name} {wanted} or newer")
 
 
+def _system_error(text: str) -> int:
+    found = _SYSTEM_ERROR.search(text)
+    return int(found[1]) if found else 0
+
+
+def lacks_package(error: RuntimeError, place: str) -> StorageUnavailable:
+    """The driver knows the server's way of logging in, but not without a package that it does not bring. MySQL's usual
+    way needs none through TLS, which hides the password as well."""
+    found = re.search(r"'(\w+)' package", str(error))
+    package = found[1] if found else "cryptography"
+    or_else = ", or have TLS: ?ssl_mode=required" if package == "cryptography" else ""
+    return StorageUnavailable(
+        f"cannot log in to the database {place}", why=str(error), hint=f"pip install {package}{or_else}"
+    )
+
+
 def translate(error: Exception, place: str) -> StorageError | BadValue:
     """The server's error as one of ours; `place` is the address without its password."""
     code, where = code_of(error), f"the database {place}"
@@ -52,11 +74,11 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"there is no database {place}", why=text, hint="CREATE DATABASE makes one")
     if code == 1045:
         return StorageUnavailable(f"{where} lets nobody in by that name", why=text, hint="check user and password")
-    if code in _FULL:
+    if code in _FULL or (code in _OF_THE_SYSTEM and _system_error(text) in _NO_SPACE):
         return StorageFull(f"no room in {where}", why=text, hint="free some disk space; nothing was half-written")
     if code in _READ_ONLY:
         return StorageReadOnly(f"{where} takes no writes", why=text, hint="is it a replica? use the primary's address")
-    if code in _NOT_ALLOWED:
+    if code in NOT_ALLOWED:
         return StorageReadOnly(f"not allowed in {where}", why=text, hint="grant the rights on its packhorse_ tables")
     if code in _GONE:
         return StorageUnavailable(f"{where} has lost its tables", why=text, hint="packhorse migrate")

@@ -7,7 +7,9 @@ import time
 
 from packhorse.clock import SECOND
 from packhorse.job import Job
+from packhorse.series import DAYS, HOURS, MINUTES
 from packhorse.storage.mysql.keeper import MySQLKeeper
+from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -40,6 +42,18 @@ class Upkeep(MySQLKeeper, upkeep.Upkeep):
     def _is_late(self) -> bool:
         """A look before a transaction is begun: mostly there is nothing to do."""
         return bool(self._db.read("promote", self._sql["late"], (self._moment(),))[0][0])
+
+    def _may_have_lost(self, first: int, last: int) -> bool:
+        return bool(self._db.read("rescue", self._sql["has_lost"], (first, last))[0][0])
+
+    def _may_have_old(self, keep: Retention, now: int) -> bool:
+        ages = (keep.clients, keep.completed, keep.dead, keep.aborted, keep.events)
+        return bool(self._db.read("prune", self._sql["has_old"], [now - age for age in ages])[0][0])
+
+    def roll_up(self) -> None:
+        ages = [level.keep + level.width for level in (MINUTES, HOURS, DAYS)]
+        if self._db.read("roll_up", self._sql["has_to_fold"], (self._moment(), *ages))[0][0]:
+            super().roll_up()
 
     def _fold(self) -> None:
         self._db.write("fold", self._fold_deltas)

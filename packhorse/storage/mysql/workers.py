@@ -6,18 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from packhorse.storage.mysql.keeper import MySQLKeeper
-from packhorse.storage.mysql.transaction import Transaction
+from packhorse.storage.mysql.link import Link
+from packhorse.storage.mysql.spelling import Raw, literal
 from packhorse.storage.records import Beat
 from packhorse.storage.sql import workers
 from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.workers import stop_of
 
 
 class Workers(MySQLKeeper, workers.Workers):
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
-        def work(tx: Transaction) -> tuple[int, list[str]]:
-            rows = [(tx.now, to_json(report), owner) for owner, report in sorted(reports.items())]
-            answers = tx.executemany(self._sql["beat_worker"], rows)
-            return tx.now, [row[2] for row, answer in zip(rows, answers, strict=True) if answer.rowcount == 0]
+        if not reports:
+            return Beat(self.now(), [], [])
+        said = Raw(" ".join(f"WHEN {literal(owner)} THEN {literal(to_json(said))}" for owner, said in reports.items()))
+        owners = to_json(sorted(reports))
 
-        now, unknown = self._write("beat", work)
-        return Beat(now, unknown, self.stops(list(reports)))
+        def work(link: Link) -> Beat:
+            beat = link.spell(self._sql["beat"], (self._moment(), said, owners))
+            beaten, told = link.script([beat, link.spell(self._sql["beaten"], (self._moment(), owners))])
+            unknown = []
+            if beaten.rowcount < len(reports):
+                known = {owner for (owner,) in link.rows(self._sql["known_among"], (owners,))}
+                unknown = [owner for owner in reports if owner not in known]
+            return Beat(int(told.rows[0][0]), unknown, [stop_of(row[1:]) for row in told.rows if row[1] is not None])
+
+        return self._db.read_with("beat", work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 import psycopg
@@ -85,6 +86,8 @@ def _runner(given: Any) -> tuple[Run, bool]:
     if wrapped is not None and wrapped.dialect.name == "postgresql":
         return _by_sqlalchemy(wrapped), False
     if type(driver).__module__.startswith("psycopg2"):
+        if driver.closed:
+            raise closed(given)
         # Not its `status`: that one knows nothing of a BEGIN that the caller has said himself.
         status = driver.get_transaction_status()
         if status == pq.TransactionStatus.INERROR:
@@ -103,10 +106,12 @@ def _by_psycopg(driver: psycopg.Connection[Any]) -> Run:
 
 
 def _by_psycopg2(driver: Any) -> Run:
+    plain_cursor = import_module("psycopg2.extensions").cursor  # whatever the caller likes rows to be
+
     def run(sql: str, values: Sequence[Any]) -> list[Any]:
-        with driver.cursor() as cursor:
+        with driver.cursor(cursor_factory=plain_cursor) as cursor:
             cursor.execute(*_named(sql, values))
-            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+            return cursor.fetchall() if cursor.description else []
 
     return run
 

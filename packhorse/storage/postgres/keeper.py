@@ -35,17 +35,10 @@ class PostgresKeeper(Keeper):
 
     def _settled(self) -> tuple[str, list[Any]]:
         """Events of transactions older than any that is still open; and all that are too old to wait for one that
-        somebody has forgotten to end. A start that is told together with the end of its job bears an earlier time than
-        that of its writing: it is as old as the job's latest event."""
+        somebody has forgotten to end."""
         oldest_open = "(pg_snapshot_xmin(pg_current_snapshot())::text::bigint % 4294967296)::text::xid"
-        table = f"{self._dialect.prefix}event"
-        old = f"(SELECT coalesce(?::bigint, {self._dialect.prefix}now()) - {_LONG_WRITE})"
-        told_later = (
-            f"SELECT 1 FROM {table} AS later"
-            f" WHERE later.job_id = {table}.job_id AND later.id > {table}.id AND later.at >= {old}"
-        )
-        is_old = f"at < {old} AND (kind <> 'started' OR NOT EXISTS ({told_later}))"
-        return f"(age(xmin) > age({oldest_open}) OR ({is_old}))", [self._moment()] * 2
+        is_old = self._is_old(f"(SELECT coalesce(?::bigint, {self._dialect.prefix}now()) - {_LONG_WRITE})")
+        return f"(age(xmin) > age({oldest_open}) OR ({is_old}))", [self._moment()] * is_old.count("?")
 
     def _lock_keys(self, tx: Any, keys: Collection[str]) -> None:
         if keys:

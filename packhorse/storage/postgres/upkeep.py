@@ -8,6 +8,7 @@ import time
 from packhorse import clock
 from packhorse.job import Job
 from packhorse.storage.postgres.keeper import PostgresKeeper
+from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -33,6 +34,13 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
     def expire(self, *, limit: int = 500) -> int:
         ((is_any,),) = self._db.read("expire", self._sql["has_expired"], (self._moment(),))
         return super().expire(limit=limit) if is_any else 0
+
+    def _may_have_lost(self, first: int, last: int) -> bool:
+        return bool(self._db.read("rescue", self._sql["has_lost"], (first, last))[0][0])
+
+    def _may_have_old(self, keep: Retention, now: int) -> bool:
+        ages = (keep.clients, keep.completed, keep.dead, keep.aborted, keep.events)
+        return bool(self._db.read("prune", self._sql["has_old"], [now - age for age in ages])[0][0])
 
     def _fold(self) -> None:
         self._db.write("fold", self._fold_deltas)

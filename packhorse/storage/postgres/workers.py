@@ -1,4 +1,4 @@
-"""The heartbeat, in two statements for a whole crew. The rest about workers is in `sql/workers.py`."""
+"""The heartbeat, in one statement for a whole crew. The rest about workers is in `sql/workers.py`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.records import Beat
 from packhorse.storage.sql import workers
 from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.workers import stop_of
 
 
 class Workers(PostgresKeeper, workers.Workers):
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
         said = [{"owner": owner, "report": to_json(report)} for owner, report in sorted(reports.items())]
         rows = self._db.run("beat", self._sql["beat"], (to_json(said), self._moment()))
-        known = {owner for owner, found, _ in rows if found is not None}
+        known = {owner for owner, found, *_ in rows if found is not None}
         now = rows[0][2] if rows else self.now()
-        return Beat(now, [owner for owner in reports if owner not in known], self.stops(list(reports)))
+        stops = [stop_of((job_id, owner, fence, reason)) for owner, _, _, job_id, fence, reason in rows if job_id]
+        return Beat(now, [owner for owner in reports if owner not in known], stops)

@@ -12,9 +12,10 @@ import select
 import socket
 import threading
 import time
+from typing import Any
 
 from packhorse.errors import StorageError
-from packhorse.storage.redis.connection import Connection, Lost, Refusal
+from packhorse.storage.redis.connection import Connection, Lost, Refusal, Word
 from packhorse.storage.redis.forks import part_ways_after_fork
 from packhorse.storage.redis.server import Server
 
@@ -23,6 +24,13 @@ _AT_ONCE = 5.0
 each time."""
 _LATE = 2.0
 """Seconds by which the server may be late with its word that nothing came; then it has gone."""
+_PRECISE = 0.5
+"""Seconds. Whoever sleeps for less than this has a reason to be woken in time."""
+_TICK = 0.2
+"""Seconds by which a server that is well may be late with waking the others: it looks at its clock ten times a
+second."""
+_AGAIN = 0.02
+"""Seconds between two tries to be woken by the server."""
 _MOST_HOPS = 16
 
 
@@ -85,6 +93,7 @@ class Bell:
         self._free: list[_Sleeper] = []
         self._is_interrupted = False
         self._hops = 0  # how often the token that woke us may still be passed on
+        self._is_mute = False  # the server lets nobody block
 
     # --- ringing --------------------------------------------------------------------------------------------------
 
@@ -121,15 +130,71 @@ class Bell:
 
     def wait(self, timeout: float) -> bool:
         """Sleep until rung, interrupted, or `timeout` seconds are over. While the server is away, only sleep."""
-        with self._lock:
-            sleeper = self._free.pop() if self._free else _Sleeper()
-            self._asleep.add(sleeper)
+        sleeper = self._lie_down()
         try:
             return self._sleep(sleeper, time.monotonic() + timeout)
         finally:
-            with self._lock:
-                self._asleep.discard(sleeper)
-                self._free.append(sleeper)
+            self._rise(sleeper)
+
+    def _lie_down(self) -> _Sleeper:
+        with self._lock:
+            sleeper = self._free.pop() if self._free else _Sleeper()
+            self._asleep.add(sleeper)
+        return sleeper
+
+    def _rise(self, sleeper: _Sleeper) -> None:
+        with self._lock:
+            self._asleep.discard(sleeper)
+            self._free.append(sleeper)
+
+    def ask_when_rung(self, timeout: float, name: str, *args: Word) -> Any:
+        """Sleep as `wait` does, with a script that the server runs the moment that it lets us go, whether rung or not;
+        answers its reply. That saves who is rung a round trip. None: the server was away, or would not run it; nothing
+        was done. Raises `StorageUnavailable` when the answer was lost, for it may have been run."""
+        sleeper = self._lie_down()
+        try:
+            if self._is_mute or not self._listen(sleeper):
+                self._sleep(sleeper, time.monotonic() + timeout)
+                return None
+            return None if self._was_interrupted() else self._answer(sleeper, timeout, name, args)
+        except Lost as lost:
+            sleeper.hang_up()
+            raise self._server.lost(lost) from lost
+        except StorageError:
+            sleeper.hang_up()
+            raise
+        finally:
+            self._rise(sleeper)
+
+    def _answer(self, sleeper: _Sleeper, timeout: float, name: str, args: tuple[Word, ...]) -> Any:
+        assert sleeper.connection is not None
+        commands = [self._server.run_later(sleeper.connection, name, *args)]
+        if sleeper.ends_at is None:  # else it blocks already
+            commands.insert(0, ("BLPOP", self._key, f"{max(timeout, 0.001):.3f}"))
+        sleeper.connection.send(*commands)
+        sleeper.ends_at = time.monotonic() + timeout
+        has_answer, is_woken = sleeper.sleep(timeout + (_TICK if timeout >= _PRECISE else 0.0))
+        if is_woken:
+            self._was_interrupted()
+        if not has_answer:
+            self._have_answered(sleeper)
+        try:
+            self._hear(sleeper)
+        except Refusal:
+            self._is_mute = True  # it does not let us block
+        reply = sleeper.connection.read()
+        return None if isinstance(reply, Refusal) else reply
+
+    def _have_answered(self, sleeper: _Sleeper) -> None:
+        """Have the server let us go, now. Again and again, for it may not yet have read that we want to block."""
+        assert sleeper.connection is not None
+        gives_up_at = time.monotonic() + _LATE
+        has_answer = False
+        while not has_answer:
+            if time.monotonic() > gives_up_at:
+                raise Lost("the server is silent", was_sent=True)
+            self._server.ask("wake_up", ("CLIENT", "UNBLOCK", sleeper.connection.id))
+            has_answer, _ = sleeper.sleep(_AGAIN)
 
     def _sleep(self, sleeper: _Sleeper, deadline: float) -> bool:
         hears = self._listen(sleeper)

@@ -83,6 +83,7 @@ class Keys:
         self.client_beats = f"{prefix}client_beats"
         self.clients = f"{prefix}clients"
         self.schedules = f"{prefix}schedules"
+        self.slots = f"{prefix}slots"
         self.ticks = f"{prefix}ticks"
         self.bell = f"{prefix}bell"
         self.meta = f"{prefix}meta"

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from packhorse.event import Event, Subject
+from packhorse.event import Event, Kind, Subject
 from packhorse.series import LEVELS
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
 from packhorse.storage.redis import keys, rows
@@ -83,8 +83,12 @@ class Records(Keeper):
     def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
             key = self._keys.failure(cause)
-            if tx.field(key, "task") is None:
+            task = tx.field(key, "task")
+            if task is None:
                 return False
+            if duration is not None or tx.field(key, "silenced_until"):
+                kind = Kind.UNSILENCED if duration is None else Kind.SILENCED
+                tx.record_about(Subject.FAILURE, kind, queue=cause, task=task.decode(), duration=duration, by=by)
             tx.put_field(key, "silenced_until", None if duration is None else str(tx.now + duration))
             tx.put_field(key, "silenced_by", None if duration is None else by)
             return True

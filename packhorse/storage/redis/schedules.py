@@ -88,6 +88,7 @@ class Schedules(InAndOut):
             if tx.field(self._keys.schedules, name) is None:
                 return False
             tx.put_field(self._keys.schedules, name, None)
+            tx.do("ZREM", self._keys.slots, name)
             tx.record_about(Subject.SCHEDULE, Kind.DELETED, queue=name, by=by)
             return True
 
@@ -99,6 +100,7 @@ class Schedules(InAndOut):
 
     def _put_schedule(self, tx: Transaction, schedule: ScheduleInfo) -> None:
         tx.put_field(self._keys.schedules, schedule.name, to_json(schedule))
+        tx.do("ZADD", self._keys.slots, schedule.next_at if schedule.paused_at is None else "+inf", schedule.name)
 
     def _put_ticks(self, tx: Transaction, ticks: Sequence[Tick]) -> None:
         """Each among all ticks, so that the oldest can be dropped, and among those of its schedule."""

@@ -59,7 +59,7 @@ class Server:
         clock_now = "" if self._now is None else self._now()
 
         def work(connection: Connection, again: bool) -> Any:
-            script = _scripts(connection.version_numbers >= _KNOWS_FLAGS)[name]
+            script = _script(connection, name)
             words = (1, self.prefix, clock_now, "1" if again else "", *args)
             try:
                 return connection.call("EVALSHA", script.sha, *words)
@@ -69,6 +69,10 @@ class Server:
             return connection.call("EVAL", script.text, *words)  # from now on the server knows it
 
         return self._do(name, work, repeat=repeat)
+
+    def run_later(self, connection: Connection, name: str, *args: Word) -> tuple[Word, ...]:
+        """The command that runs a script by the server's clock: for whoever sends it behind another that blocks."""
+        return ("EVALSHA", _script(connection, name).sha, 1, self.prefix, "", "", *args)
 
     def ask(self, name: str, *commands: tuple[Word, ...]) -> list[Any]:
         """Send plain commands in one packet and answer their replies. For reading: together they are not atomic."""
@@ -117,7 +121,7 @@ class Server:
                 self.losses += 1
                 self._whereabouts.forget()
                 is_over = lost.is_final or not self._was_there or (lost.was_sent and not repeat)
-                error: StorageError = self._lost(lost)
+                error: StorageError = self.lost(lost)
                 cause: Exception = lost
             except Refusal as refusal:
                 remedy = diagnose(refusal).remedy
@@ -146,7 +150,8 @@ class Server:
         if not self._whereabouts.is_fixed:
             self.pool.clear()
 
-    def _lost(self, lost: Lost) -> StorageUnavailable:
+    def lost(self, lost: Lost) -> StorageUnavailable:
+        """What callers are told."""
         hint = "is the server running, and the address right?" if not self._was_there else "it is tried again"
         return StorageUnavailable(f"{self.shown} cannot be reached", why=lost.why, hint=hint)
 
@@ -202,6 +207,10 @@ class Server:
         self.meter.part_ways()
         self._whereabouts.part_ways()
         self.pool.part_ways()
+
+
+def _script(connection: Connection, name: str) -> Script:
+    return _scripts(connection.version_numbers >= _KNOWS_FLAGS)[name]
 
 
 @functools.cache

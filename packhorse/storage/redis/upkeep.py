@@ -12,7 +12,8 @@ from packhorse import changes, clock
 from packhorse.errors import StorageClosed
 from packhorse.event import Event, Kind
 from packhorse.job import FINAL, Job, State
-from packhorse.storage.records import Pruned, Rescued, Retention
+from packhorse.storage.moving import decode, outlook_of
+from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
 from packhorse.storage.redis.clients import Clients
 from packhorse.storage.redis.keys import id_of
 from packhorse.storage.redis.records import Records
@@ -45,6 +46,20 @@ class Upkeep(Workers, Clients, Records):
         due_in = max(0, int(float(first[1])) - now) if first else None
         # Of a storage that is moved nothing is promoted: whoever waited for that would never sleep again.
         return None if due_in == 0 and self.move() is not None else due_in
+
+    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+        now, stops, queued, ordered, mark, *times = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
+        due_at, expire_at, next_at = (int(float(at)) if at else None for at in times)
+        return outlook_of(
+            int(now),
+            decode(mark),
+            stops=bool(stops),
+            queued=bool(queued),
+            ordered=bool(ordered),
+            due_at=due_at,
+            expire_at=expire_at,
+            next_at=next_at,
+        )
 
     # --- rescue ---------------------------------------------------------------------------------------------------
 
@@ -108,16 +123,47 @@ class Upkeep(Workers, Clients, Records):
 
     # --- prune ----------------------------------------------------------------------------------------------------
 
-    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+    def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:
+        if at is not None and not self._may_have_old(keep, at):
+            return Pruned()
+        now = self._server.now()
         try:
-            return self._prune(keep, limit)
+            return self._prune(keep, now if at is None else min(at, now), limit)
         except StorageClosed:  # it is moved: nothing is to be done
             return Pruned()
 
-    def _prune(self, keep: Retention, limit: int) -> Pruned:
-        now, newest = self._server.now(), self._newest_event()
+    def _may_have_old(self, keep: Retention, now: int) -> bool:
+        """May anything be older than it is kept? One request, for mostly there is nothing."""
+        before = now - keep.events
+        floor, last, oldest, ticks, replaced, many, *others = self._server.ask(
+            "prune",
+            ("GET", self._keys.floor),
+            ("GET", self._keys.counter("event")),
+            ("XRANGE", self._keys.events, "-", "+", "COUNT", 1),
+            ("ZRANGE", self._keys.ticks, 0, 0),
+            ("ZRANGE", self._keys.replaced_at, 0, 0, "WITHSCORES"),
+            ("ZCARD", self._keys.replaced_at),
+            ("ZRANGEBYSCORE", self._keys.failures, -before, "+inf", "LIMIT", 0, 1),
+            ("ZRANGEBYSCORE", self._keys.client_beats, "-inf", now - keep.clients, "LIMIT", 0, 1),
+            *(
+                ("ZRANGEBYSCORE", self._keys.finished(state), "-inf", now - keep.of(state), "LIMIT", 0, 1)
+                for state in sorted(FINAL)
+            ),
+        )
+        most = self._server.address.events
+        return (
+            any(others)
+            or many > most
+            or int(last or 0) - int(floor or 0) > most
+            or any(event.at <= before for event in _events_in(oldest))
+            or any(int(tick.split(b":")[1]) <= before for tick in ticks)
+            or any(int(float(score)) <= before for score in replaced[1:])
+        )
+
+    def _prune(self, keep: Retention, now: int, limit: int) -> Pruned:
+        newest = self._newest_event()
         clients, more_clients = self._prune_clients(now - keep.clients, limit)
-        jobs, more_jobs = self._prune_jobs(keep, limit)
+        jobs, more_jobs = self._prune_jobs(keep, now, limit)
         self._prune_records(now - keep.events, limit)
         events, more_events = self._prune_events(now - keep.events, newest, limit)
         return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
@@ -132,9 +178,9 @@ class Upkeep(Workers, Clients, Records):
         gone = sum(self._part_with("prune_part", one.decode(), Kind.TIMED_OUT, before) for one in silent[:limit])
         return gone, len(silent) > limit
 
-    def _prune_jobs(self, keep: Retention, limit: int) -> tuple[int, bool]:
+    def _prune_jobs(self, keep: Retention, now: int, limit: int) -> tuple[int, bool]:
         def work(tx: Transaction) -> tuple[int, bool]:
-            old = [job for state in sorted(FINAL) for job in self._prunable(tx, state, tx.now - keep.of(state), limit)]
+            old = [job for state in sorted(FINAL) for job in self._prunable(tx, state, now - keep.of(state), limit)]
             old.sort(key=lambda job: (job.finished_at, job.seq))
             for job in old[:limit]:
                 tx.remove(job, "retention")

@@ -38,6 +38,17 @@ class Working(Keeper):
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         return self._reserved(self._ask_for_jobs(owner, queues, limit, is_seen=False), owner, queues, limit)
 
+    def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
+        """The question lies at the server already when the bell rings, behind the one that blocks."""
+        if self._now is not None:  # a test's clock, which the server does not have
+            return super().reserve_when_rung(owner, queues, limit, timeout)
+        reply = self._bell.ask_when_rung(timeout, "reserve", *self._wishes(owner, queues, limit, is_seen=False))
+        if reply == 0:
+            raise WorkerNotFound(owner)
+        if reply is None:
+            return self.reserve(owner, queues, limit)
+        return self._reserved(reply, owner, queues, limit)
+
     def _ask_for_jobs(self, owner: str, queues: Mapping[str, int], limit: int, *, is_seen: bool) -> Any:
         reply = self._server.run("reserve", *self._wishes(owner, queues, limit, is_seen), repeat=False)
         if reply == 0:

@@ -52,6 +52,10 @@ class Keeper(Storage):
 
         return self._db.write(name, gated)
 
+    def _moment(self) -> Any:
+        """What statements take as the time."""
+        return self.now()
+
     def _mark_of(self, tx: Any) -> Move | None:
         """The mark as it is for the whole of this transaction."""
         return self._mark_in(tx)
@@ -99,6 +103,22 @@ class Keeper(Storage):
         """A condition, with its values, for events that no earlier one can still come before. A database with a single
         writer needs none."""
         return "", []
+
+    def _is_old(self, old: str) -> str:
+        """A condition for events that were written before a time. A start that is told late, or together with the end
+        of its job, bears an earlier time than that of its writing: it is as old as the job's latest event, and as the
+        latest change of a job that still runs, unless that is a sign of life."""
+        event, job = f"{self._dialect.prefix}event", f"{self._dialect.prefix}job"
+        told_since = (
+            f"SELECT 1 FROM {event} AS later"
+            f" WHERE later.job_id = {event}.job_id AND later.id > {event}.id AND later.at >= {old}"
+        )
+        begun_since = (
+            f"SELECT 1 FROM {job} AS job WHERE job.id = {event}.job_id AND job.state = 'running'"
+            f" AND job.updated_at >= {old} AND coalesce(job.checkin_at, 0) < job.updated_at"
+        )
+        is_told_late = f"kind = 'started' AND (EXISTS ({told_since}) OR EXISTS ({begun_since}))"
+        return f"at < {old} AND NOT ({is_told_late})"
 
     def _promote(self, tx: Transaction, limit: int) -> int:
         """Queue what is due. Reserving does so too, so a lone worker needs no chore for it."""

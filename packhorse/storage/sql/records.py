@@ -7,7 +7,7 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
-from packhorse.event import Event
+from packhorse.event import Event, Kind, Subject
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import event_of, to_json
@@ -66,8 +66,16 @@ class Records(Keeper):
 
     def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
-            until, who = (None, None) if duration is None else (tx.now + duration, by)
-            return bool(tx.execute(self._sql["silence_failure"], (until, who, cause)).rowcount)
+            row = tx.execute(self._sql["get_silence"], (cause,)).fetchone()
+            if row is None:
+                return False
+            task, silenced_until = row
+            if duration is not None or silenced_until is not None:
+                until, who = (None, None) if duration is None else (tx.now + duration, by)
+                tx.execute(self._sql["silence_failure"], (until, who, cause))
+                kind = Kind.UNSILENCED if duration is None else Kind.SILENCED
+                self._record_about(tx, Subject.FAILURE, kind, queue=cause, task=task, duration=duration, by=by)
+            return True
 
         return self._write("silence_failure", work)
 

@@ -10,7 +10,8 @@ from packhorse import changes
 from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, Job
 from packhorse.series import LEVELS
-from packhorse.storage.records import Pruned, Rescued, Retention
+from packhorse.storage.moving import decode, outlook_of
+from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -30,6 +31,21 @@ class Upkeep(Keeper):
             return due_in
         return None if self.move() is not None else 0
 
+    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+        asked = (self._moment(), to_json(list(owners)), foreman, after)
+        (row,) = self._db.read("outlook", self._sql["outlook"], asked)
+        now, stops, queued, ordered, mark, due_at, expire_at, next_at = row
+        return outlook_of(
+            now,
+            decode(mark),
+            stops=bool(stops),
+            queued=bool(queued),
+            ordered=bool(ordered),
+            due_at=due_at,
+            expire_at=expire_at,
+            next_at=next_at,
+        )
+
     def expire(self, *, limit: int = 500) -> int:
         return self._write("expire", lambda tx: self._expire(tx, limit))
 
@@ -41,6 +57,8 @@ class Upkeep(Keeper):
         # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
         # could beat, and whoever called before that would else find everybody silent.
         called_at = self.now() if at is None else at
+        if not self._may_have_lost(called_at - lease, called_at + 2 * lease):
+            return []
 
         def work(tx: Transaction) -> list[Rescued]:
             # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
@@ -51,6 +69,11 @@ class Upkeep(Keeper):
             return taken
 
         return self._write("rescue", work)
+
+    def _may_have_lost(self, first: int, last: int) -> bool:
+        """May anybody be silent, or hold jobs without being known? Heartbeats lie between these times. Where a
+        transaction takes several trips it is worth a look before, for mostly there is nobody."""
+        return True
 
     def rescue_owner(
         self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
@@ -80,14 +103,19 @@ class Upkeep(Keeper):
 
     # --- prune ----------------------------------------------------------------------------------------------------
 
-    def prune(self, keep: Retention, *, limit: int = 1_000) -> Pruned:
+    def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:
         def work(tx: Transaction) -> Pruned:
-            clients, more_clients = self._prune_clients(tx, tx.now - keep.clients, limit)
-            jobs, more_jobs = self._prune_jobs(tx, keep, limit)
-            events, more_events = self._prune_events(tx, tx.now - keep.events, limit)
+            now = tx.now if at is None else min(at, tx.now)
+            clients, more_clients = self._prune_clients(tx, now - keep.clients, limit)
+            jobs, more_jobs = self._prune_jobs(tx, keep, now, limit)
+            events, more_events = self._prune_events(tx, now - keep.events, limit)
             return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
 
-        return self._write("prune", work)
+        return self._write("prune", work) if at is None or self._may_have_old(keep, at) else Pruned()
+
+    def _may_have_old(self, keep: Retention, now: int) -> bool:
+        """May anything be older than it is kept? As `_may_have_lost`."""
+        return True
 
     def _prune_clients(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         silent = tx.execute(self._sql["silent_clients"], (before, limit + 1)).fetchall()
@@ -97,10 +125,10 @@ class Upkeep(Keeper):
             self._record_about(tx, Subject.CLIENT, Kind.TIMED_OUT, owner=client_id)
         return len(silent[:limit]), len(silent) > limit
 
-    def _prune_jobs(self, tx: Transaction, keep: Retention, limit: int) -> tuple[int, bool]:
+    def _prune_jobs(self, tx: Transaction, keep: Retention, now: int, limit: int) -> tuple[int, bool]:
         old: list[Job] = []
         for state in sorted(FINAL):
-            asked = (state.value, tx.now - keep.of(state), tx.now, limit + 1)
+            asked = (state.value, now - keep.of(state), tx.now, limit + 1)
             old += [job_of(row) for row in tx.execute(self._sql["prunable_jobs"], asked).fetchall()]
         old.sort(key=lambda job: (job.finished_at, job.seq))
         going = self._unsubscribed(tx, old[:limit])

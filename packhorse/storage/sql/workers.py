@@ -35,12 +35,12 @@ class Workers(Keeper):
                 if tx.execute(self._sql["beat_worker"], (tx.now, to_json(report), owner)).rowcount == 0:
                     unknown.append(owner)
             rows = tx.execute(self._sql["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
-            return Beat(tx.now, unknown, [_stop_of(row) for row in rows])
+            return Beat(tx.now, unknown, [stop_of(row) for row in rows])
 
         return self._write("beat", work)
 
     def stops(self, owners: Sequence[str]) -> list[Stop]:
-        return [_stop_of(row) for row in self._db.read("stops", self._sql["jobs_to_stop"], (to_json(list(owners)),))]
+        return [stop_of(row) for row in self._db.read("stops", self._sql["jobs_to_stop"], (to_json(list(owners)),))]
 
     def leave(self, owner: str, *, why: str = "stopped") -> None:
         def work(tx: Transaction) -> None:
@@ -141,7 +141,8 @@ class Workers(Keeper):
         return True
 
 
-def _stop_of(row: Sequence[Any]) -> Stop:
+def stop_of(row: Sequence[Any]) -> Stop:
+    """A row of (id, owner, fence, reason): a held job that should end."""
     job_id, owner, fence, reason = row
     return Stop(Token(job_id, owner, fence), Reason(reason))
 

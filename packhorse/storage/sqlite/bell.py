@@ -7,17 +7,18 @@ enqueues sends to one of them and removes its name, so that the next ring wakes 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
 import os
-import secrets
 import select
-import socket
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # who only reads needs no sockets, and pays for loading them
+    import socket
 
 _LONGEST_PATH = 90  # the kernel allows 107 bytes, of which a socket's own name needs some
 _POLL = 0.02
@@ -28,7 +29,7 @@ class Bell:
     """Rings for one database file. `version` tells when the file has changed."""
 
     def __init__(self, database: Path, version: Callable[[], int]) -> None:
-        self.directory = _directory(database)
+        self._database = database
         self._version = version
         self._seen_version = -1
         self._sleepers: set[socket.socket] = set()
@@ -37,6 +38,11 @@ class Bell:
         self._hops = 0  # of the ring that woke us last
         self._listed: list[str] = []
         self._listed_at = -1  # the directory's time of change when it was listed
+
+    @functools.cached_property
+    def directory(self) -> Path:
+        """Where the sleepers are."""
+        return _directory(self._database)
 
     # --- ringing --------------------------------------------------------------------------------------------------
 
@@ -68,6 +74,8 @@ class Bell:
         return self._listed
 
     def _send(self, path: Path, hops: int) -> bool:
+        import socket
+
         try:
             if not stat.S_ISSOCK(path.lstat().st_mode):
                 return False
@@ -127,8 +135,10 @@ class Bell:
             self._sleepers = set()
 
     def _lie_down(self) -> tuple[socket.socket, Path]:
+        import socket
+
         self.directory.mkdir(mode=0o700, exist_ok=True)
-        path = self.directory / secrets.token_hex(6)
+        path = self.directory / os.urandom(6).hex()
         sleeper = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             sleeper.bind(str(path))
@@ -163,5 +173,8 @@ def _directory(database: Path) -> Path:
     beside = database.with_name(database.name + "-wake")
     if len(os.fsencode(beside)) <= _LONGEST_PATH:
         return beside
+    import hashlib
+    import tempfile
+
     name = hashlib.sha256(os.fsencode(database)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"packhorse-{os.getuid()}-{name}"

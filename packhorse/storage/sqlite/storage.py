@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
@@ -108,7 +107,8 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
         latency = round((time.perf_counter() - began_at) * 1e6)
         wal = self.path.with_name(self.path.name + "-wal")
         wal_size = wal.stat().st_size if wal.exists() else 0
-        free = shutil.disk_usage(self.path.parent).free
+        disk = os.statvfs(self.path.parent)
+        free = disk.f_bavail * disk.f_frsize
         opened, in_use = self._db.connections()
         return Health(
             kind="sqlite",

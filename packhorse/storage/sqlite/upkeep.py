@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packhorse.storage.records import Outlook
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import Row
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
@@ -13,10 +14,9 @@ from packhorse.storage.sqlite.transaction import Transaction
 
 
 class Upkeep(SQLiteKeeper, upkeep.Upkeep):
-    def expire(self, *, limit: int = 500) -> int:
-        expired = super().expire(limit=limit)
+    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
         self._db.fold_log()  # here, because only foremen come by with this, every second, and nobody waits for them
-        return expired
+        return super().outlook(foreman, owners, after=after)
 
     def _drop_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         oldest = tx.execute(SQL["oldest_events"], (limit + 1,)).fetchall()

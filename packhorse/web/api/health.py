@@ -19,7 +19,7 @@ _NAMES = ("storage", "foreman")
 
 
 def healthz(site: Site, operator: Operator | None) -> Response:
-    """200 if the storage takes writes and a foreman is alive; 503 if not. For alarms."""
+    """200 if the storage takes writes and a foreman is alive that takes jobs; 503 if not. For alarms."""
     found = [finding for finding in look(site.storage, site.app.settings.lease, 5 * MINUTE) if finding.name in _NAMES]
     return _answer(found, operator, site.redaction)
 

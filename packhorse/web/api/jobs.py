@@ -93,7 +93,8 @@ class JobOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewJobBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
-    """A job that is to be. With an `id` of one's own, asking twice adds one job. `known` false takes any task name."""
+    """A job that is to be. With an `id` of one's own, asking twice adds one job. `known` false takes any task name,
+    and any arguments."""
 
     task: Name
     args: dict[str, Any] = {}

@@ -67,6 +67,7 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     title: str
     why: str | None = None
     hint: str | None = None
+    argument: str | None = None  # of a task, which does not fit
     id: str | None = None  # of an error that was logged
 
 
@@ -83,6 +84,7 @@ def problem_of(error: Exception) -> Problem:
             title=_safe(error.what),
             why=_safe(error.why),
             hint=error.hint,
+            argument=error.argument if isinstance(error, BadArguments) else None,
         )
     error_id = secrets.token_hex(4)
     log.error("request failed (%s)", error_id, exc_info=error)

@@ -11,6 +11,7 @@ from packhorse.errors import BadValue
 from packhorse.fields import Moment, WorkerFields, iso, stored_json, worker_fields
 from packhorse.job import State
 from packhorse.order import Do, Order
+from packhorse.stacks import Stack, crew_of, stacks_of
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.security.operator import Role
 
@@ -62,6 +63,21 @@ class Ordered(msgspec.Struct):
     """To whom the order went. It is followed within a second or two, and then `order` in its report says so."""
 
     id: str
+
+
+class WorkerStacks(msgspec.Struct):
+    """Where the threads, coroutines and children of one worker stand; `answered` is false if it did not say so in time,
+    as one does whose interpreter is held by a call that does not let go."""
+
+    id: str
+    answered: bool
+    stacks: list[Stack]
+
+
+class StackList(msgspec.Struct):
+    """One item for each worker that was asked."""
+
+    items: list[WorkerStacks]
 
 
 @get("/workers")
@@ -125,6 +141,21 @@ def scale_crew(call: Call, id: str, body: ScaleBody) -> Ordered:
     """Change how many workers a foreman keeps, until it ends."""
     call.steps.order(id, scaling(body.least, body.most))
     return Ordered(id)
+
+
+@post("/workers/{id}/stacks")
+def ask_worker_for_stacks(call: Call, id: str) -> StackList:
+    """Where a worker, or each worker of a foreman, stands just now: files, lines and functions, by job. Waits for the
+    answer, for a few seconds."""
+    answered = {worker.id: worker for worker in call.steps.stacks(id)}
+    asked = crew_of(call.reader.worker(id), call.reader.workers())
+    told = {worker.id: stacks_of(answered[worker.id]) for worker in asked if worker.id in answered}
+    return StackList(
+        [
+            WorkerStacks(worker.id, worker.id in told, each.items if (each := told.get(worker.id)) else [])
+            for worker in asked
+        ]
+    )
 
 
 def scaling(least: int, most: int) -> Order:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 from packhorse.clock import MINUTE
 from packhorse.event import Subject
+from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
 from packhorse.job import WAITING, State
 from packhorse.measures import by_queue
-from packhorse.storage.records import Health, QueueInfo, Span
+from packhorse.storage.moving import Move, Stage, closed
+from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
 from packhorse.web.pages.page import address
 from packhorse.web.pages.words import number, span
 from packhorse.web.reader import Reader
@@ -31,23 +33,39 @@ class Banner(NamedTuple):
     command: str | None = None
 
 
-def banners(reader: Reader, health: Health, place: str) -> list[Banner]:
-    """The gravest first. What the storage has to say is for the overview: its own page says it anyway, and elsewhere
-    it would stand in the way for as long as nobody mends it."""
+def banners(reader: Reader, health: Health, move: Move | None, place: str) -> list[Banner]:
+    """The gravest first. That the storage is moved is said everywhere, for nothing that is done there counts. What else
+    it has to say is for the overview: its own page says it anyway, and elsewhere it would stand in the way for as long
+    as nobody mends it."""
     now = reader.now()
-    found = [*_nobody(reader, now), *_behind(reader, now), *_late(reader, now), *_paused(reader)]
+    if move is not None and move.stage is Stage.MOVED:
+        return [_moved(move)]  # what is left in it concerns nobody
+    found = [] if move is None else [_moved(move)]
+    found += [*_nobody(reader, now), *_idle(reader, now), *_behind(reader, now), *_late(reader, now), *_paused(reader)]
     if place == "overview":
-        found += _storage(health)
+        found += _storage(health, move)
     return sorted(found, key=lambda banner: not banner.is_grave)[:MOST]
+
+
+def _moved(move: Move) -> Banner:
+    why = closed(move)
+    return Banner(True, f"{_capital(why.what)}.", f"{_capital(why.hint or '')}.", ("/storage", "Storage"))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _nobody(reader: Reader, now: int) -> Iterator[Banner]:
     workers = [worker for worker in reader.workers() if worker.subject is Subject.WORKER]
     silent = [worker for worker in workers if not reader.is_alive(worker, now)]
     waiting = sum(queue.counts.get(state, 0) for queue in reader.queues() for state in WAITING)
+    waits = {0: "No jobs wait.", 1: "1 job waits."}.get(waiting, f"{number(waiting)} jobs wait.")
+    foremen = [each for each in reader.workers() if each.subject is Subject.FOREMAN and reader.is_alive(each, now)]
     if len(silent) == len(workers):
-        if waiting or workers:
-            waits = {0: "No jobs wait.", 1: "1 job waits."}.get(waiting, f"{number(waiting)} jobs wait.")
+        if foremen:
+            yield from _not_started(reader, now, foremen, waits)
+        elif waiting or workers:
             yield Banner(True, "No worker is running.", waits, ("/workers", "Workers"), "packhorse work")
     elif silent:
         who = f"{silent[0].host} pid {silent[0].pid}" if len(silent) == 1 else f"{len(silent)} workers"
@@ -55,17 +73,38 @@ def _nobody(reader: Reader, now: int) -> Iterator[Banner]:
         yield Banner(True, "A worker has fallen silent.", f"{who}, for {since}.", ("/workers", "Workers"))
 
 
-def _storage(health: Health) -> Iterator[Banner]:
+def _not_started(reader: Reader, now: int, foremen: list[WorkerInfo], waits: str) -> Iterator[Banner]:
+    """That foremen are there and no workers: wrong only if that takes long, for they start some when there is work."""
+    is_late = any(_age(queue, now) > _BEHIND and not queue.is_paused for queue in reader.queues())
+    problem = next((each.report["problem"] for each in foremen if each.report.get("problem")), None)
+    if is_late and len(idlers(foremen, now, reader.lease)) < len(foremen):
+        text = f"{waits} {problem[:_LONGEST]}" if isinstance(problem, str) else waits
+        yield Banner(True, "The foreman has no worker.", text, ("/workers", "Workers"))
+
+
+def _idle(reader: Reader, now: int) -> Iterator[Banner]:
+    """Foremen that are alive and take no jobs: grave if nobody else does."""
+    idle = [each for each in idlers(reader.workers(), now, reader.lease) if each.idle is not Idle.STOPPING]
+    if not idle:
+        return
+    is_grave = not takers(reader.workers(), now, reader.lease)
+    head = "No jobs are taken." if is_grave else "Some workers take no jobs."
+    yield Banner(is_grave, head, f"{_capital(idle_text(idle))}.", ("/workers", "Workers"), remedy(idle))
+
+
+def _storage(health: Health, move: Move | None) -> Iterator[Banner]:
+    told = closed(move).what if move else None
     for problem in health.problems:
-        yield Banner(False, "Storage:", problem, ("/storage", "Storage"))
+        if problem != told:
+            yield Banner(False, "Storage:", problem, ("/storage", "Storage"))
 
 
 def _behind(reader: Reader, now: int) -> Iterator[Banner]:
     late = [queue for queue in reader.queues() if _age(queue, now) > _BEHIND and not queue.is_paused]
-    alive = [worker for worker in reader.workers() if reader.is_alive(worker, now)]
-    if not late or not alive:
+    taking = takers(reader.workers(), now, reader.lease)
+    if not late or not taking:
         return  # without workers it goes without saying
-    served = {name for worker in alive for name in worker.queues}
+    served = {name for worker in taking for name in worker.queues}
     flows = by_queue(point for point in reader.series(Span.TWO_HOURS) if point.at > now - _LOOKED_BACK)
     for queue in sorted(late, key=lambda queue: -_age(queue, now))[:MOST]:
         flow = flows.get(queue.name)

@@ -40,6 +40,8 @@ SAYINGS = {
     "silenced": "It is shown apart for a while, and counted as ever.",
     "unsilenced": "It is shown among the others again.",
     "ordered": "The order is given; it is followed within a second or two.",
+    "stacks": "This is where it stands.",
+    "no_stacks": "It has not answered in time: something in it may hold the interpreter, or it has just ended.",
     "unchanged": "It was so already.",
     "bulk": "{changed} jobs were changed, {skipped} left alone.",
 }
@@ -100,7 +102,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "places": places(totals),
         "totals": totals,
         "now": now,
-        "banners": banners(call.reader, health, place),
+        "banners": banners(call.reader, health, call.site.glance.move(), place),
         "operator": call.operator,
         "storage_name": health.url.rpartition("/")[2] or health.url,
         "storage_kind": health.kind,

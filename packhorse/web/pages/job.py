@@ -9,14 +9,16 @@ from packhorse.clock import SECOND
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
-from packhorse.job import COMPLETED, DEAD, FINAL, HELD, RETRYING, WAITING, Job, Operation
+from packhorse.job import COMPLETED, DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job, Operation
 from packhorse.job_text import state_text, try_text
+from packhorse.stacks import stacks_of
 from packhorse.web.api.jobs import short_call
 from packhorse.web.pages.jobs import operations_for
 from packhorse.web.pages.life import life_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
-from packhorse.web.pages.traceback import pieces_of
+from packhorse.web.pages.traceback import Piece, pieces_of
 from packhorse.web.pages.words import pretty, safe
+from packhorse.web.pages.workers import may_order, stood_at
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
@@ -66,6 +68,8 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
             "operations": operations_for(record),
             "is_live": record.state not in FINAL,
             "is_held": record.state in HELD,
+            "may_ask": record.state is RUNNING and may_order(call),
+            "stood": _stood(call, record),
             "is_waiting": record.state in WAITING,
             "has_failed": failure is not None and record.state in (DEAD, RETRYING),
             "is_completed": record.state is COMPLETED,
@@ -79,6 +83,16 @@ def _why(call: Call, record: Job, failure: Failure | None) -> str:
     """Why it is where it is; the error itself stands before it already."""
     why = call.reader.why(record.id)
     return why.partition(f" with {failure.type}")[0] if failure is not None and record.state is DEAD else why
+
+
+def _stood(call: Call, record: Job) -> tuple[int, list[Piece]] | None:
+    """Where this attempt stood when somebody last asked its worker, and when that was."""
+    info = next((each for each in call.reader.workers() if each.id == record.owner), None)
+    told = stacks_of(info) if info is not None and record.state in HELD else None
+    found = told.of_job(record.id) if told else None
+    if info is None or told is None or found is None or stood_at(info, told) < (record.started_at or 0):
+        return None
+    return stood_at(info, told), pieces_of(found.text)
 
 
 def _gone(call: Call, id: str) -> Shown:
@@ -138,6 +152,14 @@ def set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
         raise BadValue(f"{text[:20]!r} is not a priority", hint="write a number from 1 to 10")
     call.steps.steer(Operation.SET_PRIORITY, id, int(text))
     return Elsewhere(f"/jobs/{id}?said=moved")
+
+
+@deed("/jobs/{id}/stack")
+def stack(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Have its worker say where it stands."""
+    owner = call.reader.stored(id).owner
+    is_told = owner is not None and bool(call.steps.stacks(owner))
+    return Elsewhere(f"/jobs/{id}?said={'stacks' if is_told else 'no_stacks'}")
 
 
 @page("/jobs/{id}/delete", "jobs")

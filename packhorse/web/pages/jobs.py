@@ -12,7 +12,7 @@ from packhorse.filter_words import parse_words
 from packhorse.job import Job, Operation, State, is_legal
 from packhorse.job_text import error_line, remark, state_text, try_text
 from packhorse.storage.listing import is_tallied
-from packhorse.storage.records import Count, Filter
+from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
 from packhorse.web.pages.words import safe, took, waited
@@ -20,6 +20,10 @@ from packhorse.web.reader import Reader
 from packhorse.web.site import Call
 
 PAGE_SIZE = 50
+SHOWN = "shown"
+"""The word of an address by which a browser says which jobs its reader has before them: these stay, in this order,
+however many others have come."""
+_SAID = ("said", "changed", "skipped")
 _WORDS = ("queue", "task", "worker", "cause", "schedule", "key", "text", "since", "until")
 
 OPERATIONS = {
@@ -71,34 +75,49 @@ def row_of(job: Job, now: int) -> Row:
 @page("/jobs", "jobs")
 def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
     """Jobs that fit, a page at a time."""
-    now = call.reader.now()
-    words = asked.query.get("q", "")
+    now, query = call.reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
+    words = query.get("q", "")
     try:
-        where = filter_of(asked.query, now)
-        found = call.reader.find(where, asked.query.get("cursor"), PAGE_SIZE)
+        where = filter_of(query, now)
+        found = call.reader.find(where, query.get("cursor"), PAGE_SIZE)
         problem = None
     except BadValue as error:
         where, found, problem = Filter(), None, error
-    listed = found.jobs if found else []
+    listed, newer = found.jobs if found else [], ""
+    if found and SHOWN in asked.query:
+        kept = asked.query[SHOWN].split(",")[:PAGE_SIZE]
+        newer = _newer(found, kept) if "cursor" not in query else ""
+        listed = call.reader.these(kept)
     return Shown(
         "jobs.html",
         "Jobs",
         {
             "rows": [row_of(job, now) for job in listed],
-            "tabs": _tabs(call.reader, where, asked.query) if problem is None else [],
+            "tabs": _tabs(call.reader, where, query) if problem is None else [],
             "count": call.reader.count(where) if problem is None and is_tallied(where) else None,
             "words": words,
-            "chips": _chips(asked.query),
-            "filter_text": filter_text(asked.query),
+            "chips": _chips(query),
+            "filter_text": filter_text(query),
             "problem": problem,
-            "next": address("/jobs", **{**asked.query, "cursor": found.next}) if found and found.next else None,
-            "first": address("/jobs", **{**asked.query, "cursor": None}) if "cursor" in asked.query else None,
+            "next": address("/jobs", **{**query, "cursor": found.next}) if found and found.next else None,
+            "first": address("/jobs", **{**query, "cursor": None}) if "cursor" in query else None,
+            "newer": newer,
+            "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
             "is_filtered": where != Filter(),
             "operations": _operations(where),
             "seen_at": now,
         },
         status=400 if problem else 200,
     )
+
+
+def _newer(found: Page, kept: list[str]) -> str:
+    """How many jobs the list has by now that stand before those that somebody looks at. What only moved up from behind,
+    because others left, is not new."""
+    ids = [job.id for job in found.jobs]
+    places = [place for place, job_id in enumerate(ids) if job_id in set(kept)]
+    number = sum(job_id not in set(kept) for job_id in ids[: places[-1]]) if places else len(ids)
+    return f"{number}{'' if places or found.next is None else '+'}" if number else ""
 
 
 def filter_of(query: dict[str, str], now: int) -> Filter:
@@ -118,9 +137,7 @@ def filter_text(query: dict[str, str]) -> str:
 
 def _tabs(reader: Reader, where: Filter, query: dict[str, str]) -> list[Tab]:
     """All, and each state; how many there are is told where it is known without counting."""
-    rest = {
-        name: value for name, value in query.items() if name not in ("state", "cursor", "said", "changed", "skipped")
-    }
+    rest = {name: value for name, value in query.items() if name not in ("state", "cursor", *_SAID)}
     can_count = is_tallied(where)
     tabs = [_tab(reader, where, None, rest, can_count)]
     return tabs + [_tab(reader, where, state, rest, can_count) for state in State]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from packhorse.clock import SECOND
 from packhorse.errors import BadValue
 from packhorse.event import Subject
 from packhorse.job import Job
 from packhorse.order import Do, Order
+from packhorse.stacks import Stack, Stacks, crew_of, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.workers import scaling
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
-from packhorse.web.pages.words import safe
+from packhorse.web.pages.traceback import Piece, pieces_of
+from packhorse.web.pages.words import safe, short
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
@@ -55,8 +58,7 @@ def workers(call: Call, asked: Asked) -> Shown:
         hosts.setdefault(first.info.host or "unknown host", []).append(crew)
     known = {worker.info.id for worker in processes}
     lost = [(job, safe(short_call(job))) for job in held if job.owner not in known]
-    may_order = call.operator.may(Role.OPERATE) and not call.operator.queues
-    context = {"hosts": hosts, "lost": lost, "clients": _clients(call), "may_order": may_order}
+    context = {"hosts": hosts, "lost": lost, "clients": _clients(call), "may_order": may_order(call)}
     return Shown("workers.html", "Workers", context)
 
 
@@ -83,6 +85,59 @@ def _crews(processes: list[Process]) -> list[Crew]:
 
 def _clients(call: Call) -> list[Any]:
     return [] if call.operator.queues else list(call.site.glance.clients())
+
+
+class Stood(NamedTuple):
+    """Where a worker stood, when somebody last asked: each thread with its job and its pieces of text."""
+
+    process: Process
+    at: int | None
+    stacks: list[tuple[Stack, list[Piece]]]
+
+    @property
+    def others(self) -> list[tuple[Stack, list[Piece]]]:
+        """Those that run no job."""
+        return [pair for pair in self.stacks if pair[0].job_id is None]
+
+
+@page("/workers/{id}", "workers")
+def worker(call: Call, asked: Asked, id: str) -> Shown:
+    """One worker, or the workers of one foreman, and where their threads stand."""
+    chosen, now, held = call.reader.worker(id), call.reader.now(), call.reader.held()
+    stood = [_stood(call, each, held, now) for each in crew_of(chosen, call.reader.workers())]
+    context = {
+        "worker": _process(call, chosen, held, now),
+        "stood": stood,
+        "has_told": any(each.at is not None for each in stood),
+        "may_order": may_order(call),
+    }
+    return Shown("worker.html", f"{chosen.subject.capitalize()} {short(chosen.id)}", context)
+
+
+def _stood(call: Call, info: WorkerInfo, held: list[Job], now: int) -> Stood:
+    told = stacks_of(info)
+    return Stood(
+        _process(call, info, held, now),
+        stood_at(info, told) if told else None,
+        [(stack, pieces_of(stack.text)) for stack in told.items] if told else [],
+    )
+
+
+def stood_at(info: WorkerInfo, told: Stacks) -> int:
+    """When it said so, by the storage's clock."""
+    return info.beat_at - round(told.age_s * SECOND)
+
+
+def may_order(call: Call) -> bool:
+    """May this operator order workers about?"""
+    return call.operator.may(Role.OPERATE) and not call.operator.queues
+
+
+@deed("/workers/{id}/stacks")
+def stacks(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Have them say where they stand."""
+    is_told = bool(call.steps.stacks(id))
+    return Elsewhere(f"/workers/{id}?said={'stacks' if is_told else 'no_stacks'}")
 
 
 @deed("/workers/{id}/quiet")

@@ -5,7 +5,7 @@ const body = document.body;
 const root = body.dataset.root;
 const SOON = 2500, SLOW = 15000, HIDDEN = 30000;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "";
+let nextAt = { fast: 0, slow: 0 }, latest = "", trouble = "";
 
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
@@ -58,12 +58,21 @@ function isInUse(region) {
   return Boolean(selection && !selection.isCollapsed && region.contains(selection.anchorNode));
 }
 
+// The address of what is before the reader: of a list, the very rows, so that it does not move when others come.
+function present() {
+  const address = new URL(location.href);
+  address.hash = "";
+  const rows = [...document.querySelectorAll("[data-list] [data-row]")].map((row) => row.dataset.row);
+  if (rows.length) address.searchParams.set("shown", rows.join(","));
+  return address;
+}
+
 async function refresh(slowToo) {
   const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
   if (!wanted.length) return;
   let answer;
   try {
-    answer = await fetch(location.href.split("#")[0], { headers: { "X-Packhorse": "live" } });
+    answer = await fetch(present(), { headers: { "X-Packhorse": "live" } });
   } catch { return; }
   if (!answer.ok && answer.status !== 404) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -82,6 +91,8 @@ async function refresh(slowToo) {
 function keepOpen(before, after) {
   const were = before.querySelectorAll("details"), are = after.querySelectorAll("details");
   if (were.length === are.length) were.forEach((details, place) => { are[place].open = details.open; });
+  const here = before.querySelector("[data-row].here")?.dataset.row;
+  if (here) after.querySelector(`[data-row="${CSS.escape(here)}"]`)?.classList.add("here");
   const scrolls = before.querySelectorAll(".scroll"), others = after.querySelectorAll(".scroll");
   if (scrolls.length === others.length) requestAnimationFrame(() => scrolls.forEach((each, place) => { others[place].scrollLeft = each.scrollLeft; }));
 }
@@ -101,6 +112,8 @@ function heard(kind, data) {
   heardAt = Date.now();
   if (isPaused) return;
   const value = JSON.parse(data);
+  trouble = kind === "trouble" ? `storage: ${value.title}` : "";
+  tell();
   if (kind === "overview") {
     setFigures(value);
     const { oldest, ...rest } = value;
@@ -111,8 +124,6 @@ function heard(kind, data) {
     toggledLog(value);
     nextAt.fast = Math.min(nextAt.fast, Date.now());
     changed();
-  } else if (kind === "trouble") {
-    mark("away", `storage: ${value.title}`);
   }
 }
 
@@ -138,6 +149,7 @@ function mark(state, text) {
 
 function tell() {
   if (isPaused) return mark("paused", "paused");
+  if (trouble) return mark("away", trouble);
   if (document.hidden && Date.now() - hiddenAt > HIDDEN) return close();
   const age = Math.round((Date.now() - heardAt) / 1000);
   if (heardAt && age < 5) mark("live", "live");

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from packhorse.outcome import Outcome
 from packhorse.worker import attempt
@@ -82,6 +83,10 @@ class CoroutineExecutor:
         task = self._tasks.get(seat)
         if task is not None:
             task.cancel()
+
+    def coroutines(self) -> list[tuple[Seat, Any]]:
+        """The jobs here, each with its coroutine, to see where it waits. Any thread may ask."""
+        return [(seat, task.get_coro()) for seat, task in dict(self._tasks).items()]
 
     def close(self) -> None:
         if self._loop is not None:

@@ -110,6 +110,7 @@ class ProcessExecutor:
         self._next_birth = 0.0  # while forking fails
         self._birth_pause = 0.0
         self._is_orphaned = False
+        self._tell_stack: Callable[[Seat, str], None] = lambda seat, text: None
         self._closes = False
 
     # --- from the desk ----------------------------------------------------------------------------------------------
@@ -124,6 +125,13 @@ class ProcessExecutor:
     def stop(self, seat: Seat, *, hard: bool) -> bool:
         self._order(lambda: self._stop(seat, hard))
         return True
+
+    def ask_stacks(self, tell: Callable[[Seat, str], None]) -> int:
+        """Have every child say where its job stands; `tell` is called with each answer. How many are asked."""
+        if self._thread is None:
+            return 0
+        self._order(lambda: self._ask_stacks(tell))
+        return self._busy()
 
     def close(self) -> None:
         """Kill what still runs; its jobs are handed back by whoever closes."""
@@ -290,9 +298,17 @@ class ProcessExecutor:
             seat.check_in(message["checkin"], message["progress"], message["text"])
         elif "saw_stop" in message:
             seat.saw_stop = True
+        elif "stack" in message:
+            self._tell_stack(seat, message["stack"])
         elif "outcome" in message:
             self._end(child, _decided(seat, decode_outcome(message)))
             self._rest(child)
+
+    def _ask_stacks(self, tell: Callable[[Seat, str], None]) -> None:
+        self._tell_stack = tell
+        for child in self._children.values():
+            if child.seat is not None and not child.unsent and child.tell({"stack": True}) and child.unsent:
+                self._watch(child)
 
     def _rest(self, child: _Child) -> None:
         """It is free for another job, or has done enough."""

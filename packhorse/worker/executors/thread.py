@@ -14,6 +14,7 @@ from packhorse.worker.ending import of_unknown
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
+from packhorse.worker.stacks import SLOT_THREADS
 
 log = logging.getLogger("packhorse.worker")
 
@@ -47,7 +48,7 @@ class ThreadExecutor:
         self._given.put((seat, slot))
 
     def _add_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name=f"packhorse-slot-{len(self._threads)}", daemon=True)
+        thread = threading.Thread(target=self._work, name=f"{SLOT_THREADS}{len(self._threads)}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system has no more; whichever ends its job first comes for this one too

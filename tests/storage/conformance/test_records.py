@@ -324,3 +324,26 @@ def test_a_failure_is_silenced_for_a_while_and_counted_as_ever(storage: Storage,
     (loud,) = storage.failures()
     assert (loud.silenced_until, loud.silenced_by) == (None, None)
     assert not storage.silence_failure("nothing fails so", HOUR)
+
+
+def test_who_silenced_a_failure_and_for_how_long_is_an_event(storage: Storage) -> None:
+    job = add(storage)
+    finish(storage, Failed(run(storage, job).token, FAILURE))
+    (group,) = storage.failures()
+    about = EventFilter(subject=Subject.FAILURE)
+
+    storage.silence_failure(group.cause, None, by="ann")
+    storage.silence_failure("nothing fails so", HOUR, by="ann")
+    assert storage.events(about) == []
+
+    for duration, by in ((HOUR, "ann"), (2 * HOUR, "bob"), (None, "eve"), (None, "eve"), (HOUR, None)):
+        storage.silence_failure(group.cause, duration, by=by)
+
+    events = storage.events(about)
+    assert {(event.queue, event.job_id, event.owner) for event in events} == {(group.cause, None, None)}
+    assert [(event.kind, event.data) for event in events] == [
+        (Kind.SILENCED, {"task": job.task, "duration": HOUR, "by": "ann"}),
+        (Kind.SILENCED, {"task": job.task, "duration": 2 * HOUR, "by": "bob"}),
+        (Kind.UNSILENCED, {"task": job.task, "by": "eve"}),
+        (Kind.SILENCED, {"task": job.task, "duration": HOUR}),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -11,10 +12,23 @@ from msgspec.structs import replace
 from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.errors import WorkerNotFound
 from packhorse.event import Kind
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, State, Token
+from packhorse.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    QUEUED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    Job,
+    Reason,
+    State,
+    Token,
+)
 from packhorse.outcome import Completed, Failed, Outcome, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import DROPPED_LINES, CheckIn, CheckInAnswer, LogKind, LogLine
+from packhorse.storage.records import DROPPED_LINES, CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine
 from tests.storage.builders import (
     FAILURE,
     WORKER,
@@ -57,6 +71,24 @@ def test_a_reserved_job_belongs_to_one_worker(storage: Storage, clock: TurnedClo
     assert (taken.state, taken.owner, taken.fence, taken.updated_at) == (RESERVED, "ann", 1, clock())
     assert (taken.attempts, taken.started_at, taken.queued_at) == (0, None, job.queued_at)
     assert again == []
+
+
+def test_a_sleeping_worker_gets_the_job_for_which_it_is_woken(storage: Storage, neighbour: Storage) -> None:
+    join(storage, "ann")
+
+    def give() -> None:
+        jobs.extend(neighbour.enqueue(new_jobs(1)))
+
+    jobs: list[Enqueued] = []
+    giver = threading.Timer(0.05, give)
+    giver.start()
+    taken: list[Job] = []
+    while not taken:  # who sleeps may wake for nothing
+        taken = storage.reserve_when_rung("ann", {"mail": 1}, 10, 5.0)
+    giver.join()
+
+    assert ids(taken) == [job.job_id for job in jobs]
+    assert (taken[0].state, taken[0].owner) == (RESERVED, "ann")
 
 
 def test_a_worker_that_did_not_join_gets_nothing(storage: Storage) -> None:

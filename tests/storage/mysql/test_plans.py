@@ -1,7 +1,8 @@
-"""Whatever lies in the tables, the statements of the hot path touch no more rows than they need.
+"""Whatever lies in the tables, the statements of the hot path and of the pages touch no more rows than they need.
 
-With a hundred thousand finished jobs and fifty thousand in line; and with statistics that say the table is empty, which
-is what the server believes after a night without work.
+With a hundred thousand jobs and fifty thousand events; with statistics that say the tables are empty, which is what the
+server believes after a night without work, and with true ones. What is counted are the rows and index entries that were
+read: a full scan or a sort shows there, whatever the plan is called.
 """
 
 from __future__ import annotations
@@ -10,31 +11,44 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pymysql.cursors import DictCursor
 
-from packhorse.job import COMPLETED, QUEUED, SCHEDULED
+from packhorse.event import Kind, Subject
+from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED, Token
 from packhorse.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Link
+from packhorse.storage.mysql.spelling import spelled
+from packhorse.storage.mysql.upkeep import FOLD_AFTER
 from packhorse.storage.mysql.working import _stretch
-from packhorse.storage.records import EventFilter, Filter, TaskInfo
-from tests.mysql_server import new_database_url, shared_mysql
-from tests.storage.builders import join, new_jobs
+from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span, TaskInfo
+from tests.mysql_server import new_database_url, numbers_to, shared_mysql
+from tests.storage.builders import LEASE, join, new_jobs
 
 _FILL = """
 INSERT INTO packhorse_job (id, task, queue, args, state, priority, `rank`, created_at, updated_at, {column})
-SELECT concat('{state}-', seq), 'send', elt(1 + seq % 3, 'mail', 'print', 'other'), '{}', '{state}', 1, 12, seq, seq,
-       {start} + seq
-FROM seq_1_to_{number}
+SELECT concat('{state}-', n), 'send', elt(1 + n % 3, 'mail', 'print', 'other'), '{}', '{state}', 1, 12, n, n,
+       {start} + n
+FROM {numbers} WHERE n <= {number} ORDER BY n
 """
-STRETCHES = [_stretch(0, 12, 0), _stretch(12, 12, 0), _stretch(12, 12, 110_000)]
 _EVENTS = """
 INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state)
-SELECT seq, 'added', 'job', concat('completed-', seq), 'mail', 'queued' FROM seq_1_to_100000
+SELECT n, 'added', 'job', concat('completed-', n), 'mail', 'queued' FROM {numbers} WHERE n <= 50000 ORDER BY n
 """
+_LOG = (
+    "INSERT INTO packhorse_log_line (at, attempt, job_id, kind, message) SELECT n, 1, n, 'log', 'hello' FROM {numbers}"
+)
+_MEASURES = """
+INSERT INTO packhorse_measure (level, at, queue, task, counted, amount)
+SELECT 'minute', n * 60000000, 'mail', 'send', 'completed', 1 FROM {numbers}
+"""
+_COUNTED = 2 * FOLD_AFTER
+"""What is counted and not folded yet is read as it lies there."""
+STRETCHES = [_stretch(0, 12, 0), _stretch(12, 12, 0), _stretch(12, 12, 70_000)]
 
 
 @pytest.fixture(scope="module")
-def crowded() -> Iterator[MySQL]:
+def filled() -> Iterator[MySQL]:
     storage = MySQL.from_url(new_database_url())
     join(storage)
     storage.announce([TaskInfo("send", queue) for queue in ("mail", "print")])
@@ -43,15 +57,25 @@ def crowded() -> Iterator[MySQL]:
             cursor.execute(f"ALTER TABLE packhorse_{table} STATS_AUTO_RECALC = 0")
             cursor.execute(f"ANALYZE TABLE packhorse_{table}")
         for state, column, number, start in [
-            ("completed", "finished_at", 100_000, 0),
-            ("queued", "queued_at", 50_000, 0),
+            ("completed", "finished_at", 50_000, 0),
+            ("queued", "queued_at", 30_000, 0),
             ("scheduled", "due_at", 20_000, 4_000_000_000_000_000),
         ]:
-            filled = _FILL.replace("{state}", state).replace("{column}", column).replace("{start}", str(start))
-            cursor.execute(filled.replace("{number}", str(number)))
-        cursor.execute(_EVENTS)
+            fill = _FILL.replace("{state}", state).replace("{column}", column).replace("{start}", str(start))
+            cursor.execute(fill.replace("{number}", str(number)).replace("{numbers}", numbers_to(100_000)))
+        cursor.execute(_EVENTS.replace("{numbers}", numbers_to(100_000)))
+        cursor.execute(_LOG.replace("{numbers}", numbers_to(10_000)))
+        cursor.execute(_MEASURES.replace("{numbers}", numbers_to(10_000)))
     yield storage
     storage.close()
+
+
+@pytest.fixture(scope="module", params=["statistics of an empty table", "true statistics"])
+def crowded(request: pytest.FixtureRequest, filled: MySQL) -> MySQL:
+    if request.param == "true statistics":
+        with filled._db.lent() as link:
+            link.rows("ANALYZE TABLE packhorse_job, packhorse_event")
+    return filled
 
 
 def rows_touched(storage: MySQL, work: Callable[[Link], object]) -> int:
@@ -93,16 +117,15 @@ def test_reserving_uses_its_index(crowded: MySQL, queues: list[str]) -> None:
 
 
 def test_the_pick_is_explained_as_a_walk_along_the_line(crowded: MySQL) -> None:
-    with crowded._db.lent() as link:
-        plans = [
-            link.rows(f"EXPLAIN {crowded._sql[name]}", values)[0]
-            for name, values in [("pick", ("mail", stretch, 100)) for stretch in STRETCHES]
-        ]
+    with shared_mysql().connect(database=crowded.address.database, cursorclass=DictCursor) as hand:
+        cursor = hand.cursor()
+        for stretch in STRETCHES:
+            pick = spelled(crowded._sql["pick"], ("mail", stretch, 100))
+            cursor.execute(f"EXPLAIN FORMAT=TRADITIONAL {pick}")
+            (plan,) = cursor.fetchall()
 
-    for _, _, _, kind, _, key, _, _, _, extra in plans:
-        assert kind in ("range", "ref")
-        assert key == "packhorse_job_line"
-        assert "filesort" not in extra
+            assert (plan["type"], plan["key"]) in (("range", "packhorse_job_line"), ("ref", "packhorse_job_line"))
+            assert "filesort" not in (plan["Extra"] or "")
 
 
 def test_enqueueing(crowded: MySQL) -> None:
@@ -129,6 +152,12 @@ def test_enqueueing(crowded: MySQL) -> None:
         ("oldest_event", ()),
         ("jobs_to_stop", ('["ann"]',)),
         ("silent_workers", (0, 1)),
+        ("outlook", (3_900_000_000_000_000, '["ann", "nobody"]', "foreman", 0)),
+        ("outlook", (3_900_000_000_000_000, "[]", "foreman", 1 << 40)),
+        ("has_lost", (0, 1)),
+        ("has_to_fold", (3_900_000_000_000_000, 1, 1, 1)),
+        ("has_old", (0, 0, 0, 0, 0)),
+        ("beaten", (3_900_000_000_000_000, '["ann", "nobody"]')),
     ],
 )
 def test_what_is_asked_every_second(crowded: MySQL, name: str, values: tuple[Any, ...]) -> None:
@@ -140,20 +169,87 @@ def test_what_is_asked_every_second(crowded: MySQL, name: str, values: tuple[Any
     [
         Filter(),
         Filter(frozenset({QUEUED})),
+        Filter(frozenset({QUEUED}), queue="print"),
         Filter(frozenset({SCHEDULED})),
         Filter(frozenset({COMPLETED})),
+        Filter(frozenset({COMPLETED, DEAD})),
+        Filter(task="send"),
         Filter(queue="mail"),
-        Filter(owner="nobody"),
     ],
-    ids=str,
+    ids=lambda where: ",".join(sorted(where.states) or [where.queue or where.task or "all"]),
 )
 def test_a_page_of_a_list_is_found_without_a_walk_over_all(crowded: MySQL, where: Filter) -> None:
     page = crowded.find(where, limit=50)
+
     assert touched_by_call(crowded, lambda: crowded.find(where, cursor=page.next, limit=50)) <= 3_000
-    assert len(page.jobs) == (0 if where.owner else 50)
+    assert len(page.jobs) == 50
 
 
-@pytest.mark.parametrize("where", [EventFilter(job_id="completed-7"), EventFilter(subject="worker"), EventFilter()])
+@pytest.mark.parametrize(
+    "where",
+    [
+        Filter(owner="nobody"),
+        Filter(cause="none"),
+        Filter(frozenset({DEAD})),
+        Filter(frozenset({RETRYING})),
+        Filter(HELD),
+        Filter(queue="empty"),
+        Filter(frozenset({QUEUED}), queue="empty"),
+    ],
+    ids=lambda where: ",".join(sorted(where.states) or [where.owner or where.cause or where.queue]),
+)
+def test_an_empty_page_costs_nothing(crowded: MySQL, where: Filter) -> None:
+    assert touched_by_call(crowded, lambda: crowded.find(where)) <= 100
+    assert touched_by_call(crowded, lambda: crowded.count(where)) <= _COUNTED
+    assert crowded.find(where).jobs == []
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        pytest.param(lambda s: s.get("completed-7"), 2, id="a job"),
+        pytest.param(lambda s: s.get_many([f"completed-{n}" for n in range(1, 51)]), 110, id="fifty jobs"),
+        pytest.param(lambda s: s.log_lines("77"), 5, id="a log"),
+        pytest.param(lambda s: (s.queues(), s.tallies(), s.tasks(), s.workers()), _COUNTED, id="what every page shows"),
+        pytest.param(lambda s: (s.failures(), s.schedules(), s.clients()), 200, id="failures, schedules, clients"),
+        pytest.param(lambda s: s.series(Span.TWO_HOURS), 200, id="a chart"),
+        pytest.param(lambda s: s.outcomes_for("web"), 10, id="outcomes for a client"),
+        pytest.param(lambda s: s.set_priority(["queued-7"], 5), 60, id="set priority"),
+        pytest.param(lambda s: s.force_start(["queued-8"]), 60, id="force start"),
+        pytest.param(lambda s: s.abort(["queued-9"]), 60, id="abort"),
+        pytest.param(lambda s: s.retry(["completed-9"]), 60, id="retry"),
+        pytest.param(lambda s: s.delete(["completed-10"]), 60, id="delete"),
+        pytest.param(lambda s: s.pause("mail") and s.resume("mail"), 20, id="pause and resume"),
+        pytest.param(lambda s: s.release([Token("completed-7", "ann", 1)], "no"), 20, id="release"),
+        pytest.param(lambda s: s.append_log(Token("completed-7", "ann", 1), [LogLine("hello")]), 60, id="log"),
+        pytest.param(
+            lambda s: (s.promote(), s.expire(), s.rescue(lease=LEASE, why="silent")), 100, id="chores that find nothing"
+        ),
+        pytest.param(lambda s: s.prune(Retention(), limit=10), 500, id="prune"),
+    ],
+)
+def test_a_call_reads_what_it_is_about(crowded: MySQL, call: Callable[[MySQL], object], most: int) -> None:
+    assert touched_by_call(crowded, lambda: call(crowded)) <= most
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        EventFilter(job_id="completed-7"),
+        EventFilter(subject=Subject.WORKER),
+        EventFilter(subject=Subject.WORKER, kind=Kind.JOINED),
+        EventFilter(before=30_000),
+        EventFilter(),
+    ],
+    ids=str,
+)
 def test_events_are_found_without_a_walk_over_all(crowded: MySQL, where: EventFilter) -> None:
     assert touched_by_call(crowded, lambda: crowded.events(where)) <= 300
     assert touched_by_call(crowded, lambda: crowded.events(where, newest_first=True)) <= 300
+
+
+def test_events_are_followed_from_the_last_one_on(crowded: MySQL) -> None:
+    last = crowded.events(EventFilter(), limit=1, newest_first=True)[0].id
+
+    assert touched_by_call(crowded, lambda: crowded.events(EventFilter(after=last))) <= 3
+    assert touched_by_call(crowded, lambda: crowded.events(EventFilter(after=last - 50))) <= 250

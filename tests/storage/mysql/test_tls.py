@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.errors import StorageUnavailable
 from packhorse.storage.mysql import MySQL
-from tests.mysql_server import MySQLServer
+from tests.mysql_server import KIND, MySQLServer
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_a_server_that_cannot_prove_who_it_is_is_refused(encrypted: tuple[MySQLS
 
 
 def test_a_server_that_has_no_tls_is_refused_when_it_must_have() -> None:
-    server = MySQLServer("skip-ssl").start()
+    server = MySQLServer("skip-ssl" if KIND == "mariadb" else "tls-version=").start()
     storage = MySQL.from_url(f"{server.url}?ssl_mode=required&patience=0.1s")
 
     with pytest.raises(StorageUnavailable):

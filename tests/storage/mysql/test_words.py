@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pymysql
 import pytest
 from pymysql import err
+from pymysql.constants import CLIENT
 
 from packhorse.errors import BadValue, PackhorseError, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.trouble import may_pass, refuse_old, translate
 
 
@@ -15,6 +20,18 @@ from packhorse.storage.mysql.trouble import may_pass, refuse_old, translate
     [
         (err.OperationalError(1021, "Disk full"), StorageFull),
         (err.InternalError(1114, "The table is full"), StorageFull),
+        (err.InternalError(3, "Error writing file '/tmp/MY1' (OS errno 28 - No space left on device)"), StorageFull),
+        (
+            err.InternalError(1026, "Error writing file './shop/job' (errno: 28 \"No space left on device\")"),
+            StorageFull,
+        ),
+        (err.OperationalError(1030, 'Got error 122 "Disk quota exceeded" from storage engine InnoDB'), StorageFull),
+        (err.InternalError(1005, "Can't create table 'job' (errno: 135 - No more room in record file)"), StorageFull),
+        (err.OperationalError(1030, "Got error 168 - 'Unknown error' from storage engine"), StorageUnavailable),
+        (
+            err.InternalError(3, "Error writing file '/tmp/MY28' (Errcode: 5 \"Input/output error\")"),
+            StorageUnavailable,
+        ),
         (err.OperationalError(1290, "running with the --read-only option"), StorageReadOnly),
         (err.OperationalError(1142, "INSERT command denied"), StorageReadOnly),
         (err.ProgrammingError(1146, "Table doesn't exist"), StorageUnavailable),
@@ -58,3 +75,45 @@ def test_a_server_that_is_new_enough_is_taken(version: str) -> None:
 def test_a_server_that_is_too_old_is_refused(version: str) -> None:
     with pytest.raises(StorageUnavailable, match="or newer"):
         refuse_old(version)
+
+
+class OfMySQL(threading.Thread):
+    """As much of a MySQL server as is heard before it lets anybody in: without TLS, and asking for the password in the
+    way that is usual there."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+
+    def run(self) -> None:
+        with self._listener, self._listener.accept()[0] as client:
+            plugin = b"caching_sha2_password\0"
+            able = (CLIENT.PROTOCOL_41 | CLIENT.SECURE_CONNECTION | CLIENT.PLUGIN_AUTH).to_bytes(4, "little")
+            greeting = (
+                b"\n8.0.40\0" + bytes(4) + b"12345678\0" + able[:2] + b"\xff\2\0" + able[2:] + b"\x15" + bytes(10)
+            )
+            self._say(client, 0, greeting + b"901234567890\0" + plugin)
+            client.recv(4_096)
+            self._say(client, 2, b"\1\4")  # the password itself, please
+            client.recv(4_096)
+            self._say(client, 4, b"\1a public key")
+            client.recv(4_096)
+
+    @staticmethod
+    def _say(client: socket.socket, number: int, said: bytes) -> None:
+        client.sendall(len(said).to_bytes(3, "little") + bytes([number]) + said)
+
+
+def test_a_package_that_is_missing_for_logging_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymysql._auth._have_cryptography", False)
+    server = OfMySQL()
+    server.start()
+    storage = MySQL.from_url(f"mysql://ann:secret@127.0.0.1:{server.port}/shop?ssl_mode=disabled")
+
+    with pytest.raises(StorageUnavailable, match="cannot log in") as told:
+        storage.tallies()
+
+    assert told.value.hint == "pip install cryptography, or have TLS: ?ssl_mode=required"
+    assert "secret" not in str(told.value)
+    server.join(10)

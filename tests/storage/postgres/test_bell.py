@@ -13,7 +13,7 @@ import pytest
 from packhorse.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
 from packhorse.storage.sql.rows import to_json
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.storage.builders import add, join, new_job
 
 Bystander = psycopg.Connection[tuple[object, ...]]
@@ -27,12 +27,12 @@ class Sleeper:
         join(self.storage, name)
         assert self.storage.reserve(name, dict.fromkeys(queues, 1), 10) == []
         self.woken: list[bool] = []
-        self._thread = threading.Thread(target=lambda: self.woken.append(self.storage.wait(30)), daemon=True)
+        self._thread = threading.Thread(target=lambda: self.woken.append(self.storage.wait(PATIENCE)), daemon=True)
         self._thread.start()
 
     @property
     def is_asleep(self) -> bool:
-        return self._thread.is_alive()
+        return not self.woken
 
     def end(self) -> None:
         while self._thread.is_alive():
@@ -102,7 +102,7 @@ def test_work_that_came_in_before_one_lies_down_is_seen(storage: Postgres) -> No
     assert storage.reserve("ann", {"mail": 1}, 10) == []
     storage.enqueue([new_job()])
 
-    assert storage.wait(30) is True
+    assert storage.wait(PATIENCE) is True
 
 
 def test_a_paused_queue_keeps_nobody_awake(storage: Postgres) -> None:
@@ -158,7 +158,7 @@ def test_a_row_that_stands_is_not_written_again_and_still_wakes(
 
     add(storage)  # between two sleeps
 
-    assert sleeper.wait(20) is True
+    assert sleeper.wait(PATIENCE) is True
     assert asleep_since(storage, schema) == []
     sleeper.close()
 
@@ -202,6 +202,6 @@ def test_a_nap_is_woken_too_and_the_sleep_after_it_costs_no_write(
 
     add(storage)
 
-    assert sleeper.wait(0.01) is True
+    until(lambda: sleeper.wait(0.01), "it is woken, be it in its next nap")
     assert asleep_since(storage, schema) == []
     sleeper.close()

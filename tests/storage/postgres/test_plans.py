@@ -155,6 +155,10 @@ def test_enqueueing(crowded: Postgres) -> None:
         ("lines_of_rank", (12, "", 100)),
         ("prunable_jobs", ("completed", 50, 0, 100)),
         ("jobs_to_stop", ('["ann"]',)),
+        ("outlook", (None, '["ann", "nobody"]', "foreman", 0)),
+        ("has_lost", (0, 0)),
+        ("has_old", (0, 0, 0, 0, 0)),
+        ("beat", ('[{"owner": "ann", "report": "{}"}, {"owner": "nobody", "report": "{}"}]', None)),
     ],
 )
 def test_what_is_asked_every_second(crowded: Postgres, name: str, values: tuple[Any, ...]) -> None:

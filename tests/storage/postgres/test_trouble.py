@@ -18,8 +18,8 @@ from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import database as database_module
 from packhorse.storage.records import Filter
-from tests.children import until
-from tests.postgres_server import PostgresServer
+from tests.children import PATIENCE, until
+from tests.postgres_server import PostgresServer, shared_postgres
 from tests.storage import laws
 from tests.storage.builders import FAILURE, add, at_once, find_all, history, join, new_job, new_jobs, recount, tallies
 
@@ -77,7 +77,6 @@ class Producer(threading.Thread):
         self.storage.close()
 
 
-@pytest.mark.timeout(120)
 def test_no_acknowledged_job_is_lost_when_the_server_is_killed_under_load(server: PostgresServer) -> None:
     url = f"{server.url}?patience=0.2s&connections=2"
     producers = [Producer(url, f"p{number}") for number in range(3)]
@@ -89,7 +88,7 @@ def test_no_acknowledged_job_is_lost_when_the_server_is_killed_under_load(server
 
     deadline = time.monotonic() + 8
     kills = 0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or not kills:
         if len(told) > 400 * (kills + 1):
             server.kill()
             server.start()
@@ -97,7 +96,7 @@ def test_no_acknowledged_job_is_lost_when_the_server_is_killed_under_load(server
         told += _work_once(worker)
     for producer in producers:
         producer.is_over = True
-        producer.join(30)
+        producer.join(PATIENCE)
     worker.close()
 
     assert kills >= 1
@@ -184,7 +183,6 @@ def test_a_server_that_takes_no_writes_is_told(storage: Postgres, url: str) -> N
     reader.close()
 
 
-@pytest.mark.timeout(120)
 def test_on_a_full_disk_nothing_is_half_written_and_work_goes_on_when_there_is_room_again() -> None:
     """A real one: the tables are on a disk of twenty megabytes."""
     server = PostgresServer()
@@ -230,11 +228,10 @@ def test_a_deadlock_is_repeated(storage: Postgres, schema: str, bystander: Bysta
     steering = threading.Thread(target=lambda: storage.set_priority([one.id, two.id], 9))
 
     steering.start()  # locks the first, waits for the second
-    while not bystander.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
-        time.sleep(0.01)
+    until(lambda: bystander.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall(), "it waits")
     bystander.execute(f"SELECT 1 FROM {schema}.packhorse_job WHERE id = 'job-1' FOR UPDATE")
     bystander.execute("COMMIT")
-    steering.join(30)
+    steering.join(PATIENCE)
 
     assert storage._db.meter.busy_retries >= 1
     assert [job.priority for job in storage.get_many(["job-1", "job-2"])] == [9, 9]
@@ -257,7 +254,6 @@ def test_a_lock_that_is_not_given_is_told(
     assert storage.abort([job.id])[0].changed
 
 
-@pytest.mark.timeout(120)
 def test_a_storm_of_steering_failing_and_finishing_leaves_every_job_whole(url: str) -> None:
     """Everybody locks the same jobs, in whatever order the callers name them."""
     storages = [Postgres.from_url(url) for _ in range(6)]
@@ -296,7 +292,7 @@ PASSING = int(os.environ.get("PACKHORSE_SCALE", "10000"))
 """Jobs that pass while somebody keeps a transaction open; 200000 takes a minute or two."""
 
 
-@pytest.mark.timeout(max(120, PASSING // 400))
+@pytest.mark.timeout(max(300, PASSING // 400))
 @pytest.mark.parametrize("queues", [["mail"], ["mail", "post", "print"]], ids=["one queue", "three queues"])
 def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(
     storage: Postgres, schema: str, bystander: Bystander, queues: list[str]
@@ -325,15 +321,15 @@ def _dead_rows(storage: Postgres, schema: str) -> int:
 
 
 def _pass(storage: Postgres, queues: list[str], number: int) -> float:
-    """Enqueue and complete so many jobs; answers for how long it completed."""
+    """Enqueue and complete so many jobs; answers how long the server worked to complete them."""
     for queue, _ in itertools.product(queues, range(number // len(queues) // 500)):
         storage.enqueue(new_jobs(500, queue=queue))
     rest = number - number // len(queues) // 500 * 500 * len(queues)
     storage.enqueue(new_jobs(rest, queue=queues[0]))
-    began_at = time.monotonic()
+    before = shared_postgres().processor_time()
     outcomes: list[Completed] = []
     while True:
         _, jobs = storage.finish_and_reserve(outcomes, "ann", dict.fromkeys(queues, 1), 200)
         outcomes = [Completed(job.token) for job in jobs]
         if not jobs:
-            return time.monotonic() - began_at
+            return shared_postgres().processor_time() - before

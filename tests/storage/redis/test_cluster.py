@@ -47,7 +47,7 @@ def test_a_job_lives_its_life_on_whichever_node_has_its_keys(group: Cluster, pre
     assert storage.finish([Completed(job.token) for job in jobs]) == [Verdict.ACCEPTED] * 5
 
     assert storage.count(Filter(states=frozenset({COMPLETED}))).number == 5
-    assert storage.wait(5)  # the token of the enqueueing
+    assert storage.wait(60)  # the token of the enqueueing
     assert storage.health().facts["server"] == f"127.0.0.1:{group.owner(slot_of(prefix)).port}"
     assert tallies(storage) == recount(storage)
     storage.close()
@@ -67,7 +67,7 @@ def test_while_keys_move_to_another_node_calls_wait_and_none_sees_half_of_them(g
     slot = slot_of(prefix)
     source = group.owner(slot)
     target = next(node for node in group.nodes if node is not source)
-    storage = Redis.from_url(f"{group.url}?prefix={prefix}&patience=30s")
+    storage = Redis.from_url(f"{group.url}?prefix={prefix}&patience=60s")
     storage.enqueue([new_job(f"before-{number}") for number in range(50)])
     _begin_move(slot, source, target)
 
@@ -77,7 +77,7 @@ def test_while_keys_move_to_another_node_calls_wait_and_none_sees_half_of_them(g
         _move_keys(slot, source, target)
         assert not waiting.done()
         _end_move(group, slot, target)
-        waiting.result(30)
+        waiting.result(60)
 
     assert len(find_all(storage)) == 51
     assert sorted(ids(find_all(storage, Filter(states=frozenset({QUEUED})))))[-1] == "during"
@@ -93,7 +93,7 @@ def _begin_move(slot: int, source: RedisServer, target: RedisServer) -> None:
 
 def _move_keys(slot: int, source: RedisServer, target: RedisServer) -> None:
     while keys := source.command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-        source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+        source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "KEYS", *keys)
 
 
 def _end_move(group: Cluster, slot: int, target: RedisServer) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
+from packhorse.errors import WorkerNotFound
 from packhorse.job import COMPLETED, QUEUED, RETRYING, Job
 from packhorse.outcome import Completed, Failed, Outcome, Verdict
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.connection import Connection
+from tests.children import until
+from tests.redis_server import RedisServer
 from tests.storage.builders import FAILURE, WORKER, add, at_once, find_all, ids, new_job, new_jobs, recount
 
 QUEUES = {"mail": 1}
@@ -42,6 +46,40 @@ def round_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def completed(jobs: list[Job]) -> list[Outcome]:
     return [Completed(job.token, result="null", ran=7) for job in jobs]
+
+
+def test_a_sleeping_worker_gets_its_job_in_the_round_trip_that_wakes_it(
+    storage: Redis, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Redis.from_url(url)
+    storage.reserve(WORKER, QUEUES, 1)
+    with ThreadPoolExecutor(1) as threads, round_trips(monkeypatch) as sent:
+        sleeping = threads.submit(storage.reserve_when_rung, WORKER, QUEUES, 2, 60.0)
+        until(lambda: "BLPOP" in sent, "it sleeps")
+        producer.enqueue(new_jobs(3))
+        jobs = sleeping.result(60)
+
+    assert [(job.owner, job.fence) for job in jobs] == [(WORKER, 1)] * 2
+    assert sent.count("EVALSHA") == 1  # the producer's
+    assert sent[-1] != "CLIENT"
+    producer.close()
+
+
+def test_a_sleeper_whose_script_is_forgotten_meanwhile_asks_again(storage: Redis, own_server: RedisServer) -> None:
+    storage = Redis.from_url(own_server.url)
+    storage.join(WorkerInfo(WORKER))
+    job = add(storage)
+
+    assert ids(storage.reserve_when_rung(WORKER, QUEUES, 2, 0.01)) == [job.id]
+    storage.close()
+
+
+def test_a_sleeper_that_was_struck_off_is_told(storage: Redis) -> None:
+    storage.reserve(WORKER, QUEUES, 1)
+    storage.leave(WORKER)
+
+    with pytest.raises(WorkerNotFound):
+        storage.reserve_when_rung(WORKER, QUEUES, 2, 0.01)
 
 
 def test_what_a_busy_worker_does_is_one_round_trip_each(storage: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

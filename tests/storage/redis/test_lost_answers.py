@@ -142,6 +142,7 @@ def all_of(storage: Storage) -> dict[str, Any]:
         "subscribers": {job.id: storage.subscribers(job.id) for job in jobs},
         "stops": storage.stops([WORKER]),
         "next due": storage.next_due(),
+        "outlook": storage.outlook("nobody", [WORKER]),
     }
 
 

@@ -11,21 +11,22 @@ from packhorse.job import COMPLETED
 from packhorse.storage.records import Filter
 from packhorse.storage.redis import Redis
 from tests.children import until
+from tests.ports import free_port
 from tests.redis_groups import SERVICE, watched
-from tests.redis_server import free_port
 from tests.storage.builders import find_all, new_jobs, recount, tallies
 from tests.storage.redis.load import load_on, stored_ids
 
 
 def test_work_goes_on_when_the_master_dies_and_nothing_that_was_replicated_is_lost(tmp_path: Path):
-    with watched(tmp_path) as group, load_on(f"{group.url}?patience=30s") as load:
+    with watched(tmp_path) as group, load_on(f"{group.url}?patience=60s") as load:
         load.until_acknowledged(300)
         # What the master has acknowledged and not yet sent is lost with it, by Redis's own rules. So the books are
         # closed here, and the replica is asked to have them.
         safe = set(load.acknowledged)
-        group.master.command("WAIT", 1, 5_000)
+        group.until_replicated()
         old, new = group.master.port, group.replica.port
         group.kill_master()
+        before = set(load.acknowledged)
         load.until_acknowledged(300)
         load.drain()
 
@@ -34,7 +35,8 @@ def test_work_goes_on_when_the_master_dies_and_nothing_that_was_replicated_is_lo
         assert group.named() == new != old
         assert safe <= there
         assert there <= load.acknowledged | load.unsure
-        assert len(lost) <= 100, f"{len(lost)} jobs were acknowledged in the last moment and not replicated"
+        # Of what the new master has acknowledged nothing is lost; two answers may have been on their way from the old.
+        assert len(lost - before) <= 10
         assert {job.id for job in find_all(load.storage, Filter(states=frozenset({COMPLETED})), limit=1_000)} == there
         assert tallies(load.storage) == recount(load.storage)
         assert load.storage.health().facts["server"] == f"127.0.0.1:{new}"
@@ -43,9 +45,9 @@ def test_work_goes_on_when_the_master_dies_and_nothing_that_was_replicated_is_lo
 
 def test_an_ordered_change_of_masters_is_followed_and_the_old_one_is_not_written_to(tmp_path: Path):
     with watched(tmp_path) as group:
-        storage = Redis.from_url(f"{group.url}?patience=30s")
+        storage = Redis.from_url(f"{group.url}?patience=60s")
         storage.enqueue(new_jobs(3))
-        group.master.command("WAIT", 1, 5_000)
+        group.until_replicated()
 
         group.sentinels[0].command("SENTINEL", "FAILOVER", SERVICE)
         until(lambda: group.named() == group.replica.port, "the sentinel names the new master")

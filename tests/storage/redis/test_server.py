@@ -25,8 +25,9 @@ from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.connection import Connection, Word
 from packhorse.storage.redis.server import Server
 from tests.children import in_child, until
+from tests.ports import free_port
 from tests.proxy import Proxy, proxy_to
-from tests.redis_server import RedisServer, free_port, fresh_url, redis_server, shared_server
+from tests.redis_server import RedisServer, fresh_url, redis_server, shared_server
 
 
 def connected(url: str) -> Server:
@@ -169,14 +170,14 @@ def test_many_threads_share_few_connections_and_all_get_their_own_answers():
 
 def test_who_waits_too_long_for_a_connection_is_told_what_to_do():
     server = connected(fresh_url() + "&connections=1&patience=50ms")
-    blocker = threading.Thread(target=server.ask, args=("test", ("BLPOP", f"{server.prefix}nothing", "0.3")))
+    blocker = threading.Thread(target=server.ask, args=("test", ("BLPOP", f"{server.prefix}list", "60")))
     blocker.start()
-    while server.pool.counts() != (1, 1):
-        time.sleep(0.001)
+    until(lambda: server.pool.counts() == (1, 1), "the only connection is in use")
 
     with pytest.raises(StorageUnavailable, match=r"all 1 connections .* raise .connections="):
         server.ask("test", ("PING",))
 
+    shared_server().command("RPUSH", f"{server.prefix}list", "enough")
     blocker.join()
     server.close()
 
@@ -193,12 +194,12 @@ def test_closing_closes_and_the_next_call_opens_again(server: Server):
 
 def test_a_connection_that_is_closed_while_in_use_does_not_come_back():
     server = connected(fresh_url())
-    thread = threading.Thread(target=server.ask, args=("test", ("BLPOP", f"{server.prefix}nothing", "0.1")))
+    thread = threading.Thread(target=server.ask, args=("test", ("BLPOP", f"{server.prefix}list", "60")))
     thread.start()
-    while server.pool.counts() != (1, 1):
-        time.sleep(0.001)
+    until(lambda: server.pool.counts() == (1, 1), "it is in use")
 
     server.close()
+    shared_server().command("RPUSH", f"{server.prefix}list", "enough")
     thread.join()
 
     assert server.pool.counts() == (0, 0)
@@ -214,13 +215,13 @@ def test_a_forked_child_has_connections_of_its_own(server: Server):
 
 
 def test_a_fork_beside_busy_threads_leaves_the_child_free(server: Server):
-    busy = threading.Thread(target=server.ask, args=("test", ("BLPOP", f"{server.prefix}nothing", "0.5")))
+    busy = threading.Thread(target=server.ask, args=("test", ("BLPOP", f"{server.prefix}list", "60")))
     busy.start()
-    while server.pool.counts() != (1, 1):
-        time.sleep(0.001)
+    until(lambda: server.pool.counts() == (1, 1), "a connection is in use")
 
     assert in_child(lambda: [server.pool.counts(), *server.ask("test", ("ECHO", "x"))[0].decode()]) == [[0, 0], "x"]
 
+    shared_server().command("RPUSH", f"{server.prefix}list", "enough")
     busy.join()
 
 
@@ -228,7 +229,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_free(server: Server):
 
 
 def test_a_server_that_was_never_there_is_told_at_once():
-    server = connected(f"redis://127.0.0.1:{free_port()}?patience=1m")
+    server = connected(f"redis://127.0.0.1:{free_port()}?patience=3m")
     began_at = time.monotonic()
 
     with pytest.raises(StorageUnavailable) as caught:
@@ -236,7 +237,7 @@ def test_a_server_that_was_never_there_is_told_at_once():
 
     assert "connection refused: no server listens there" in str(caught.value)
     assert "is the server running, and the address right?" in str(caught.value)
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 60, "it is not waited for"
 
 
 def test_a_host_that_does_not_exist_is_told():
@@ -251,7 +252,7 @@ def test_something_that_is_not_redis_is_told():
 
 
 def test_a_restart_is_waited_for(own_server: RedisServer):
-    server = connected(f"{own_server.url}?patience=20s")
+    server = connected(f"{own_server.url}?patience=60s")
     server.ask("test", ("PING",))
     own_server.kill()
 
@@ -273,12 +274,12 @@ def test_patience_has_an_end(own_server: RedisServer):
     with pytest.raises(StorageUnavailable, match="cannot be reached"):
         server.ask("test", ("PING",))
 
-    assert 0.2 < time.monotonic() - began_at < 5
-    assert server.meter.busy_retries > 1
+    assert 0.2 < time.monotonic() - began_at < 30
+    assert server.meter.busy_retries > 0
 
 
 def test_connections_that_the_server_closed_while_idle_are_not_noticed_by_callers(own_server: RedisServer):
-    server = connected(f"{own_server.url}?patience=20s")
+    server = connected(f"{own_server.url}?patience=60s")
     server.ask("test", ("PING",))
     own_server.kill()
     own_server.start()
@@ -292,11 +293,11 @@ def test_connections_that_the_server_closed_while_idle_are_not_noticed_by_caller
 
 
 def test_a_frozen_server_is_told_after_the_timeout(own_server: RedisServer):
-    server = connected(f"{own_server.url}?timeout=500ms&patience=100ms")
+    server = connected(f"{own_server.url}?timeout=1s&patience=100ms")
     server.ask("test", ("PING",))
     own_server.freeze()
 
-    with pytest.raises(StorageUnavailable, match=r"no answer within 0\.5 seconds"):
+    with pytest.raises(StorageUnavailable, match=r"no answer within 1 second"):
         server.ask("test", ("PING",))
 
     own_server.thaw()
@@ -337,7 +338,7 @@ def test_a_script_is_told_that_it_is_sent_again(proxy: Proxy, monkeypatch: pytes
 
 
 def test_a_call_that_must_not_be_repeated_is_not(proxy: Proxy):
-    server = behind(proxy, "&patience=20s")
+    server = behind(proxy, "&patience=60s")
     server.run("ring", "3:me")
     proxy.lose_answers(b"EVALSHA", times=5)
 
@@ -349,7 +350,7 @@ def test_a_call_that_must_not_be_repeated_is_not(proxy: Proxy):
 
 
 def test_a_call_that_was_never_sent_is_sent_even_if_it_must_not_be_repeated(own_server: RedisServer):
-    server = connected(f"{own_server.url}?patience=20s")
+    server = connected(f"{own_server.url}?patience=60s")
     server.ask("test", ("PING",))
     server.close()
     own_server.kill()
@@ -422,15 +423,15 @@ def test_a_replica_takes_no_writes_and_says_so(own_server: RedisServer):
 
 
 def test_too_few_replicas_are_waited_for(own_server: RedisServer):
-    server = connected(f"{own_server.url}?patience=20s")
+    server = connected(f"{own_server.url}?patience=60s")
     server.ask("test", ("CONFIG", "SET", "min-replicas-to-write", 1))
-    mended = threading.Timer(0.2, own_server.command, ("CONFIG", "SET", "min-replicas-to-write", 0))
-    mended.start()
 
-    server.run("ring", "3:me", repeat=False)
+    with ThreadPoolExecutor() as others:
+        waits = others.submit(server.run, "ring", "3:me", repeat=False)
+        until(lambda: server.meter.busy_retries > 0, "it has been refused")
+        own_server.command("CONFIG", "SET", "min-replicas-to-write", 0)
+        waits.result()
 
-    assert server.meter.busy_retries > 0
-    mended.join()
     server.close()
 
 

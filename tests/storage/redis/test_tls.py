@@ -13,7 +13,8 @@ from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.server import Server
 from tests.children import until
-from tests.redis_server import RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import RedisServer
 
 
 class Encrypted:

@@ -165,6 +165,7 @@ def _records(storage: Any) -> None:
 def _upkeep(storage: Any) -> None:
     storage.enqueue([new_job(delay=1), new_job(expires=1)])
     storage.next_due()
+    storage.outlook("foreman", ["ann", "bob"])
     storage.promote()
     storage.expire()
     storage.rescue_owner("ann", why="signal 9", limit=1)

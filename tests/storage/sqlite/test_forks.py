@@ -16,7 +16,7 @@ from pathlib import Path
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.children import Parent, forked, in_child, program, running, until
+from tests.children import PATIENCE, Parent, forked, in_child, program, running, until
 from tests.storage.builders import add, find_all, ids, join, kinds, new_job, recount, tallies
 from tests.storage.sqlite.test_database import Caller, finish_all, occupied
 
@@ -117,7 +117,7 @@ def test_a_fork_while_another_thread_writes_lets_the_child_read(storage: SQLite)
 
 
 def test_a_fork_while_another_thread_writes_lets_the_child_write_after_it(path: Path) -> None:
-    storage = SQLite(path, options=Options(patience=2))
+    storage = SQLite(path, options=Options(patience=PATIENCE))
     add(storage, "before")
 
     def work(parent: Parent) -> None:
@@ -155,12 +155,12 @@ def test_a_fork_while_another_thread_is_being_measured_does_not_hang_the_child(s
     def be_measured() -> None:
         with storage._db.meter._lock:
             measured.set()
-            may_end.wait(1)
+            may_end.wait(PATIENCE)
 
     thread = Caller(be_measured)
-    assert measured.wait(20)
+    assert measured.wait(PATIENCE)
     try:
-        assert in_child(lambda: ids(find_all(storage)), seconds=2) == ["before"]
+        assert in_child(lambda: ids(find_all(storage)), seconds=PATIENCE / 2) == ["before"]
     finally:
         may_end.set()
         finish_all([thread])
@@ -189,14 +189,14 @@ def test_a_process_may_fork_again_and_again_while_its_threads_go_on(storage: SQL
 
     add(storage, "before")
 
-    assert in_child(work, seconds=30) == 3
+    assert in_child(work) == 3
     assert tallies(storage) == recount(storage)
 
 
 def test_a_child_that_ends_in_an_ordinary_way_leaves_its_parents_file_alone(path: Path) -> None:
     parent = program("tests.storage.sqlite.forking", path)
     with running(parent):
-        told, complaint = parent.communicate(timeout=30)
+        told, complaint = parent.communicate(timeout=PATIENCE)
 
     assert (parent.returncode, complaint) == (0, "")
     assert told.split() == ["child-ended", "parent-stored"]

@@ -12,8 +12,8 @@ import pytest
 
 from packhorse.event import Kind
 from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, Job, Reason
-from tests.children import until
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, Job, Reason
+from tests.children import PATIENCE, until
 from tests.worker import jobs
 from tests.worker.running import OWNER, Running, descendants, file, is_alive
 
@@ -258,7 +258,7 @@ def test_a_worker_that_is_killed_leaves_nobody_behind(worker: Running, number: i
     everybody = {*descendants(worker.process.pid), child, grandchild}
 
     worker.process.send_signal(number)
-    worker.process.wait(20)
+    worker.process.wait(PATIENCE)
 
     until(lambda: not any(is_alive(pid) for pid in everybody), "everybody ends")
     assert len(everybody) >= 3
@@ -277,7 +277,7 @@ def test_a_worker_that_ends_in_order_leaves_nobody_behind(worker: Running, order
 
     assert (code, err) == (0, "")
     assert int(pid or 0) in everybody
-    assert not any(is_alive(pid) for pid in everybody)
+    until(lambda: not any(is_alive(pid) for pid in everybody), "everybody ends")
 
 
 def test_quitting_hands_an_isolated_job_back_uncounted(worker: Running):
@@ -334,7 +334,7 @@ def test_an_isolated_job_that_has_not_begun_is_aborted_without_a_child(worker: R
     quick = worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # so that it takes several at once
     until(lambda: all(worker.state(job) is COMPLETED for job in quick), "the quick ones end")
     first, waiting = worker.enqueue("deaf", began=str(began)), worker.enqueue("isolated_pid")
-    until(lambda: worker.board.running() == [first.id] and worker.state(waiting) is RESERVED, "one begins, one waits")
+    until(lambda: worker.board.running() == [first.id] and worker.was_taken(waiting), "one begins, one waits")
 
     worker.abort(waiting)
     ended = worker.ended(waiting)

@@ -252,7 +252,7 @@ def test_while_no_child_can_be_forked_the_others_run_on_and_it_is_tried_again(
     assert alone.result("running") != other
     assert alone.condemned == []
     at = [float(word) for word in file(tries).read_text().split()]
-    assert at[3] - at[2] > at[1] - at[0]  # with a growing pause
+    assert at[3] - at[2] > 3 * process._FIRST_PAUSE  # with a growing pause
     assert "no child for isolated jobs can be forked" in caplog.text
 
 

@@ -6,6 +6,32 @@ WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 -- How long it is until then.
 SELECT {due_in_at_1}
 
+-- name: outlook
+-- The time, then whether a job of these owners should stop, one is in line, and there are orders; the mark of a move; and
+-- when the next job is due, the next expires and the next slot comes.
+SELECT $1,
+       (SELECT count(*) FROM (
+           SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
+           WHERE owner IN ($2*) AND abort_at IS NOT NULL LIMIT 1
+       ) AS stops),
+       (SELECT count(*) FROM (
+           SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line IS NOT NULL LIMIT 1
+       ) AS waiting),
+       (SELECT count(*) FROM (
+           SELECT 1 FROM {schema}.packhorse_event FORCE INDEX (packhorse_event_job)
+           WHERE job_id IS NULL AND subject = 'foreman' AND id > $4 AND kind = 'ordered' AND owner = $3 LIMIT 1
+       ) AS orders),
+       (SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'move'),
+       (
+           SELECT due_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
+           WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1
+       ),
+       (
+           SELECT expire_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)
+           WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1
+       ),
+       (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1)
+
 -- name: expired_jobs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)
 WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -17,6 +43,13 @@ WHERE owner IS NOT NULL AND owner NOT IN (
     SELECT id FROM {schema}.packhorse_worker WHERE beat_at BETWEEN $1 AND $2
 )
 ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
+
+-- name: has_lost
+-- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE beat_at NOT BETWEEN $1 AND $2) OR EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
+    WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM {schema}.packhorse_worker)
+)
 
 -- name: silent_workers
 SELECT worker.id, worker.subject FROM {schema}.packhorse_worker AS worker
@@ -34,6 +67,27 @@ FOR UPDATE SKIP LOCKED
 
 -- name: delete_worker
 DELETE FROM {schema}.packhorse_worker WHERE id = $1
+
+-- name: has_old
+-- Whether anything is older than it is kept: $1 is for clients, $2 for completed, $3 for dead and $4 for aborted jobs, and
+-- $5 for events.
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_client WHERE beat_at <= $1)
+    OR EXISTS (
+        SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_finished)
+        WHERE ended = 'completed' AND finished_at <= $2 AND persistent = 0
+    )
+    OR EXISTS (
+        SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_finished)
+        WHERE ended = 'dead' AND finished_at <= $3 AND persistent = 0
+    )
+    OR EXISTS (
+        SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_finished)
+        WHERE ended = 'aborted' AND finished_at <= $4 AND persistent = 0
+    )
+    OR (SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1) <= $5
+    OR (SELECT at FROM {schema}.packhorse_tick ORDER BY id LIMIT 1) <= $5
+    OR (SELECT at FROM {schema}.packhorse_replaced ORDER BY id LIMIT 1) <= $5
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_failure WHERE last_at <= $5)
 
 -- name: prunable_jobs
 SELECT {job_columns} FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_finished)
@@ -91,6 +145,13 @@ ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)
 
 -- name: delete_deltas
 DELETE gone FROM {schema}.packhorse_delta AS gone FORCE INDEX (PRIMARY) WHERE id IN ($1*)
+
+-- name: has_to_fold
+-- Whether anything is to be folded: what calls have added, or measures of a level that are of its time or earlier.
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_delta)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'minute' AND at <= $1 - $2)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'hour' AND at <= $1 - $3)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'day' AND at <= $1 - $4)
 
 -- name: fold_measures
 INSERT INTO {schema}.packhorse_measure (level, at, queue, task, counted, amount)

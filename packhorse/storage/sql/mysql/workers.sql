@@ -14,9 +14,20 @@ FROM {schema}.packhorse_worker ORDER BY joined_at, id
 -- name: worker_subject
 SELECT subject FROM {schema}.packhorse_worker WHERE id = $1
 
--- name: beat_worker
--- Counts the row as found also when nothing in it changes: our sessions ask for that.
-UPDATE {schema}.packhorse_worker SET beat_at = $1, report = $2 WHERE id = $3
+-- name: beat
+-- Rows of owners, each with what it reports. Counts those as found in which nothing changes: our sessions ask for that.
+UPDATE {schema}.packhorse_worker SET beat_at = $1, report = CASE id $2 END WHERE id IN ($3*)
+
+-- name: beaten
+-- The time, and the jobs of these owners that should stop.
+SELECT $1, job.id, job.owner, job.fence, job.abort_reason
+FROM (SELECT 1) AS once
+LEFT JOIN {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_held)
+    ON job.owner IN ($2*) AND job.abort_at IS NOT NULL
+ORDER BY job.seq
+
+-- name: known_among
+SELECT id FROM {schema}.packhorse_worker WHERE id IN ($1*)
 
 -- name: jobs_to_stop
 SELECT id, owner, fence, abort_reason FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)

@@ -69,11 +69,12 @@ WHERE known.name > $2 AND (
 ORDER BY known.name LIMIT $3
 
 -- name: oldest_in_line
--- For each of these queues, since when the oldest of its heads of line waits.
+-- For each of these queues, since when the oldest of its heads of line waits. The order is said in full: MySQL would
+-- else sort the whole line.
 SELECT name, min(since) FROM (
     SELECT known.name, (
         SELECT job.queued_at FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
-        WHERE job.line = known.name AND job.`rank` = ranks.number ORDER BY job.seq LIMIT 1
+        WHERE job.line = known.name AND job.`rank` = ranks.number ORDER BY job.line, job.`rank`, job.seq LIMIT 1
     ) AS since
     FROM {schema}.packhorse_queue AS known CROSS JOIN (
         SELECT 0 AS number UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4

@@ -5,6 +5,9 @@ SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line WHERE job
 SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
 FROM {schema}.packhorse_failure ORDER BY last_at DESC, cause LIMIT $1
 
+-- name: get_silence
+SELECT task, silenced_until FROM {schema}.packhorse_failure WHERE cause = $1 FOR UPDATE
+
 -- name: silence_failure
 UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2 WHERE cause = $3
 

@@ -4,6 +4,24 @@ SELECT {job} FROM {schema}.packhorse_job WHERE due_at <= $1 ORDER BY due_at, seq
 -- name: next_due
 SELECT min(due_at) - coalesce($1::bigint, {schema}.packhorse_now()) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL
 
+-- name: outlook
+-- The time, then whether a job of these owners should stop, one is in line, and there are orders; the mark of a move; and
+-- when the next job is due, the next expires and the next slot comes.
+SELECT coalesce($1::bigint, {schema}.packhorse_now()),
+       EXISTS (
+           SELECT 1 FROM {schema}.packhorse_job
+           WHERE owner IN (SELECT json_array_elements_text($2::json)) AND abort_at IS NOT NULL
+       ),
+       EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE state = 'queued'),
+       EXISTS (
+           SELECT 1 FROM {schema}.packhorse_event
+           WHERE job_id IS NULL AND subject = 'foreman' AND id > $4 AND kind = 'ordered' AND owner = $3
+       ),
+       (SELECT value FROM {schema}.packhorse_meta WHERE key = 'move'),
+       (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL),
+       (SELECT min(expire_at) FROM {schema}.packhorse_job WHERE expire_at IS NOT NULL),
+       (SELECT min(next_at) FROM {schema}.packhorse_schedule WHERE paused_at IS NULL)
+
 -- name: has_expired
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= coalesce($1::bigint, {schema}.packhorse_now()))
 
@@ -17,6 +35,13 @@ WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(
     SELECT id FROM {schema}.packhorse_worker WHERE beat_at BETWEEN $1 AND $2
 ))
 ORDER BY seq + 0 LIMIT $3 FOR UPDATE SKIP LOCKED -- the sum keeps the server from walking over all jobs in order
+
+-- name: has_lost
+-- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE beat_at NOT BETWEEN $1 AND $2) OR EXISTS (
+    SELECT 1 FROM {schema}.packhorse_job
+    WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(SELECT id FROM {schema}.packhorse_worker))
+)
 
 -- name: silent_workers
 SELECT id, subject FROM {schema}.packhorse_worker AS worker
@@ -34,6 +59,18 @@ FOR UPDATE SKIP LOCKED
 
 -- name: delete_worker
 DELETE FROM {schema}.packhorse_worker WHERE id = $1
+
+-- name: has_old
+-- Whether anything is older than it is kept: $1 is for clients, $2 for completed, $3 for dead and $4 for aborted jobs, and
+-- $5 for events.
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_client WHERE beat_at <= $1)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE state = 'completed' AND finished_at <= $2 AND persistent = 0)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE state = 'dead' AND finished_at <= $3 AND persistent = 0)
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE state = 'aborted' AND finished_at <= $4 AND persistent = 0)
+    OR (SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1) <= $5
+    OR (SELECT at FROM {schema}.packhorse_tick ORDER BY id LIMIT 1) <= $5
+    OR (SELECT at FROM {schema}.packhorse_replaced ORDER BY id LIMIT 1) <= $5
+    OR EXISTS (SELECT 1 FROM {schema}.packhorse_failure WHERE last_at <= $5)
 
 -- name: prunable_jobs
 SELECT {job} FROM {schema}.packhorse_job AS job

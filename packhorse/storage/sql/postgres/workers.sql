@@ -15,7 +15,8 @@ FROM {schema}.packhorse_worker ORDER BY joined_at, id
 SELECT subject FROM {schema}.packhorse_worker WHERE id = $1
 
 -- name: beat
--- One heartbeat for many owners, from a JSON list. The second column is null for an owner that is unknown.
+-- One heartbeat for many owners, from a JSON list. The second column is null for an owner that is unknown; the last ones
+-- are a job of his that should stop.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 said AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1::json) AS report (owner text, report text)
@@ -24,7 +25,11 @@ beaten AS (
     UPDATE {schema}.packhorse_worker AS worker SET beat_at = now, report = said.report
     FROM said, clock WHERE worker.id = said.owner RETURNING worker.id
 )
-SELECT said.owner, beaten.id, clock.now FROM clock, said LEFT JOIN beaten ON beaten.id = said.owner
+SELECT said.owner, beaten.id, clock.now, job.id, job.fence, job.abort_reason
+FROM clock, said
+LEFT JOIN beaten ON beaten.id = said.owner
+LEFT JOIN {schema}.packhorse_job AS job ON job.owner = said.owner AND job.abort_at IS NOT NULL
+ORDER BY job.seq
 
 -- name: jobs_to_stop
 SELECT id, owner, fence, abort_reason FROM {schema}.packhorse_job

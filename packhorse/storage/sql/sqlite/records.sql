@@ -10,6 +10,9 @@ SELECT message, kind, at, attempt, id FROM packhorse_log_line WHERE job_id = ? A
 SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
 FROM packhorse_failure ORDER BY last_at DESC, cause LIMIT ?
 
+-- name: get_silence
+SELECT task, silenced_until FROM packhorse_failure WHERE cause = ?
+
 -- name: silence_failure
 UPDATE packhorse_failure SET silenced_until = ?, silenced_by = ? WHERE cause = ?
 

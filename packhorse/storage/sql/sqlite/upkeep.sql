@@ -4,6 +4,21 @@ SELECT {job} FROM packhorse_job WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
 -- name: next_due
 SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL
 
+-- name: outlook
+-- The time, then whether a job of these owners should stop, one is in line (of any rank: said so that its index serves),
+-- and there are orders; the mark of a move; and when the next job is due, the next expires and the next slot comes.
+SELECT ?1,
+       EXISTS (SELECT 1 FROM packhorse_job WHERE owner IN (SELECT value FROM json_each(?2)) AND abort_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank >= 0),
+       EXISTS (
+           SELECT 1 FROM packhorse_event
+           WHERE job_id IS NULL AND subject = 'foreman' AND id > ?4 AND kind = 'ordered' AND owner = ?3
+       ),
+       (SELECT value FROM packhorse_meta WHERE key = 'move'),
+       (SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL),
+       (SELECT min(expire_at) FROM packhorse_job WHERE expire_at IS NOT NULL),
+       (SELECT min(next_at) FROM packhorse_schedule WHERE paused_at IS NULL)
+
 -- name: expired_jobs
 SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIMIT ?
 

@@ -214,7 +214,8 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_schedule (
     last_job_id varchar(255),
     paused_at   bigint,
     paused_by   longtext,
-    updated_at  bigint NOT NULL
+    updated_at  bigint NOT NULL,
+    INDEX packhorse_schedule_next (paused_at, next_at)
 ) {table};
 
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_tick (

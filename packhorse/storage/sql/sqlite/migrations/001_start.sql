@@ -225,6 +225,8 @@ CREATE TABLE packhorse_schedule (
     updated_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX packhorse_schedule_next ON packhorse_schedule (next_at) WHERE paused_at IS NULL;
+
 CREATE TABLE packhorse_tick (
     id       INTEGER PRIMARY KEY,
     schedule TEXT NOT NULL,

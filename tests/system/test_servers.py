@@ -1,5 +1,5 @@
-"""Real foremen and workers on a real PostgreSQL: the server is killed, is full, or stands behind a pooler. Nothing is
-lost, nothing has ended twice, and nobody has to be restarted."""
+"""Real foremen and workers on a real PostgreSQL or MariaDB: the server is killed, is full, or stands behind a pooler.
+Nothing is lost, nothing has ended twice, and nobody has to be restarted."""
 
 from __future__ import annotations
 
@@ -10,40 +10,52 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psycopg
+import pymysql
 import pytest
 
 from packhorse.errors import StorageUnavailable
 from packhorse.job import COMPLETED, NewJob
 from packhorse.storage.records import Filter
+from tests.mysql_server import MySQLServer
 from tests.postgres_server import PgBouncer, PostgresServer
 from tests.storage.conftest import chosen_storages
 from tests.system.conftest import Tell
 from tests.system.sites import Site, new_job, until
 from tests.system.soundness import assert_sound
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc"),
-    pytest.mark.skipif("postgres" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES leaves PostgreSQL out"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+Server = PostgresServer | MySQLServer
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    server = PostgresServer("max_connections=30").start()
-    yield server
+def skip_unless_chosen(storage: str) -> None:
+    if storage not in chosen_storages():
+        pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {storage}")
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    skip_unless_chosen(request.param)
+    server: Server = (
+        PostgresServer("max_connections=30") if request.param == "postgres" else MySQLServer("max-connections=30")
+    )
+    yield server.start()
     server.end()
 
 
 @pytest.fixture
-def site(tmp_path: Path, server: PostgresServer) -> Iterator[Site]:
+def site(tmp_path: Path, server: Server) -> Iterator[Site]:
     yield from _site(tmp_path, f"{server.url}?patience=20s")
 
 
 @pytest.fixture
-def pooled_site(tmp_path: Path, server: PostgresServer) -> Iterator[Site]:
+def pooled_site(tmp_path: Path) -> Iterator[Site]:
+    skip_unless_chosen("postgres")
+    server = PostgresServer().start()
     pooler = PgBouncer(server)
     yield from _site(tmp_path, f"{pooler.url}?pgbouncer=1")
     pooler.end()
+    server.end()
 
 
 def _site(directory: Path, url: str) -> Iterator[Site]:
@@ -55,7 +67,7 @@ def _site(directory: Path, url: str) -> Iterator[Site]:
 
 
 def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(
-    site: Site, server: PostgresServer, tell: Tell
+    site: Site, server: Server, tell: Tell
 ) -> None:
     site.start(workers=2, slots=4)
     over = threading.Event()
@@ -76,7 +88,7 @@ def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job
     assert_sound(site)
 
 
-def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(site: Site, server: PostgresServer) -> None:
+def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(site: Site, server: Server) -> None:
     site.start(workers=1, slots=4)
     site.until_final(*site.add("nap"))
     with ExitStack() as others:
@@ -89,21 +101,21 @@ def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(site: Site, s
     assert_sound(site)
 
 
-def _fill(server: PostgresServer, others: ExitStack) -> None:
+def _fill(server: Server, others: ExitStack) -> None:
     """Take every connection that the server gives."""
-    with suppress(psycopg.OperationalError):
+    with suppress(psycopg.OperationalError, pymysql.OperationalError):
         while True:
-            others.enter_context(psycopg.connect(server.url))
+            others.enter_context(server.connect())
 
 
-def test_a_crew_works_behind_a_pooler_by_looking_now_and_then(pooled_site: Site, server: PostgresServer) -> None:
+def test_a_crew_works_behind_a_pooler_by_looking_now_and_then(pooled_site: Site) -> None:
     pooled_site.start(workers=2, slots=4)
     for _ in range(3):
         pooled_site.until_final(*pooled_site.add("nap", number=10))
 
-    with psycopg.connect(server.url) as connection:
-        waiting = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchone()
-    assert waiting == (0,)
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+    with psycopg.connect(pooled_site.url.partition("?")[0]) as connection:
+        assert connection.execute(listening).fetchone() == (0,)
     assert_sound(pooled_site)
 
 

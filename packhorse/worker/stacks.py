@@ -1,0 +1,101 @@
+"""Where threads and coroutines stand, as text: for an operator who wants to know what a job is doing.
+
+The worker answers the foreman's `stacks` with it, a child the worker's. Only looks: nothing is stopped or slowed, and
+no values are told, only files, lines and functions.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+from packhorse.stacks import Stack
+from packhorse.worker import attempt
+from packhorse.worker.seat import Seat
+
+SLOT_THREADS = "packhorse-slot-"
+_MOST_FRAMES = 40
+_LONGEST = 6_000  # letters of one stack
+_ATTEMPTS = (attempt.run.__code__, attempt.arun.__code__)
+"""What is called below these is the job's own."""
+
+
+def thread_stacks() -> list[Stack]:
+    """Every thread of this process, but the slots that wait for a job; first those that run one."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = []
+    for ident, frame in sys._current_frames().items():
+        frames, name = _frames_to(frame), str(names.get(ident, ident))
+        seat = _seat_of(frames)
+        if seat is not None:
+            found.append(Stack(title_of(seat), text_of(_own(frames)), seat.job.id))
+        elif ident != threading.get_ident() and not name.startswith(SLOT_THREADS):
+            found.append(Stack(f"thread {name}", text_of(frames)))
+    return sorted(found, key=lambda stack: stack.job_id is None)
+
+
+def coroutine_text(coroutine: Any) -> str:
+    """Where a coroutine waits; empty while it runs, for then a thread's stack tells."""
+    return text_of(_own(list(_awaited(coroutine))))
+
+
+def main_thread_text() -> str:
+    """Where the main thread stands."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return text_of(_own(_frames_to(frame))) if frame is not None else ""
+
+
+def title_of(seat: Seat) -> str:
+    return f"slot {seat.slot}: {seat.task.name}"
+
+
+def text_of(frames: Sequence[FrameType]) -> str:
+    """The outermost first, as tracebacks are told; of a deep stack, and of a long text, the innermost part."""
+    places = [(frame.f_code, frame.f_lineno) for frame in frames]
+    left_out = len(places) - _MOST_FRAMES
+    lines = [f"  … {left_out} more"] if left_out > 0 else []
+    for code, number in places[-_MOST_FRAMES:]:
+        lines += _lines_of(code, number)
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST else f"  …\n{text[-_LONGEST:].partition(chr(10))[2]}"
+
+
+def _lines_of(code: CodeType, number: int) -> Iterator[str]:
+    yield f'  File "{code.co_filename}", line {number}, in {code.co_qualname}'
+    source = linecache.getline(code.co_filename, number).strip()
+    if source:
+        yield f"    {source[:200]}"
+
+
+def _frames_to(frame: FrameType | None) -> list[FrameType]:
+    """The frames down to this one."""
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _seat_of(frames: list[FrameType]) -> Seat | None:
+    """The job that these frames run, if they do."""
+    lines = [frame.f_locals.get("line") for frame in frames if frame.f_code in _ATTEMPTS]
+    return next((line for line in lines if isinstance(line, Seat)), None)
+
+
+def _own(frames: list[FrameType]) -> list[FrameType]:
+    """Those of the job itself, as far as there are some."""
+    places = [place for place, frame in enumerate(frames[:-1]) if frame.f_code in _ATTEMPTS]
+    return frames[places[0] + 1 :] if places else frames
+
+
+def _awaited(coroutine: Any) -> Iterator[FrameType]:
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            return
+        yield frame
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)

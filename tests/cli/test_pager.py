@@ -1,0 +1,136 @@
+"""The pager: for what is longer than the screen of a terminal, and for nothing else. Terminals here have 40 lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+
+import pytest
+
+from packhorse.cli.pager import Pages, Sheet, paged
+from packhorse.ids import new_id
+from packhorse.job import NewJob
+from tests.cli.terminal import Terminal
+from tests.cli.test_terminal import on_terminal
+from tests.cli.yard import Yard
+
+MARKS = "sed s/^/|/"
+
+
+@pytest.fixture
+def full(yard: Yard) -> Yard:
+    """A storage with more jobs than a screen has lines."""
+    args = json.dumps({"text": "x" * 2_000})
+    yard.storage.enqueue([NewJob(id=new_id(), task="resize", queue="resize", args=args) for _ in range(60)])
+    return yard
+
+
+def shown_lines(seen: str) -> list[str]:
+    return [line for line in seen.replace("\r", "").split("\n") if line]
+
+
+def test_what_is_longer_than_the_screen_is_paged_with_its_notices(full: Yard):
+    code, seen = on_terminal(full, "jobs", PAGER=MARKS)
+
+    lines = shown_lines(seen)
+    assert code == 0
+    assert len(lines) == 52
+    assert all(line.startswith("|") for line in lines)
+    assert "50 of 60 are shown" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (("jobs", "-n", "9"), {"PAGER": MARKS}),
+        (("jobs", "--no-pager"), {"PAGER": MARKS}),
+        (("jobs",), {"PAGER": "no-such-pager --at-all"}),
+    ],
+)
+def test_else_it_is_printed_as_it_is(full: Yard, words: tuple[str, ...], environment: dict[str, str]):
+    code, seen = on_terminal(full, *words, **environment)
+
+    lines = shown_lines(seen)
+    assert code == 0
+    assert len(lines) == (11 if "9" in words else 52)
+    assert not any(line.startswith("|") for line in lines)
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(full: Yard):
+    code, seen = on_terminal(full, "jobs", "--json", PAGER="head -c 1")
+
+    assert (code, seen) == (0, "{")
+
+
+def test_help_is_paged_too(yard: Yard):
+    code, seen = on_terminal(yard, "--help", PAGER=MARKS)
+
+    assert code == 0
+    assert seen.startswith("|Usage: packhorse")
+
+
+@pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
+def test_ctrl_c_in_the_pager_ends_neither(full: Yard, monkeypatch: pytest.MonkeyPatch):
+    for name in ("PAGER", "LESS"):
+        monkeypatch.delenv(name, raising=False)
+    with Terminal(full, "jobs") as screen:
+        screen.read_until(":")
+        screen.write(b"\x03")
+        screen.read_until("50 of 60 are shown", keys=b"G")  # what is typed before Ctrl-C is heard is lost
+        screen.write(b"q")
+
+        assert screen.wait() == 0
+        assert screen.now() == screen.attributes
+        assert "Traceback" not in screen.seen
+
+
+class Terminal40(io.StringIO):
+    """Says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "is_paged"),
+    [
+        (Terminal40, {}, True),
+        (Terminal40, {"PAGER": "cat", "PACKHORSE_PAGER": "less"}, True),
+        (Terminal40, {"PAGER": "less '"}, True),
+        (Terminal40, {"PACKHORSE_NO_PAGER": "0"}, True),
+        (Terminal40, {"PACKHORSE_NO_PAGER": "1"}, False),
+        (Terminal40, {"PAGER": "cat"}, False),
+        (Terminal40, {"PAGER": ""}, False),
+        (Terminal40, {"TERM": "dumb"}, False),
+        (io.StringIO, {}, False),
+    ],
+)
+def test_it_is_used_on_a_terminal_unless_the_environment_says_no(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], environment: dict[str, str], is_paged: bool
+):
+    for name in ("PAGER", "PACKHORSE_PAGER", "PACKHORSE_NO_PAGER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", stream())
+
+    with paged():
+        assert isinstance(sys.stdout, Sheet) is is_paged
+    with paged(False):
+        assert isinstance(sys.stdout, stream)
+
+
+def test_lines_that_the_terminal_breaks_count_as_often(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.setenv("LINES", "5")
+    out = io.StringIO()
+    pages = Pages(["no-such-pager"], out)
+
+    pages.write(out, "x" * 10 + "\n")
+    pages.write(out, "\x1b[31m" + "x" * 20 + "\x1b[0m\n")
+    assert out.getvalue() == ""
+    pages.write(out, "x" * 11 + "\n")
+
+    assert out.getvalue().count("\n") == 3

@@ -1,0 +1,165 @@
+"""The lookout: who is told what, and who is left in peace. That a real foreman reacts is seen in `test_foreman.py` and
+`test_orders.py`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import Mock, create_autospec
+
+import pytest
+
+from packhorse.clock import SECOND, TurnedClock
+from packhorse.errors import StorageUnavailable
+from packhorse.foreman.backlog import Backlog
+from packhorse.foreman.crew import Crew
+from packhorse.foreman.duty import Duty
+from packhorse.foreman.heartbeat import Heartbeat
+from packhorse.foreman.lookout import Lookout
+from packhorse.foreman.orders import Orders
+from packhorse.foreman.pulse import Record
+from packhorse.foreman.scaling import Need
+from packhorse.foreman.timetable import Timetable
+from packhorse.job import RUNNING
+from packhorse.order import Do, Order
+from packhorse.outcome import Completed
+from packhorse.storage.memory import Memory
+from tests.storage.builders import WORKER, add, finish, in_state, join
+
+
+def is_woken(duty: Duty) -> bool:
+    """Since one asked last."""
+    woken = duty._woken.is_set()
+    duty._woken.clear()
+    return woken
+
+
+class Watched:
+    """A lookout, those whom it tells, and what the one worker of the crew hears."""
+
+    def __init__(self) -> None:
+        self.clock = TurnedClock()
+        self.storage = Memory(self.clock)
+        join(self.storage)
+        self.told = Mock()
+        member = SimpleNamespace(id=WORKER, is_online=True, channel=SimpleNamespace(send=self.told), report={})
+        crew = create_autospec(Crew, instance=True, members=[member], queues=None)
+        crew.get.side_effect = {WORKER: member}.get
+        self.rings = Mock()
+        self.record = Record(self.storage, {})
+        self.record.join()
+        self.heartbeat = Heartbeat(
+            self.storage, crew, self.record, heartbeat=60.0, lease=180.0, report=dict, wake=self.rings
+        )
+        self.heartbeat._beat_at = float("inf")  # between two beats
+        self.backlog = Backlog(self.storage, crew, wake=self.rings)
+        self.orders = Orders(self.storage, self.record, wake=self.rings)
+        self.orders.step()
+        self.backlog.step()
+        self.timetable = create_autospec(Timetable, instance=True)
+        self.lookout = Lookout(
+            self.storage, crew, self.record, self.heartbeat, self.backlog, self.orders, self.timetable
+        )
+
+    def woken(self) -> set[str]:
+        """Who has been woken by one look."""
+        self.lookout.step()
+        everybody = {"heartbeat": self.heartbeat, "backlog": self.backlog, "orders": self.orders}
+        return {name for name, each in everybody.items() if is_woken(each.duty)}
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -> None:
+    watched.rings.reset_mock()
+
+    assert watched.lookout.step() == 1.0
+    assert watched.woken() == set()
+    watched.rings.assert_not_called()
+
+
+def test_a_stop_is_handed_on_with_every_look_until_the_job_has_ended(watched: Watched) -> None:
+    job = in_state(watched.storage, RUNNING)
+    watched.storage.abort([job.id])
+
+    for number in (1, 2):
+        assert watched.woken() == {"heartbeat"}
+        watched.heartbeat.step()
+        assert watched.told.call_count == number
+    assert watched.told.call_args.args[0]["job_id"] == job.id
+
+    finish(watched.storage, Completed(job.token))
+    assert watched.woken() == set()
+    watched.heartbeat.step()
+    assert watched.told.call_count == 2
+
+
+def test_the_backlog_is_read_while_jobs_are_in_line_and_nothing_waits_when_none_is(watched: Watched) -> None:
+    job = add(watched.storage)
+    assert watched.woken() == {"backlog"}
+    watched.backlog.step()
+    assert watched.backlog.need == Need(backlog=1)
+    assert watched.woken() == {"backlog"}
+
+    watched.storage.abort([job.id])
+    watched.rings.reset_mock()
+
+    assert watched.woken() == set()
+    assert watched.backlog.need == Need()
+    watched.rings.assert_called_once()  # there may be fewer workers now
+
+
+def test_while_the_storage_is_away_nobody_knows_what_waits(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as away:
+        away.setattr(watched.storage, "outlook", Mock(side_effect=StorageUnavailable("gone")))
+        with pytest.raises(StorageUnavailable):
+            watched.lookout.step()
+    assert watched.backlog.need is None
+
+    watched.lookout.step()
+
+    assert watched.backlog.need == Need()
+
+
+def test_an_order_is_read_when_it_is_there(watched: Watched) -> None:
+    watched.storage.order("another", Order(Do.QUIET))
+    assert watched.woken() == set()
+
+    watched.storage.order(watched.record.id, Order(Do.QUIET))
+
+    assert watched.woken() == {"orders"}
+    watched.orders.step()
+    assert list(watched.orders.take()) == [Order(Do.QUIET)]
+
+
+def test_orders_are_looked_for_until_none_can_come_late(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.storage.order(watched.record.id, Order(Do.QUIET))
+    watched.orders.step()
+    assert watched.woken() == {"orders"}  # another one may have been written before it and not be seen yet
+
+    monkeypatch.setattr("packhorse.foreman.orders._LONGEST_WRITE", 0.0)
+    for _ in range(2):
+        watched.orders.step()
+
+    assert watched.woken() == set()
+    assert watched.orders.edge > 0
+
+
+def test_a_foreman_that_joins_again_has_its_orders_looked_for_by_the_new_id(watched: Watched) -> None:
+    watched.record.renew()
+    watched.record.join()
+    watched.storage.order(watched.record.id, Order(Do.QUIET))
+
+    assert watched.woken() == {"orders"}
+    watched.orders.step()
+    assert list(watched.orders.take()) == [Order(Do.QUIET)]
+
+
+def test_the_chores_hear_of_it(watched: Watched) -> None:
+    add(watched.storage, delay=SECOND)
+
+    watched.lookout.step()
+
+    assert watched.timetable.heed.call_args.args[0].due_in == SECOND

@@ -1,0 +1,64 @@
+"""Probes are told the truth: a foreman that lives and takes no jobs is not well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse.clock import MINUTE, SECOND
+from packhorse.event import Subject
+from packhorse.findings import Finding, look
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import WorkerInfo
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return open_storage("memory://")
+
+
+def foreman_finding(storage: Storage, **reports: dict[str, Any]) -> Finding:
+    for place, (name, report) in enumerate(reports.items()):
+        storage.join(WorkerInfo(name, Subject.FOREMAN, host="mule", pid=11 + place))
+        storage.beat({name: report})
+    return next(finding for finding in look(storage, 15 * SECOND, 5 * MINUTE) if finding.name == "foreman")
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ({"state": "quiet"}, "is quiet: it takes no jobs; `packhorse restart mule:11` has it go on"),
+        ({"state": "working", "max": 0}, "keeps no workers; `packhorse scale 1 mule:11` has it go on"),
+        ({"state": "stopping"}, "is stopping: it takes no more jobs"),
+        ({"state": "unhealthy", "problem": "no module named shop"}, "cannot start its workers: no module named shop"),
+        (
+            {"state": "working", "max": 4, "online": 0, "next_start_in": 4.0, "problem": "worker 7 died"},
+            "has no worker: worker 7 died",
+        ),
+    ],
+)
+def test_a_lone_foreman_that_takes_no_jobs_is_not_well(storage: Storage, report: dict[str, Any], told: str):
+    found = foreman_finding(storage, boss=report)
+
+    assert not found.is_well
+    assert found.sentence == f"1 foreman alive; the foreman mule:11 {told}"
+
+
+def test_one_that_takes_jobs_is_enough_and_the_other_is_told(storage: Storage):
+    found = foreman_finding(storage, boss={"state": "quiet"}, other={"state": "working", "max": 4})
+
+    assert found == Finding("foreman", True, "2 foremen alive; the foreman mule:11 is quiet: it takes no jobs")
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},  # it has just begun
+        {"state": "working", "min": 0, "max": 4, "online": 0},  # it starts one when there is work
+        {"state": "working", "max": 4, "online": 1, "next_start_in": 4.0},  # one of two does not start
+    ],
+)
+def test_a_foreman_that_takes_jobs_is_well(storage: Storage, report: dict[str, Any]):
+    assert foreman_finding(storage, boss=report) == Finding("foreman", True, "1 foreman alive")

@@ -1,0 +1,80 @@
+"""What is wrong is said on every page, and nothing that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from packhorse.storage.moving import Move, Stage
+from packhorse.web.pages import banners
+from tests.cli.yard import FOREMAN, WORKER, Yard
+
+PLACES = ("/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage", "/audit")
+
+
+def test_every_page_says_that_the_storage_was_moved(web: TestClient, yard: Yard):
+    yard.add()
+    yard.storage.set_move(Move("copy-1", Stage.MOVED, "postgresql://there/jobs", 1), expected=None)
+
+    shown = {place: web.get(place).text for place in PLACES}
+
+    for place, text in shown.items():
+        assert "This storage was moved to postgresql://there/jobs." in text, place
+        assert "Use the new one: postgresql://there/jobs." in text, place
+        assert "<b>No worker is running.</b>" not in text, place  # nobody needs one there
+
+
+def test_a_storage_that_is_being_moved_says_so_once(web: TestClient, yard: Yard):
+    yard.storage.set_move(Move("copy-1", Stage.CLOSING, "postgresql://there/jobs", 1), expected=None)
+
+    assert web.get("/").text.count("his storage is being moved to") == 1
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ({"state": "quiet"}, "The foreman mule:11 is quiet: it takes no jobs."),
+        ({"state": "working", "max": 0}, "The foreman mule:11 keeps no workers."),
+    ],
+)
+def test_a_foreman_that_takes_no_jobs_is_told(web: TestClient, yard: Yard, report: dict[str, Any], told: str):
+    yard.join()
+    yard.add()
+    yard.storage.beat({FOREMAN: report, WORKER: {}})
+
+    shown = web.get("/jobs").text
+
+    assert "No jobs are taken." in shown
+    assert told in shown
+    assert "mule:11</code>" in shown  # the command that has it go on
+
+
+def test_a_foreman_that_needs_no_worker_just_now_is_well(web: TestClient, yard: Yard):
+    yard.join()
+    yard.storage.leave(WORKER, why="not needed")
+    yard.add(delay=60_000_000)
+    yard.storage.beat({FOREMAN: {"state": "working", "min": 0, "max": 4}})
+
+    assert 'class="banner' not in web.get("/jobs").text
+
+
+def test_a_foreman_whose_workers_do_not_start_is_told(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
+    yard.join()
+    yard.storage.leave(WORKER, why="died")
+    yard.add()
+    yard.storage.beat({FOREMAN: {"state": "working", "max": 4, "problem": "no module named shop"}})
+
+    shown = web.get("/jobs").text
+
+    assert "The foreman has no worker." in shown
+    assert "no module named shop" in shown
+
+
+def test_a_quiet_worker_is_marked(web: TestClient, yard: Yard):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"state": "working"}, WORKER: {"state": "quiet"}})
+
+    assert '<span class="tag warn">quiet</span>' in web.get("/workers").text
