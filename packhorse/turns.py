@@ -32,6 +32,8 @@ class Turns:
             return {queue: min(count, limit)}
         taken = dict.fromkeys(available, 0)
         line = [(self._pass_of(queue), queue) for queue, count in available.items() if count > 0]
+        limit -= self._share_rounds(line, taken, available, weights, limit)
+        line = [(self._pass_of(queue), queue) for _, queue in line if taken[queue] < available[queue]]
         heapq.heapify(line)
         while line and limit > 0:
             start, queue = line[0]
@@ -44,6 +46,29 @@ class Turns:
             else:
                 heapq.heappop(line)
         return {queue: count for queue, count in taken.items() if count}
+
+    def _share_rounds(
+        self,
+        line: Sequence[tuple[float, str]],
+        taken: dict[str, int],
+        available: Mapping[str, int],
+        weights: Mapping[str, int],
+        limit: int,
+    ) -> int:
+        """Whole rounds at once, in which each of this line has one turn; answers how many turns. There are such only
+        among equals, none of which is a turn ahead. The order within a round does not matter to what is taken."""
+        if not line or len({weights.get(queue, 1) for _, queue in line}) > 1:
+            return 0
+        turn = 1.0 / weights.get(line[0][1], 1)
+        latest = max(line)[0]
+        rounds = min(limit // len(line), min(available[queue] for _, queue in line))
+        if rounds <= 0 or latest - min(line)[0] >= turn:
+            return 0
+        for start, queue in line:
+            taken[queue] = rounds
+            self._passes[queue] = start + rounds * turn
+        self._present = latest + (rounds - 1) * turn
+        return rounds * len(line)
 
     def standing(self, queues: Sequence[str]) -> tuple[float, list[float]]:
         """The pass of the queue served last, and the passes of these: for a storage whose server shares the turns. It

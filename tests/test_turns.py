@@ -74,3 +74,20 @@ def test_turns_that_were_shared_elsewhere_are_remembered_as_if_shared_here() -> 
         elsewhere.share({queue: shares.get(queue, 0) for queue in available}, weights, sum(shares.values()))
 
     assert elsewhere.standing(["a", "b", "c"]) == here.standing(["a", "b", "c"])
+
+
+def test_many_queues_of_one_weight_share_as_if_one_by_one() -> None:
+    queues = [f"queue-{number:02}" for number in range(20)]
+    lengths = {queue: 3 + number % 5 for number, queue in enumerate(queues)}
+    at_once, one_by_one = Turns(), Turns()
+
+    for limit in (7, 50, 33, 90):
+        left = dict(lengths)
+        singly = dict.fromkeys(queues, 0)
+        for _ in range(limit):
+            waiting = {queue: number for queue, number in left.items() if number}
+            for queue, number in one_by_one.share(waiting, {}, 1).items():
+                singly[queue] += number
+                left[queue] -= number
+        assert at_once.share(lengths, {}, limit) == {queue: number for queue, number in singly.items() if number}
+        assert at_once.standing(queues) == one_by_one.standing(queues)

@@ -326,6 +326,8 @@ class Database:
             # Foremen fold the log back before it comes to this; see `fold_log`.
             connection.execute("PRAGMA wal_autocheckpoint = 16000")
             connection.execute("PRAGMA journal_size_limit = 67108864")
+            # A batch of jobs that lie far from each other changes more pages than the 2 MB hold that are usual.
+            connection.execute("PRAGMA cache_size = -8000")
             self._prepare(connection)
         except BaseException:
             connection.close()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from packhorse import changes
 from packhorse.errors import WorkerNotFound
@@ -22,6 +21,7 @@ from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
 _seq_of = itemgetter(FIELDS.index("seq"))
+_by_seq = attrgetter("seq")
 
 
 _LINES_AT_ONCE = 32
@@ -34,6 +34,14 @@ _Ended = tuple[Job, Completed, int]
 """A job, its outcome, and when it started."""
 _Row = tuple[int, int, str | None, str]
 """What a completed job's row is told: its seq, when it started, its result, and the packs that it is in."""
+
+
+def _counted(lines: Sequence[str], weights: Mapping[str, int], wanted: int) -> int:
+    """Up to how many jobs the length of each of these lines matters. With very many of the same weight, none can have
+    much more than its part."""
+    if len(lines) <= _LINES_AT_ONCE or len({weights[queue] for queue in lines}) > 1:
+        return wanted
+    return min(wanted, max(10, 4 * wanted // _LINES_AT_ONCE))
 
 
 class _NotHeldError(Exception):
@@ -74,26 +82,29 @@ class Working(SQLiteKeeper, Finishing):
         rank = tx.execute(SQL["next_rank"], (-1,)).fetchone()[0]
         while rank is not None and len(taken) < limit:
             wanted = limit - len(taken)
-            lines = self._lines(tx, rank, every if rank == RANK_FORCED else unpaused, wanted)
+            served = every if rank == RANK_FORCED else unpaused
+            counted = _counted(served, queues, wanted)
+            lines = self._lines(tx, rank, served, counted)
             if len(lines) <= 1:  # how long it is need not be known; the turns that it has had count all the same
                 batch = [job for queue in lines for job in self._take(tx, owner, rank, queue, wanted)]
                 self._turns.share(dict.fromkeys(lines, len(batch)), queues, len(batch))
             else:
                 batch = self._take_of_each(tx, owner, rank, self._turns.share(lines, queues, wanted))
-                batch.sort(key=lambda job: job.seq)
+                batch.sort(key=_by_seq)
             taken += batch
-            if len(lines) < _LINES_AT_ONCE:  # else this rank may have more
+            may_have_more = len(lines) == _LINES_AT_ONCE or (counted < wanted and counted in lines.values())
+            if not may_have_more:
                 rank = tx.execute(SQL["next_rank"], (rank,)).fetchone()[0]
         return taken
 
-    def _lines(self, tx: Transaction, rank: int, queues: Sequence[str], wanted: int) -> dict[str, int]:
-        """Which of these queues have jobs of this rank, and how many, up to what is wanted; of a single one that is not
+    def _lines(self, tx: Transaction, rank: int, queues: Sequence[str], counted: int) -> dict[str, int]:
+        """Which of these queues have jobs of this rank, and how many, up to what matters; of a single one that is not
         asked. With very many, a part of them: the next call begins behind."""
         if len(queues) <= 1:
-            return dict.fromkeys(queues, wanted)
+            return dict.fromkeys(queues, counted)
         start = bisect_right(queues, self._last_lines.get(rank, "")) if len(queues) > _LINES_AT_ONCE else 0
         asked = to_json([*queues[start:], *queues[:start]])
-        answer = tx.execute(SQL["lines_with_jobs"], (asked, rank, _LINES_AT_ONCE, wanted)).fetchone()
+        answer = tx.execute(SQL["lines_with_jobs"], (asked, rank, _LINES_AT_ONCE, counted)).fetchone()
         found: dict[str, int] = dict(from_json(answer[0]))
         if len(found) == _LINES_AT_ONCE:
             self._last_lines[rank] = next(reversed(found))
@@ -145,9 +156,10 @@ class Working(SQLiteKeeper, Finishing):
         return jobs
 
     def _note_taken(self, tx: Transaction, queue: str, jobs: Sequence[Job]) -> None:
-        for task, number in Counter([job.task for job in jobs]).items():
-            tx.move((queue, task, "queued"), (queue, task, "reserved"), number)
-        self._deal([job for job in jobs if job.fence == 1])
+        tasks = [job.task for job in jobs]
+        for task in set(tasks):
+            tx.move((queue, task, "queued"), (queue, task, "reserved"), tasks.count(task))
+        self._deal(jobs)
 
     def _jobs_by_seq(self, tx: Transaction, seqs: Sequence[int]) -> dict[int, Job]:
         rows = tx.execute(SQL["jobs_by_seqs"], (to_json(seqs),)).fetchall()
@@ -159,10 +171,11 @@ class Working(SQLiteKeeper, Finishing):
             tx.execute(SQL["clear_packs"], (job_id,))
 
     def _deal(self, jobs: Sequence[Job]) -> None:
-        """Remember what finishing will need of these. Whether they are still held is asked then."""
+        """Remember what finishing will need of those that are held for the first time. Whether they still are is asked
+        then."""
         if len(self._dealt) > _MOST_DEALT:
             self._dealt.clear()
-        self._dealt.update({job.id: job for job in jobs if len(job.args) <= LARGE_ARGS})
+        self._dealt.update([(job.id, job) for job in jobs if job.fence == 1 and len(job.args) <= LARGE_ARGS])
 
     # --- start ----------------------------------------------------------------------------------------------------
 

@@ -248,3 +248,14 @@ def test_a_paused_queue_takes_no_turns_from_the_others(storage: Storage) -> None
 
     assert [job.queue for job in taken] == ["open"] * 5
     storage.finish([Completed(job.token) for job in taken])
+
+
+def test_long_lines_among_very_many_queues_are_emptied_before_a_lower_rank(storage: Storage) -> None:
+    urgent = [new_job(f"urgent-{number:03}", queue=f"q{number % 2}", priority=9) for number in range(90)]
+    later = [new_job(f"later-{number:03}", queue="q2", priority=3) for number in range(40)]
+    storage.enqueue([*later, *urgent])
+
+    taken = [job.id for job in storage.reserve(join(storage), {f"q{number}": 1 for number in range(120)}, 100)]
+
+    assert sorted(taken[:90]) == [job.id for job in urgent]
+    assert taken[90:] == [job.id for job in later[:10]]
