@@ -78,7 +78,7 @@ class JobKeywords(UntimedKeywords, total=False):
     at: datetime
 
 
-class NewCall(msgspec.Struct, Generic[R_co], frozen=True):
+class NewCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     """One call that `app.enqueue_many` takes; made by `task.call(...)` or `app.call(name, ...)`.
 
     It stands for one job: handing the same call in again, because the first time ended in an error, adds nothing.

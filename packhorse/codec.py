@@ -54,6 +54,8 @@ class Signature:
         self._required = frozenset(
             n for n in self.names if n != self._star and self._parameters[n].default is inspect.Parameter.empty
         )
+        # Whoever gives so many by position has given all that are required; -1: that is not enough.
+        self._enough = len(self._by_position) if self._required <= set(self._by_position) else -1
         self._reader: msgspec.json.Decoder[Any] | None = None
         self._extra_reader: msgspec.json.Decoder[Any] | None = None
 
@@ -107,7 +109,9 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = PAYLOAD_LIMIT) -> str:
         """The call as the text of one JSON object."""
-        if args or not self._required <= kwargs.keys() <= self._by_keyword:
+        if len(args) == self._enough and not kwargs:
+            kwargs = dict(zip(self._by_position, args))  # noqa: B905 - just as many, and twice as quick
+        elif args or not self._required <= kwargs.keys() <= self._by_keyword:
             kwargs = self.bind(args, kwargs)
         text = _to_text(kwargs, limit, self.name)
         self._check(text)
@@ -418,9 +422,10 @@ def _to_text(value: Any, limit: int, owner: str | None) -> str:
         if owner is None:
             raise PayloadTooLarge("the data of the result", len(raw), limit, setting="result_limit")
         raise PayloadTooLarge(f"the arguments{owner and f' of {owner}()'}", len(raw), limit)
-    if _fault_in(raw, value):
+    text = raw.decode()  # which is searched far quicker than bytes
+    if (len(raw) > 2 * DEPTH_LIMIT or "null" in text or "\\u0000" in text) and _fault_in(raw, value):
         raise _refusal(value, owner)
-    return raw.decode()
+    return text
 
 
 def _fault(value: Any) -> str | None:

@@ -46,7 +46,7 @@ class Ids:
                 self._tail += 1 + self._random.getrandbits(_STEP_BITS)
                 if self._tail >> _TAIL_BITS:
                     self._begin(self._millisecond + 1)
-            return f"{self._head}{self._tail:012x}"
+            return f"{self._head}{self._tail:x}"
 
     def _begin(self, millisecond: int) -> None:
         bits = self._random.getrandbits(26)
@@ -54,8 +54,9 @@ class Ids:
         self._head = (
             f"{millisecond >> 16:08x}-{millisecond & 0xFFFF:04x}-7{bits >> 14:03x}-{0x8000 | bits & 0x3FFF:04x}-"
         )
-        # One bit less than there is room for, so that the tail can grow for as long as a millisecond lasts.
-        self._tail = self._random.getrandbits(_TAIL_BITS - 1)
+        # One bit less than there is room for, so that the tail can grow for as long as a millisecond lasts; and the
+        # first of them is set, so that it is never shorter than its group.
+        self._tail = 1 << _TAIL_BITS - 2 | self._random.getrandbits(_TAIL_BITS - 2)
 
 
 _ids = Ids()

@@ -58,7 +58,7 @@ def _load_module(name: str) -> ModuleType:
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise AppNotFound(f"there is no file {path}")
+        raise AppNotFound(f"there is no file {path}", hint="go to its directory, or write the whole path")
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

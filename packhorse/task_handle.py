@@ -86,7 +86,8 @@ class Task(Generic[P, R]):
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> NewCall[R]:
         """A call for `app.enqueue_many`."""
-        refuse_connection({"connection": self._connection}, "hand it to enqueue_many(calls, connection=…)")
+        if self._connection is not None:
+            refuse_connection({"connection": self._connection}, "hand it to enqueue_many(calls, connection=…)")
         return NewCall(self._template.fill(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:

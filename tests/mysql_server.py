@@ -83,12 +83,13 @@ class MySQLServer:
     def url(self) -> str:
         return self.url_of("jobs")
 
-    def start_with_small_disk(self, megabytes: int) -> None:
-        """Start it where the tables of the database `jobs` are on a disk of their own, of this size."""
+    def start_with_small_disk(self, megabytes: int) -> str:
+        """Start it where the tables of the database `jobs` are on a disk of their own, of this size. Answers the
+        address of that database."""
         self.start()  # makes that database
         self.stop()
         owner = pwd.getpwnam(self._user) if os.getuid() == 0 else None
-        self.start(with_small_disk(self.directory / "data" / "jobs", megabytes, owner))
+        return self.start(with_small_disk(self.directory / "data" / "jobs", megabytes, owner)).url
 
     def enlarge_disk(self, megabytes: int) -> None:
         """More room, while the server runs."""
@@ -155,9 +156,9 @@ def shared_mysql() -> MySQLServer:
     return MySQLServer("innodb-doublewrite=0", "max-connections=200", "max-allowed-packet=16M").start()
 
 
-def new_database_url() -> str:
-    """The address of an empty storage on the shared server."""
-    if _spare:
+def new_database_url(*, bare: bool = False) -> str:
+    """The address of an empty storage on the shared server; `bare`: not even tables are in it."""
+    if _spare and not bare:
         return shared_mysql().url_of(_spare.pop())
     name = f"t{os.getpid()}_{next(_numbers)}"
     _caretaker().cursor().execute(f"CREATE DATABASE {name}")

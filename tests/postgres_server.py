@@ -82,14 +82,19 @@ class PostgresServer:
             self._process = subprocess.Popen([*before, *command], stdout=log, stderr=log, **how)
         self._await_answer()
 
-    def start_with_small_disk(self, megabytes: int) -> None:
-        """Start it where `small` in its directory is a disk of its own, of this size. For that one must be root."""
+    def start_with_small_disk(self, megabytes: int) -> str:
+        """Start it where `small` in its directory is a disk of its own, of this size. For that one must be root.
+        Answers the address of a database that lies there."""
         self.small = self.directory / "small"
         self.small.mkdir()
         before = with_small_disk(self.small, megabytes, self._user)
         assert self._user is not None
         as_user = ["setpriv", f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
         self._start([*before, *as_user], {"cwd": str(self.directory)})
+        with self.connect(autocommit=True) as hand:
+            hand.execute(f"CREATE TABLESPACE small LOCATION '{self.small}'")
+            hand.execute("CREATE DATABASE full_one TABLESPACE small")
+        return f"{self.url.removesuffix('postgres')}full_one"
 
     def enlarge_disk(self, megabytes: int) -> None:
         """More room, while the server runs."""

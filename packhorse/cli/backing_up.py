@@ -32,7 +32,8 @@ def backup(invocation: Invocation, file: Path) -> None:
     try:
         _back_up(source, file)
     except OSError as error:
-        raise CommandError(f"cannot write {file}", ExitCode.STORAGE, why=error.strerror) from error
+        hint = "name a file in a directory that is there, and yours"
+        raise CommandError(f"cannot write {file}", ExitCode.STORAGE, why=error.strerror, hint=hint) from error
     except sqlite3.Error as error:
         raise CommandError(f"cannot copy {source} to {file}", ExitCode.STORAGE, why=str(error)) from error
     size = file.stat().st_size

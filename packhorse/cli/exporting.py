@@ -77,7 +77,8 @@ def _opened(file: str) -> BinaryIO:
     try:
         return Path(file).open("rb")
     except OSError as error:
-        raise CommandError(f"cannot read {file}", ExitCode.NOT_FOUND, why=error.strerror) from error
+        hint = "name a file that packhorse export wrote, or - for stdin"
+        raise CommandError(f"cannot read {file}", ExitCode.NOT_FOUND, why=error.strerror, hint=hint) from error
 
 
 def _jobs_in(lines: BinaryIO, file: str) -> Iterator[Job]:

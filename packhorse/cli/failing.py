@@ -6,6 +6,7 @@ and no password is ever shown.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback
 from enum import IntEnum
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import click
 
 from packhorse.cli.output import escape_lines, json_text, paint, say
+from packhorse.cli.streams import cannot_hold
 from packhorse.errors import (
     AccessError,
     AppBroken,
@@ -110,9 +112,10 @@ def report(error: BaseException, manner: Manner) -> int:
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return ExitCode.INTERRUPTED
     told = _tell(error, manner.storage_source)
-    say(_as_json(told) if manner.as_json else _as_text(told, manner.color), err=True)
-    if manner.verbose >= 2:
-        say(masked(escape_lines("".join(traceback.format_exception(error)))), err=True)
+    with contextlib.suppress(OSError):  # if stderr cannot be written to, the exit code has to do
+        say(_as_json(told) if manner.as_json else _as_text(told, manner.color), err=True)
+        if manner.verbose >= 2:
+            say(masked(escape_lines("".join(traceback.format_exception(error)))), err=True)
     return told.exit_code
 
 
@@ -128,6 +131,9 @@ def masked(text: str) -> str:
 def _tell(error: BaseException, storage_source: str | None) -> Told:
     if isinstance(error, click.ClickException):
         return _misused(error)
+    if cannot_hold(error):
+        why, hint = getattr(error, "strerror", None), "look at the file or the pipe that stdout leads to"
+        return Told(ExitCode.UNSUCCESSFUL, "output", "what was asked for cannot be printed", why, hint=hint)
     if not isinstance(error, PackhorseError):
         return _bug(error)
     code = _snake_case(type(error).__name__)

@@ -20,6 +20,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import CommonOption, common_options
 from packhorse.cli.output import say
 from packhorse.cli.pager import paged
+from packhorse.cli.streams import cannot_hold, let_go_of_stdout, prepare
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -170,7 +171,7 @@ class Commands(click.Group):
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:  # the reader has seen enough, as in `packhorse jobs | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            let_go_of_stdout()
             return ExitCode.OK
         return code
 
@@ -196,12 +197,12 @@ class Commands(click.Group):
 
 
 def _guarded(call: Any, invocation: Invocation, words: list[str]) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 is no reason to fail
+    prepare()
     try:
         return int(call() or ExitCode.OK)
     except Exception as error:  # noqa: BLE001 - whatever it is, `report` has words for it
+        if cannot_hold(error):
+            let_go_of_stdout()
         return report(error, _manner(invocation, words))
     finally:
         invocation.close()

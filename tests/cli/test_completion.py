@@ -104,7 +104,7 @@ def test_another_shell_is_refused(packhorse: Call):
 
 
 def test_commands_and_options_are_offered(here: Path):
-    assert offered(here, "sta") == ["status", "stats", "start"]
+    assert offered(here, "stat") == ["status", "stats"]
     assert offered(here, "stats", "--ra") == ["--range"]
 
 

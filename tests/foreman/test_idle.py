@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from types import SimpleNamespace
 from unittest.mock import create_autospec
 
 import pytest
@@ -23,6 +22,7 @@ from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.heartbeat import Heartbeat
 from packhorse.foreman.lookout import Lookout
+from packhorse.foreman.member import Member
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.timetable import Timetable
@@ -88,9 +88,9 @@ class Days:
 
     def __init__(self, storage: Storage, clock: TurnedClock, worker: str) -> None:
         self.clock = clock
-        member = SimpleNamespace(id=worker, is_online=True, report={"busy": 0}, stopped_since=None, beat=lambda: None)
-        member.is_stopped = lambda: False
-        member.told = lambda now: member.report
+        member = create_autospec(Member, instance=True, id=worker, is_online=True, stopped_since=None)
+        member.is_stopped.return_value = False
+        member.told.return_value = {"busy": 0}
         crew = create_autospec(Crew, instance=True, members=[member], queues=["mail", "pics"])
         record = Record(storage, {})
         self.heartbeat = Heartbeat(

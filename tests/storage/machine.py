@@ -244,7 +244,8 @@ class Machine(RuleBasedStateMachine):
     def new_job(self, wish: Wish) -> NewJob:
         subscriber = wish.subscriber
         if wish.again == 0 or not self.ids:
-            self.ids.append(f"job-{len(self.ids)}")
+            # As our own are: the events of a batch may be packed.
+            self.ids.append(f"00000000-0000-7000-8000-{len(self.ids):012}")
         number = len(self.calls)
         return NewJob(
             id=self.ids[-1 - max(0, wish.again - 1) % len(self.ids)],

@@ -18,7 +18,8 @@ class Workers(MySQLKeeper, workers.Workers):
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
         if not reports:
             return Beat(self.now(), [], [])
-        said = Raw(" ".join(f"WHEN {literal(owner)} THEN {literal(to_json(said))}" for owner, said in reports.items()))
+        cases = (f"WHEN {literal(owner)} THEN {literal(to_json(report))}" for owner, report in reports.items())
+        said = Raw(f"CASE id {' '.join(cases)} END")
         owners = to_json(sorted(reports))
 
         def work(link: Link) -> Beat:

@@ -10,11 +10,13 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from packhorse.errors import StorageError
 from packhorse.job import NewJob, State
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
+from packhorse.storage.postgres import packs
 from packhorse.storage.postgres.guest import guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
@@ -34,10 +36,6 @@ _options_of = attrgetter(
     "created_by", "schedule", "backoff", "meta",
 )  # fmt: skip
 _NO_OPTIONS = _options_of(NewJob("", "", ""))
-_all_but_id_and_args = attrgetter(
-    "task", "queue", "priority", "delay", "due_at", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires",
-    "total_timeout", "persistent", "created_by", "schedule", "backoff", "meta", "copied_from",
-)  # fmt: skip
 
 
 class InAndOut(PostgresKeeper, in_and_out.InAndOut):
@@ -46,12 +44,13 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
             return []
+        if len(jobs) > 1 and self._enqueue_alike(jobs):
+            self._counting(2)
+            return [Enqueued(new.id) for new in jobs]
         if any(new.unique or new.subscriber for new in jobs) or not self._are_known(jobs):
             return super().enqueue(jobs)
         if len(jobs) == 1 and jobs[0].copied_from is None:
             rows = self._enqueue_alone(jobs[0])
-        elif self._enqueue_alike(jobs):
-            rows = list(jobs)
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
         self._counting(2)
@@ -69,12 +68,18 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
 
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""
-        common = {_all_but_id_and_args(new) for new in jobs}
-        ids, args = "\n".join([new.id for new in jobs]), "\n".join([new.args for new in jobs])
-        if len(common) > 1 or jobs[0].copied_from is not None or ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:
+        first = jobs[0]
+        if first.unique or first.subscriber or first.copied_from is not None or not self._are_known(jobs[:1]):
             return False
-        _, task, queue, _, *rest = _values_of_one(jobs[0])
-        values = (ids, task, queue, args, *rest, self._moment(), len(jobs))
+        job_ids, blank = [new.id for new in jobs], replace(first, id="", args="")
+        bounds = packs.bounds(job_ids)
+        if bounds is None or any(replace(new, id="", args="") != blank for new in jobs):
+            return False
+        ids, args = "\n".join(job_ids), "\n".join([new.args for new in jobs])
+        if ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:
+            return False
+        _, task, queue, _, *rest = _values_of_one(first)
+        values = (ids, task, queue, args, *rest, self._moment(), len(jobs), *bounds)
         try:
             return bool(self._db.run("enqueue", self._sql["enqueue_alike"], values))
         except StorageError as error:

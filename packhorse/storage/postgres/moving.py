@@ -11,8 +11,10 @@ from typing import Any
 from psycopg import errors
 
 from packhorse.errors import StorageUnavailable
-from packhorse.storage.moving import Move, Section
-from packhorse.storage.postgres.keeper import PostgresKeeper
+from packhorse.storage.contract import BATCH
+from packhorse.storage.moving import Dumped, Move, Section
+from packhorse.storage.postgres.records import Records
+from packhorse.storage.records import EventFilter
 from packhorse.storage.sql import moving
 
 _PATIENCE = 30.0
@@ -22,8 +24,14 @@ _AT_A_TIME = "200ms"
 _PAUSE = 0.5
 
 
-class Moving(PostgresKeeper, moving.Moving):
+class Moving(Records, moving.Moving):
     _counted = "counted"
+
+    def dump(self, section: Section, *, cursor: str | None = None, limit: int = BATCH) -> Dumped:
+        if section is not Section.EVENTS:
+            return super().dump(section, cursor=cursor, limit=limit)
+        events = self._walk_events(EventFilter(after=int(cursor or 0)), limit, "ASC", is_followed=False)
+        return Dumped(list(events), str(events[-1].id) if len(events) == limit else None)
 
     def set_move(self, move: Move | None, *, expected: Move | None) -> bool:
         deadline = time.monotonic() + _PATIENCE

@@ -19,16 +19,16 @@ from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
 from packhorse.storage.postgres.in_and_out import InAndOut
 from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.lists import Lists
 from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.moving import Moving
+from packhorse.storage.postgres.records import Records
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
 from packhorse.storage.records import Health, Migration
-from packhorse.storage.sql.lists import Lists
-from packhorse.storage.sql.records import Records
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 from packhorse.turns import Turns
@@ -41,7 +41,7 @@ _LONG_TRANSACTION = 600
 _MANY_DEAD_ROWS = 500_000
 
 
-class Postgres(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records, Moving):
+class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steering, Schedules):
     """Jobs in a PostgreSQL database. Open it with `open_storage("postgresql://user@host/database")`.
 
     The clock is the server's.

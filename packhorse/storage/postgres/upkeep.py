@@ -35,6 +35,21 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
         ((is_any,),) = self._db.read("expire", self._sql["has_expired"], (self._moment(),))
         return super().expire(limit=limit) if is_any else 0
 
+    def _drop_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
+        oldest = tx.execute(self._sql["oldest_event"]).fetchone()
+        if oldest is None or oldest[0] > before:
+            return 0, False
+        gone, more, whole = 0, False, []
+        for row_id, number, size in tx.execute(self._sql["old_events"], (limit + 1, before)).fetchall():
+            dropped = min(number, limit - gone)
+            if dropped == size:
+                whole.append(row_id)
+            elif dropped:
+                tx.execute(self._sql["trim_pack"], (row_id, dropped))
+            gone, more = gone + dropped, more or dropped < number
+        tx.execute(self._sql["delete_events"], (to_json(whole),))
+        return gone, more
+
     def _may_have_lost(self, first: int, last: int) -> bool:
         return bool(self._db.read("rescue", self._sql["has_lost"], (first, last))[0][0])
 

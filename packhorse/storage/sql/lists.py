@@ -160,11 +160,18 @@ class Index:
         elif where.cause is not None:
             condition, values = "cause = ? AND ", (where.cause,)
         elif where.queue is not None:
-            condition, values = "queue = ? AND ", (where.queue,)
+            return self._newest_of_queue(where, after)
         return self._rows(
             f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC",
             (-after[0] if after else HIGHEST,),
             values,
+        )
+
+    def _newest_of_queue(self, where: Filter, after: Place | None) -> Iterator[Place]:
+        return self._rows(
+            f"SELECT -seq FROM {self._jobs} WHERE queue = ? AND seq < ? ORDER BY seq DESC",
+            (-after[0] if after else HIGHEST,),
+            (where.queue,),
         )
 
     def _rows(self, sql: str, behind: Place, values: Sequence[Any] = (), first: int = AT_ONCE) -> Iterator[Place]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pymysql.cursors import DictCursor
 
+from packhorse.clock import DAY
 from packhorse.event import Kind, Subject
 from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED, Token
 from packhorse.outcome import Completed
@@ -23,7 +24,7 @@ from packhorse.storage.mysql.upkeep import FOLD_AFTER
 from packhorse.storage.mysql.working import _stretch
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span, TaskInfo
 from tests.mysql_server import new_database_url, numbers_to, shared_mysql
-from tests.storage.builders import LEASE, join, new_jobs
+from tests.storage.builders import join, new_jobs
 
 _FILL = """
 INSERT INTO packhorse_job (id, task, queue, args, state, priority, `rank`, created_at, updated_at, {column})
@@ -66,6 +67,7 @@ def filled() -> Iterator[MySQL]:
         cursor.execute(_EVENTS.replace("{numbers}", numbers_to(100_000)))
         cursor.execute(_LOG.replace("{numbers}", numbers_to(10_000)))
         cursor.execute(_MEASURES.replace("{numbers}", numbers_to(10_000)))
+        cursor.execute("ANALYZE TABLE packhorse_log_line, packhorse_measure")
     yield storage
     storage.close()
 
@@ -223,7 +225,7 @@ def test_an_empty_page_costs_nothing(crowded: MySQL, where: Filter) -> None:
         pytest.param(lambda s: s.release([Token("completed-7", "ann", 1)], "no"), 20, id="release"),
         pytest.param(lambda s: s.append_log(Token("completed-7", "ann", 1), [LogLine("hello")]), 60, id="log"),
         pytest.param(
-            lambda s: (s.promote(), s.expire(), s.rescue(lease=LEASE, why="silent")), 100, id="chores that find nothing"
+            lambda s: (s.promote(), s.expire(), s.rescue(lease=DAY, why="silent")), 100, id="chores that find nothing"
         ),
         pytest.param(lambda s: s.prune(Retention(), limit=10), 500, id="prune"),
     ],

@@ -17,7 +17,7 @@ NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD CO
 
 @pytest.fixture
 def url() -> str:
-    return new_database_url()  # not to be given back: these tables are changed
+    return new_database_url(bare=True)  # not to be given back: these tables are changed
 
 
 def test_of_many_that_come_at_once_one_makes_the_tables(url: str) -> None:

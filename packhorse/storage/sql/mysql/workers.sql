@@ -15,8 +15,8 @@ FROM {schema}.packhorse_worker ORDER BY joined_at, id
 SELECT subject FROM {schema}.packhorse_worker WHERE id = $1
 
 -- name: beat
--- Rows of owners, each with what it reports. Counts those as found in which nothing changes: our sessions ask for that.
-UPDATE {schema}.packhorse_worker SET beat_at = $1, report = CASE id $2 END WHERE id IN ($3*)
+-- Of these owners; $2 tells what each reports. Counts those as found in which nothing changes: our sessions ask for that.
+UPDATE {schema}.packhorse_worker SET beat_at = $1, report = $2 WHERE id IN ($3*)
 
 -- name: beaten
 -- The time, and the jobs of these owners that should stop.

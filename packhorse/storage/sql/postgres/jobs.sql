@@ -151,8 +151,9 @@ woken AS (
 SELECT id FROM stored
 
 -- name: enqueue_alike
--- As `enqueue` does it, for many jobs that differ in nothing but ids ($1) and arguments ($4), a line each: half the work
--- for the server. An id that is stored already makes it fail. No row in the answer: the storage is moved.
+-- As `enqueue` does it, for many jobs that differ in nothing but ids ($1, the first is $21 and the last is $22) and
+-- arguments ($4), a line each: a third of the work for the server. Their events are one pack. An id that is stored already
+-- makes it fail. No row in the answer: the storage is moved.
 WITH times AS MATERIALIZED (
     SELECT now, CASE WHEN due > now THEN due END AS due_at, CASE WHEN due <= now THEN now END AS queued_at,
            CASE WHEN due > now THEN 'scheduled' ELSE 'queued' END AS state
@@ -174,9 +175,8 @@ stored AS (
     FROM times, unnest(string_to_array($1, E'\n'), string_to_array($4, E'\n')) AS new (id, args)
 ),
 told AS (
-    INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, data)
-    SELECT now, 'added', 'job', new.id, $3, state, '{"due_at":' || due_at || '}'
-    FROM times, unnest(string_to_array($1, E'\n')) AS new (id)
+    INSERT INTO {schema}.packhorse_event (at, kind, subject, queue, state, data, span, first_job, last_job, jobs)
+    SELECT now, 'added', 'job', $3, state, '{"due_at":' || due_at || '}', $20 - 1, $21, $22, $1 FROM times
 ),
 counted AS (
     INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)

@@ -86,12 +86,23 @@ ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
 SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1
 
 -- name: old_events
--- Only the oldest are looked at. The newest always stays, as it does on every storage.
-SELECT id FROM (SELECT id, at FROM {schema}.packhorse_event ORDER BY id LIMIT $1) AS oldest
-WHERE at <= $2 AND id < (SELECT max(id) FROM {schema}.packhorse_event)
+-- Only the oldest are looked at: of each row, how many of its events are over, and how many it has. The newest event
+-- always stays, as it does on every storage.
+SELECT id, least(span + 1 - (id = newest)::integer, $1 - passed) AS number, span + 1
+FROM (
+    SELECT id, at, span, sum(span + 1) OVER (ORDER BY id) - span - 1 AS passed,
+           (SELECT max(id) FROM {schema}.packhorse_event) AS newest
+    FROM (SELECT id, at, span FROM {schema}.packhorse_event ORDER BY id LIMIT $1) AS rows
+) AS oldest
+WHERE at <= $2 AND passed < $1 AND (id < newest OR span > 0) ORDER BY id
 
 -- name: delete_events
 DELETE FROM {schema}.packhorse_event WHERE id IN (SELECT value::bigint FROM json_array_elements_text($1::json))
+
+-- name: trim_pack
+-- The oldest events of a pack go.
+UPDATE {schema}.packhorse_event
+SET jobs = array_to_string((string_to_array(jobs, E'\n'))[$2::integer + 1:], E'\n'), span = span - $2 WHERE id = $1
 
 -- name: delete_ticks
 DELETE FROM {schema}.packhorse_tick WHERE id IN (

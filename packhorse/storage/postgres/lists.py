@@ -1,0 +1,44 @@
+"""Lists of a queue's jobs in PostgreSQL, where those in line and the others are in different indexes: an entry less has
+to be written for a job that is enqueued. The rest is in `sql/lists.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packhorse.job import RANKS
+from packhorse.storage.listing import Place
+from packhorse.storage.records import Filter
+from packhorse.storage.sql import lists
+from packhorse.storage.sql.lists import AT_ONCE, HIGHEST
+from packhorse.storage.sql.transaction import Connection
+
+# In one statement, and so of one moment: a job that comes into line or leaves it is neither missed nor seen twice.
+# Worded so that no other index can give their order.
+_NEWEST_OF_QUEUE = f"""
+SELECT -seq FROM (
+    (
+        SELECT seq FROM {{jobs}} WHERE queue BETWEEN $1 AND $1 AND state <> 'queued' AND seq < $2
+        ORDER BY queue DESC, seq DESC LIMIT $3
+    )
+    UNION ALL
+    SELECT line.seq FROM generate_series({RANKS[0]}, {RANKS[-1]}) AS place (rank), LATERAL (
+        SELECT seq FROM {{jobs}} AS job
+        WHERE state = 'queued' AND queue = $1 AND job.rank BETWEEN place.rank AND place.rank AND seq < $2
+        ORDER BY job.rank DESC, seq DESC LIMIT $3
+    ) AS line
+) AS found ORDER BY seq DESC LIMIT $3"""
+
+
+class Lists(lists.Lists):
+    def _index(self, connection: Connection) -> lists.Index:
+        return Index(connection, self._dialect, self._sql["lines_of_rank"])
+
+
+class Index(lists.Index):
+    def _newest_of_queue(self, where: Filter, after: Place | None) -> Iterator[Place]:
+        sql, behind = _NEWEST_OF_QUEUE.format(jobs=self._jobs), -after[0] if after else HIGHEST
+        while rows := self._execute(sql, (where.queue, behind, AT_ONCE)).fetchall():
+            yield from rows
+            if len(rows) < AT_ONCE:
+                return
+            behind = -rows[-1][0]

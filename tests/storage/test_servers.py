@@ -1,0 +1,285 @@
+"""When a database server makes trouble: killed and restarted, full, or its neighbours in each other's way. Nothing that
+was acknowledged is lost, and nobody has to be restarted. The same for PostgreSQL and MySQL; what only one of them knows
+is in its own directory."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+from packhorse.errors import StorageFull, StorageUnavailable
+from packhorse.job import COMPLETED
+from packhorse.outcome import Completed, Failed, Verdict
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+from tests import mysql_server
+from tests.children import PATIENCE
+from tests.mysql_server import MySQLServer
+from tests.postgres_server import PostgresServer, new_schema_url
+from tests.storage import laws
+from tests.storage.builders import FAILURE, add, at_once, find_all, history, join, new_job, new_jobs, recount, tallies
+from tests.storage.conftest import chosen_storages
+
+Server = PostgresServer | MySQLServer
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param not in chosen_storages():
+        pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {request.param}")
+    return str(request.param)
+
+
+def new_server(kind: str, *settings: str) -> Server:
+    return (PostgresServer if kind == "postgres" else MySQLServer)(*settings)
+
+
+@pytest.fixture
+def server(kind: str) -> Iterator[Server]:
+    """A server that the test may kill, with few connections."""
+    server = new_server(kind, "max_connections=20").start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def url(kind: str) -> Iterator[str]:
+    """An empty storage on the shared server."""
+    if kind == "postgres":
+        yield new_schema_url()
+    else:
+        url = mysql_server.new_database_url()
+        yield url
+        mysql_server.give_back(url)
+
+
+def with_options(url: str, options: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{options}"
+
+
+def all_connections(server: Server) -> list[Any]:
+    """Every one that the server gives."""
+    others: list[Any] = []
+    with suppress(psycopg.OperationalError, pymysql.OperationalError):
+        while True:
+            others.append(server.connect())
+    return others
+
+
+# --- the server goes and comes ----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_was_restarted_is_found_again_by_the_next_call(server: Server) -> None:
+    storage = open_storage(server.url)
+    add(storage, "before")
+    server.stop()
+    server.start()
+
+    add(storage, "after")
+
+    assert [job.id for job in storage.get_many(["before", "after"])] == ["before", "after"]
+    storage.close()
+
+
+def test_while_the_server_is_away_a_call_says_so_and_changes_nothing(server: Server) -> None:
+    storage = open_storage(f"{server.url}?patience=0.2s")
+    add(storage)
+    server.stop()
+
+    with pytest.raises(StorageUnavailable, match=r"cannot be reached|does not answer"):
+        storage.enqueue([new_job("lost")])
+    server.start()
+
+    assert storage.get("lost") is None
+    storage.close()
+
+
+class Producer(threading.Thread):
+    """Enqueues until told to stop, and repeats each call until it is acknowledged."""
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__(daemon=True)
+        self.storage = open_storage(url)
+        self.acknowledged: list[str] = []
+        self.is_over = False
+        self._numbers = (f"{name}-{number}" for number in itertools.count())
+
+    def run(self) -> None:
+        while not self.is_over:
+            batch = [new_job(job_id) for job_id in itertools.islice(self._numbers, 5)]
+            while True:
+                try:
+                    self.storage.enqueue(batch)
+                    break
+                except StorageUnavailable:
+                    time.sleep(0.01)
+            self.acknowledged += [new.id for new in batch]
+        self.storage.close()
+
+
+def test_no_acknowledged_job_is_lost_when_the_server_is_killed_under_load(server: Server) -> None:
+    url = f"{server.url}?patience=0.2s&connections=2"
+    producers = [Producer(url, f"p{number}") for number in range(3)]
+    worker = open_storage(url)
+    join(worker)
+    told: list[str] = []
+    for producer in producers:
+        producer.start()
+
+    for kills in range(1, 3):
+        while len(told) < 400 * kills:
+            told += _work_once(worker)
+        server.kill()
+        server.start()
+    for producer in producers:
+        producer.is_over = True
+        producer.join(PATIENCE)
+    worker.close()
+
+    check = open_storage(server.url)
+    acknowledged = {job_id for producer in producers for job_id in producer.acknowledged}
+    jobs = {job.id: job for job in find_all(check, limit=1_000)}
+    assert acknowledged <= jobs.keys()
+    assert {jobs[job_id].state for job_id in told} == {COMPLETED}
+    assert tallies(check) == recount(check)
+    for job in random.sample(list(jobs.values()), 50):
+        laws.check_job(job)
+        laws.check_history(job, history(check, job.id))
+    check.close()
+
+
+def _work_once(worker: Storage) -> list[str]:
+    try:
+        jobs = worker.reserve("ann", {"mail": 1}, 20)
+        outcomes = [Completed(job.token) for job in jobs]
+    except StorageUnavailable:
+        return []
+    while True:
+        try:
+            worker.finish(outcomes)
+            return [job.id for job in jobs]
+        except StorageUnavailable:
+            time.sleep(0.01)
+
+
+# --- no room ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_server_is_waited_for(server: Server) -> None:
+    storage = open_storage(server.url)
+    add(storage)
+    storage.close()
+    others = all_connections(server)
+    freed = threading.Timer(0.3, lambda: [other.close() for other in others])
+    freed.start()
+
+    assert len(find_all(storage)) == 1
+    freed.join()
+    storage.close()
+
+
+def test_a_server_that_stays_full_is_told(server: Server) -> None:
+    storage = open_storage(f"{server.url}?patience=0.2s")
+    others = all_connections(server)
+
+    with pytest.raises(StorageUnavailable, match=r"no connection left|too many clients"):
+        storage.tallies()
+    for other in others:
+        other.close()
+
+
+def test_threads_share_the_connections_that_there_are(url: str) -> None:
+    storage = open_storage(with_options(url, "connections=2"))
+
+    at_once([lambda: storage.enqueue(new_jobs(2)) for _ in range(16)])
+
+    assert storage.health().connections_open <= 2
+    assert len(find_all(storage)) == 32
+    storage.close()
+
+
+def test_a_process_whose_connections_are_all_in_use_is_told(url: str) -> None:
+    storage = open_storage(with_options(url, "connections=1&patience=0.05s"))
+    add(storage)
+
+    with storage._db.lent(), pytest.raises(StorageUnavailable, match="connections"):
+        storage.tallies()
+    storage.close()
+
+
+def test_on_a_full_disk_nothing_is_half_written_and_work_goes_on_when_there_is_room_again(
+    kind: str,
+) -> None:
+    """A real one: the tables are on a disk of twenty megabytes."""
+    server = new_server(kind)
+    storage = open_storage(server.start_with_small_disk(20))
+    join(storage)
+    storage.enqueue([new_job("first")])
+    (held,) = storage.reserve("ann", {"mail": 1}, 1)
+    acknowledged = ["first"]
+
+    def fill() -> None:
+        while True:
+            batch = [new_job(args=f'{{"text":"{random.randbytes(20_000).hex()}"}}') for _ in range(10)]
+            storage.enqueue(batch)
+            acknowledged.extend(new.id for new in batch)
+
+    with pytest.raises(StorageFull, match="no room") as told:
+        fill()
+    assert told.value.hint is not None
+    assert "free some disk space" in told.value.hint
+    assert {job.id for job in find_all(storage)} == set(acknowledged)
+    assert tallies(storage) == recount(storage)
+
+    server.enlarge_disk(60)
+    storage.enqueue([new_job("afterwards")])
+    assert storage.finish([Completed(held.token)]) == [Verdict.ACCEPTED]
+    assert len(storage.reserve("ann", {"mail": 1}, 1_000)) == len(acknowledged)
+    storage.close()
+    server.end()
+
+
+# --- neighbours -------------------------------------------------------------------------------------------------------
+
+
+def test_a_storm_of_steering_failing_and_finishing_leaves_every_job_whole(url: str) -> None:
+    """Everybody locks the same jobs, in whatever order the callers name them."""
+    storages = [open_storage(url) for _ in range(6)]
+    for number, storage in enumerate(storages):
+        join(storage, f"w{number}")
+    names = [f"job-{number}" for number in range(40)]
+    storages[0].enqueue([new_job(name, queue="abc"[n % 3]) for n, name in enumerate(names)])
+
+    def storm(number: int) -> None:
+        storage, dice = storages[number], random.Random(number)
+        for _ in range(40):
+            jobs = storage.reserve(f"w{number}", {"a": 1, "b": 2, "c": 3}, 5)
+            dice.shuffle(jobs)
+            storage.finish(
+                [
+                    Completed(job.token) if dice.random() < 0.5 else Failed(job.token, FAILURE, retry_in=0)
+                    for job in jobs
+                ]
+            )
+            chosen = dice.sample(names, 10)
+            step = dice.choice([storage.abort, storage.retry, storage.force_start])
+            step(chosen)
+            storage.set_priority(dice.sample(names, 10), dice.randint(1, 10))
+
+    at_once([lambda number=number: storm(number) for number in range(6)])
+
+    for job in find_all(storages[0]):
+        laws.check_job(job)
+        laws.check_history(job, history(storages[0], job.id))
+    assert tallies(storages[0]) == recount(storages[0])
+    for storage in storages:
+        storage.close()
