@@ -311,7 +311,7 @@ def test_foremen_write_the_log_back_into_the_file(storage: SQLite, tmp_path: Pat
     add(storage)
     before = _jobs_without_the_log(storage.path, tmp_path / "before.db")
 
-    storage.expire()
+    storage.outlook("a foreman", [])
 
     assert before is None
     assert _jobs_without_the_log(storage.path, tmp_path / "after.db") == 1
