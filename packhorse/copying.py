@@ -268,7 +268,7 @@ def _about_how_many(storage: Storage) -> int:
     """Jobs and events, which are nearly all there is."""
     oldest = storage.events(EventFilter(), limit=1)
     newest = storage.events(EventFilter(), limit=1, newest_first=True)
-    events = newest[0].id - oldest[0].id + 1 if oldest and newest else 0
+    events = (newest[0].id - oldest[0].id) // storage.event_stride + 1 if oldest and newest else 0
     return sum(tally.number for tally in storage.tallies()) + events
 
 

@@ -64,6 +64,9 @@ BATCH = 1_000
 class Storage(ABC):
     """Where jobs live. Open one with `packhorse.storage.open_storage(url)`."""
 
+    event_stride = 1
+    """By how much the ids of events rise from one to the next, where they are not of one batch."""
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     @abstractmethod

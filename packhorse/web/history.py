@@ -41,6 +41,10 @@ class History:
         self._redaction = redaction
         self._operator = operator
 
+    @property
+    def _window(self) -> int:
+        return WINDOW * self._storage.event_stride
+
     # --- events ---------------------------------------------------------------------------------------------------
 
     def of_job(self, job_id: str, limit: int, after: int = 0) -> Told:
@@ -54,19 +58,19 @@ class History:
     def since(self, where: EventFilter, limit: int) -> Told:
         """Events that fit and came after `where.after`, the oldest first."""
         after = where.after or 0
-        edge = after + WINDOW
+        edge = after + self._window
         found = self._storage.events(replace(where, after=after, before=edge + 1), limit=limit)
         if len(found) == limit:
             return self._told(found, found[-1].id, None)
         # Only when one beyond the edge can be seen are all before it sure to be there.
-        goes_on = bool(self._storage.events(EventFilter(after=edge), limit=1))
-        last = edge if goes_on else found[-1].id if found else after
+        beyond = self._storage.events(EventFilter(after=edge), limit=1)
+        last = beyond[0].id - 1 if beyond else found[-1].id if found else after
         return self._told(found, last, None)
 
     def latest(self, where: EventFilter, limit: int) -> Told:
         """Events that fit and came before `where.before`, the newest first."""
         top = self._newest(where.before) + 1
-        edge = max(0, top - WINDOW)
+        edge = max(0, top - self._window)
         found = self._storage.events(replace(where, after=edge, before=top), limit=limit, newest_first=True)
         before = found[-1].id if len(found) == limit else edge + 1 if edge else None
         return self._told(found, found[0].id if found else top - 1, before)
@@ -80,7 +84,7 @@ class History:
     def audit(self, before: int | None, limit: int, by: str | None = None) -> Told:
         """What people did, the newest first; `by` asks for one of them."""
         top = self._newest(before) + 1
-        edge = max(0, top - WINDOW)
+        edge = max(0, top - self._window)
         at_once = limit + 1 if by is None else _AT_ONCE
         lists = [
             self._storage.events(where, limit=at_once, newest_first=True)

@@ -223,6 +223,7 @@ OPERATIONS = [
         "finish_and_reserve",
         lambda s: s.finish_and_reserve([Completed(token("run-1")), Completed(token("run-2"))], "ann", QUEUES, 100),
     ),
+    _operation("reserve_when_rung", lambda s: s.reserve_when_rung("ann", QUEUES, 100, 0.01)),
     # steering
     _operation("abort", lambda s: s.abort(["mail-1", "later", "retrying", "run-1", "run-6", "nobody"], by="eve")),
     _operation("force_start", lambda s: s.force_start(["mail-5", "later", "paused", "run-1"]), repeats=False),

@@ -14,6 +14,7 @@ from packhorse import clock
 from packhorse.codec import nearest
 from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound
 from packhorse.storage import moving
+from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database, Options
@@ -46,6 +47,8 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
 
     The clock is the server's.
     """
+
+    event_stride = BATCH  # each row may be a pack of so many
 
     def __init__(self, address: str, *, options: Options | None = None, now: clock.Now | None = None) -> None:
         options = options or Options()

@@ -6,7 +6,7 @@ SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL
 
 -- name: outlook
 -- The time, then whether a job of these owners should stop, one is in line (of any rank: said so that its index serves),
--- and there are orders; the mark of a move; and when the next job is due, the next expires and the next slot comes.
+-- and there are orders. Then the mark of a move, and when the next job is due, the next expires and the next slot comes.
 SELECT ?1,
        EXISTS (SELECT 1 FROM packhorse_job WHERE owner IN (SELECT value FROM json_each(?2)) AND abort_at IS NOT NULL),
        EXISTS (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank >= 0),
