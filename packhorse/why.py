@@ -51,10 +51,8 @@ def _reason(job: Job, seen: Seen) -> str:
             return _retrying(job, seen)
         case State.QUEUED:
             return _queued(job, seen)
-        case State.RESERVED:
-            return f"worker {job.owner} has taken it and begins it as soon as a slot is free{_asked_to_stop(job, seen)}"
-        case State.RUNNING:
-            return _running(job, seen)
+        case State.RESERVED | State.RUNNING:
+            return (_lost(job, seen) or _held(job, seen)) + _asked_to_stop(job, seen)
         case State.COMPLETED:
             return f"it was completed {_ago(job.finished_at, seen)}"
         case State.DEAD:
@@ -218,10 +216,25 @@ def _has_free_slot(job: Job, seen: Seen) -> bool:
 # --- held ---------------------------------------------------------------------------------------------------------
 
 
-def _running(job: Job, seen: Seen) -> str:
+def _lost(job: Job, seen: Seen) -> str | None:
+    """That its worker has been silent for longer than its lease, and whether there is somebody to take the job back."""
+    worker = next((each for each in seen.workers if each.id == job.owner), None)
+    if worker is None or _is_alive(worker, seen):
+        return None
+    foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
+    if foremen:
+        rest = f"the foreman {foremen[0].host}:{foremen[0].pid} is about to take it back"
+    else:
+        rest = "no foreman is there to take it back: `packhorse work` starts one"
+    return f"its worker {job.owner} has been silent for {span_text(seen.now - worker.beat_at)}; {rest}"
+
+
+def _held(job: Job, seen: Seen) -> str:
+    if job.state is State.RESERVED:
+        return f"worker {job.owner} has taken it and begins it as soon as a slot is free"
     since = f" since {span_text(seen.now - job.started_at)}" if job.started_at is not None else ""
     progress = "" if job.progress is None else f", {job.progress} % done"
-    return f"it runs on worker {job.owner}{since}{progress}{_asked_to_stop(job, seen)}"
+    return f"it runs on worker {job.owner}{since}{progress}"
 
 
 def _asked_to_stop(job: Job, seen: Seen) -> str:

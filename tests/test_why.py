@@ -312,6 +312,21 @@ def test_a_finished_job_tells_how_it_ended(state: State, fields: dict[str, Any],
     assert explain(a_job(state, finished_at=NOW - 2 * MINUTE, **fields), seen()) == told
 
 
+# --- lost -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [RESERVED, RUNNING])
+def test_a_job_whose_worker_is_silent_does_not_run(state: State):
+    job = a_job(state, owner="ann", started_at=NOW - MINUTE)
+    ann, boss = a_worker("ann", silent=24 * SECOND), a_foreman()
+
+    told = "its worker ann has been silent for 24s; "
+    nobody = "no foreman is there to take it back: `packhorse work` starts one"
+    assert explain(job, seen(workers=[ann])) == told + nobody
+    assert explain(job, seen(workers=[ann, boss])) == told + "the foreman mule:11 is about to take it back"
+    assert "silent" not in explain(job, seen(workers=[a_worker("ann", silent=14 * SECOND)]))
+
+
 # --- given up -------------------------------------------------------------------------------------------------------
 
 GIVEN_UP = Failure("Aborted", "it did not end when asked: …", goes_on=15 * SECOND).to_json()

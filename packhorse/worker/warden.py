@@ -21,8 +21,8 @@ class Warden:
     """Looks after the seats of one worker.
 
     `hand_back` takes a job that has not begun, and answers False if it has. `put` takes the outcome of one that was
-    given up, and `condemn` is told that its worker must be replaced: nothing else ends a thread. From then on it lives for
-    at most `last_seconds`.
+    given up, and `condemn` is told that its worker must be replaced: nothing else ends a thread. It then has at most
+    `last_seconds`.
     """
 
     def __init__(
