@@ -53,7 +53,7 @@ HOARD_LIMIT = 1.0
 """Seconds that a job may wait in the buffer before it is handed back for others to run."""
 UNKNOWN_WAIT = 10 * SECOND
 """How long a job whose task this worker does not know stays away from it."""
-DOUBLE_WAIT = SECOND
+DOUBLE_WAIT = 3 * SECOND
 """How long a job whose last run still goes on stays away, before it is looked at again."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds between two tries while the storage is away."""

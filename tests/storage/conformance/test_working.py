@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.errors import WorkerNotFound
 from packhorse.event import Kind
+from packhorse.failure import Failure
 from packhorse.job import (
     ABORTED,
     COMPLETED,
@@ -89,6 +90,19 @@ def test_a_sleeping_worker_gets_the_job_for_which_it_is_woken(storage: Storage, 
 
     assert ids(taken) == [job.job_id for job in jobs]
     assert (taken[0].state, taken[0].owner) == (RESERVED, "ann")
+
+
+def test_whoever_reserves_a_job_again_is_told_of_its_last_failure(storage: Storage) -> None:
+    failure = replace(FAILURE, goes_on=15 * SECOND, worker=WORKER)
+    job = add(storage)
+    ended = finish(storage, Stopped(run(storage, job).token, failure=failure))
+    storage.retry([job.id])
+
+    taken = take(storage, job, "bob")
+
+    assert taken.error is not None
+    assert taken.error == ended.error
+    assert Failure.goes_on_in(taken.error) == WORKER
 
 
 def test_a_worker_that_did_not_join_gets_nothing(storage: Storage) -> None:
