@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from packhorse import changes, clock
 from packhorse.errors import StorageClosed
-from packhorse.event import Event, Kind
+from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, State
 from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
@@ -23,6 +23,8 @@ from packhorse.storage.redis.workers import Workers, subject_in
 
 _AT_ONCE = 500
 _ENTRIES_AT_ONCE = 100
+_INDEXED = [subject.value for subject in Subject if subject is not Subject.JOB]
+"""Events about these are found by an index of their own."""
 _FRESH = 0.02
 """Seconds for which `next_due` is answered with what a reserve was told that got nothing: an idle worker asks for both,
 and shall not trouble the server twice."""
@@ -224,7 +226,7 @@ class Upkeep(Workers, Clients, Records):
         gone = past[:limit]
         going = set(gone)
         staying = next((event.id for event in oldest if event.id not in going), looked_at + 1)
-        self._server.run("prune_events", limit, staying - 1, *gone)
+        self._server.run("prune_events", limit, staying - 1, len(_INDEXED), *_INDEXED, *gone)
         return len(gone), len(past) > limit
 
     def _asked_for_number(self) -> list[tuple[str, str]]:

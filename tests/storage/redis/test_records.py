@@ -150,6 +150,21 @@ def test_no_more_replaced_calls_are_remembered_than_events(url: str) -> None:
         audit(storage)
 
 
+@pytest.mark.parametrize("subject", [subject for subject in Subject if subject is not Subject.JOB])
+def test_pruned_events_are_gone_from_the_index_of_their_subject(
+    storage: Redis, clock: TurnedClock, subject: Subject
+) -> None:
+    storage._change("test", lambda tx: tx.record_about(subject, Kind.ORDERED, owner="ann", queue="mail"))
+    index = ("ZCARD", storage._keys.about(subject.value))
+    assert storage._server.ask("test", index) == [1]
+    clock.turn(DAY)
+    add(storage)
+
+    storage.prune(Retention(events=HOUR))
+
+    assert storage._server.ask("test", index) == [0]
+
+
 def test_two_who_prune_at_once_leave_as_many_events_as_may_be_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     address = Address.parse(url)._replace(events=6)
     with contextlib.closing(Redis(address)) as storage, contextlib.closing(Redis(address)) as other:

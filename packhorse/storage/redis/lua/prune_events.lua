@@ -1,10 +1,12 @@
 -- flags: allow-oom
--- Events go. ARGV: how many deleted jobs may be forgotten besides, the id up to which no event is left then, and the ids of
--- the events, rising. An entry goes when all of its events have gone; until then `holes` tells which.
+-- Events go. ARGV: how many deleted jobs may be forgotten besides, the id up to which no event is left then, how many kinds
+-- of subjects have an index, their names, and the ids of the events, rising. An entry goes when all of its events have gone;
+-- until then `holes` tells which.
 if call('EXISTS', P .. 'move') == 1 then return 0 end
 local floor = tonumber(call('GET', P .. 'floor') or 0)
 local raised = math.max(floor, tonumber(ARGV[4]))
-for first = 5, #ARGV, 500 do
+local behind = 5 + tonumber(ARGV[5])
+for first = behind + 1, #ARGV, 500 do
   local holes = {}
   for i = first, math.min(first + 499, #ARGV) do
     if tonumber(ARGV[i]) > floor then
@@ -29,9 +31,7 @@ if raised > floor then
   -- The entry that holds the next event stays, and so do all behind it.
   local holder = call('XREVRANGE', P .. 'ev', string.format('%.0f', raised + 1), '-', 'COUNT', 1)[1]
   if holder then call('XTRIM', P .. 'ev', 'MINID', holder[1]) end
-  for _, subject in ipairs({ 'worker', 'foreman', 'client', 'queue', 'schedule' }) do
-    call('ZREMRANGEBYSCORE', P .. 'about:' .. subject, '-inf', text)
-  end
+  for i = 6, behind do call('ZREMRANGEBYSCORE', P .. 'about:' .. ARGV[i], '-inf', text) end
 end
 local gone = call('ZRANGEBYSCORE', P .. 'gone', '-inf', string.format('%.0f', raised), 'LIMIT', 0, ARGV[3])
 for _, id in ipairs(gone) do
