@@ -269,6 +269,7 @@ def test_a_pack_does_not_reach_farther_than_it_is_looked_for() -> None:
     assert first < last < farthest(first)
     assert farthest(first) < Ids(lambda: 75_536_000_000).new()
     assert farthest("somebody's") > last
+    assert farthest("ffffffff-ffff-7000") > "ffffffff-ffff-7000"
 
 
 def test_the_events_of_a_job_are_found_without_a_look_at_other_packs(storage: Postgres) -> None:
