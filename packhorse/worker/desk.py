@@ -77,6 +77,7 @@ class Desk:
         seat_for: Seater,
         *,
         abort_grace: float = 2.0,
+        last_seconds: float = 15.0,
         keep_lines: int = 1_000,
         max_jobs: int | None = None,
         may_begin: Callable[[], bool] = lambda: True,
@@ -94,7 +95,7 @@ class Desk:
         self._on_stored = on_stored
         self.finisher = Finisher(self.ring)
         self._scribe = Scribe(storage, keep_lines)
-        self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace)
+        self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace, last_seconds)
         self.seats: dict[str, Seat] = {}
         self._refused: list[Released] = []  # jobs that came here and cannot be run here
         self._may_hold_more = False  # the answer to a `reserve` was lost
