@@ -416,6 +416,14 @@ def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_f
     assert "images" in web.get("/jobs?queue=images", headers=live).text
 
 
+def test_who_heard_of_a_change_gets_no_page_from_before_it(web: TestClient, yard: Yard):
+    job, live = yard.job("scheduled"), {"x-packhorse": "live"}
+    assert "s-scheduled" in web.get(f"/jobs/{job.id}", headers={**live, "last-event-id": "a-1"}).text
+    yard.storage.abort([job.id])
+
+    assert "s-aborted" in web.get(f"/jobs/{job.id}", headers={**live, "last-event-id": "a-2"}).text
+
+
 def test_a_queue_that_no_worker_serves_is_told_as_that(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
     yard.join()
