@@ -4,6 +4,7 @@ import re
 from urllib.parse import quote
 
 import pytest
+from markupsafe import escape
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
@@ -154,7 +155,7 @@ def test_a_wrong_filter_is_explained_on_the_page(web: TestClient):
     answer = web.get("/jobs", params={"q": "qeue:mail"}, headers=HTML)
 
     assert answer.status_code == 400
-    assert "jobs cannot be found by" in answer.text
+    assert "Jobs cannot be found by" in answer.text
 
 
 def test_a_page_of_jobs_leads_to_the_next(web: TestClient, yard: Yard):
@@ -231,16 +232,50 @@ def test_a_new_job_comes_from_a_form(web: TestClient, yard: Yard):
 
 
 @pytest.mark.parametrize(
-    "body", [{"task": "nothing"}, {"task": "resize", "args": "{"}, {"task": "resize", "priority": "x"}]
+    ("body", "told"),
+    [
+        ({"task": "resise"}, "Did you mean &#39;resize&#39;? Tick the box below"),
+        ({"args": "{"}, "The arguments are not JSON"),
+        ({"priority": "x"}, "&#39;x&#39; is not a priority."),
+        ({"queue": "no/../queue"}, "queue"),
+    ],
 )
-def test_a_wrong_form_is_explained(web: TestClient, yard: Yard, body: dict[str, str]):
+def test_a_wrong_form_comes_back_with_all_that_was_typed_and_is_explained(
+    web: TestClient, yard: Yard, body: dict[str, str], told: str
+):
     yard.join()
+    typed = {"task": "resize", "args": '{"image_id": 77}', "queue": "mail", "priority": "9", "delay": "11m", **body}
 
-    answer = web.post("/jobs/new", data=body, headers={"origin": BASE, "accept": "text/html"})
+    answer = web.post("/jobs/new", data={**typed, "unknown": "no"}, headers={"origin": BASE, "accept": "text/html"})
 
     assert answer.status_code in (400, 404)
-    assert answer.headers["content-type"].startswith("text/html")
+    assert told in answer.text
+    assert "&#34;known&#34;" not in answer.text
+    for value in typed.values():
+        assert str(escape(value)) in answer.text.partition("<form class")[2]
     assert yard.storage.count(Filter()).number == 0
+
+
+def test_a_wrong_copy_comes_back_with_all_that_was_typed(web: TestClient, yard: Yard):
+    job = yard.add(args={"user": 1})
+    typed = {"args": '{"user": 2', "queue": "mail", "priority": "9", "delay": "11m"}
+
+    answer = web.post(f"/jobs/{job.id}/copy", data=typed, headers={"origin": BASE, "accept": "text/html"})
+
+    assert answer.status_code == 400
+    assert "The arguments are not JSON" in answer.text
+    for value in typed.values():
+        assert str(escape(value)) in answer.text.partition("<form class")[2]
+
+
+def test_a_filter_that_is_misspelt_does_not_say_that_there_are_no_jobs(web: TestClient, yard: Yard):
+    yard.add()
+
+    answer = web.get("/jobs?q=deaad", headers=HTML)
+
+    assert answer.status_code == 400
+    assert "did you mean &#39;dead&#39;?</b> To search for" in answer.text
+    assert "There are no jobs" not in answer.text
 
 
 def test_a_queue_is_paused_with_a_reason(web: TestClient, yard: Yard):

@@ -19,6 +19,7 @@ _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _LONG_JSON = 64_000
+_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 STATE_ICONS = {
@@ -38,6 +39,16 @@ def safe(text: object) -> str:
     return _UNSAFE.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", str(text)
     )
+
+
+def capital(text: str) -> str:
+    """The beginning of a sentence. A name in front of it, as of a function, stays as it is."""
+    return safe(text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text)
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence, with a full stop if it has no mark of its own."""
+    return capital(text) + ("" if text.endswith((".", "?", "!", "…")) else ".")
 
 
 def number(value: float | None) -> str:
@@ -183,6 +194,8 @@ def waited(job: Job, now: int) -> int | None:
 
 FILTERS = {
     "safe_text": safe,
+    "capital": capital,
+    "sentence": sentence,
     "number": number,
     "compact": compact,
     "size": size,

@@ -52,3 +52,16 @@ def test_long_json_is_cut_and_says_so():
 def test_ids_are_short_where_they_differ():
     assert words.short("019a0000-0000-7000-8000-00000000a001") == "0000a001"
     assert words.short("kXa93jfIe0") == "kXa93jfI"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("there is no job", "There is no job."),
+        ("order_mail() needs the argument 'to'", "order_mail() needs the argument 'to'."),
+        ("shop.mail has none", "shop.mail has none."),
+        ("no state; did you mean 'dead'?", "No state; did you mean 'dead'?"),
+    ],
+)
+def test_a_message_is_a_sentence_that_leaves_names_as_they_are(text: str, shown: str):
+    assert words.sentence(text) == shown
