@@ -12,6 +12,7 @@ from packhorse.amounts import size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import Job, State
+from packhorse.measures import limit_of
 from packhorse.why import span_text
 
 # Control characters, and those that turn the direction of writing around.
@@ -86,6 +87,14 @@ def span(duration: float | None) -> str:
 def seconds(duration: float | None) -> str:
     """The same for seconds."""
     return "–" if duration is None else span(duration * SECOND)
+
+
+def limit(percentile: float | None) -> str:
+    """A percentile, which is the upper limit of a step: "≤ 10 s"."""
+    if percentile is None:
+        return "–"
+    sign, most = limit_of(percentile)
+    return f"{sign} {seconds(most)}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -201,6 +210,7 @@ FILTERS = {
     "size": size,
     "span": span,
     "seconds": seconds,
+    "limit": limit,
     "clock": clock,
     "moment": moment,
     "short": short,

@@ -65,3 +65,8 @@ def test_ids_are_short_where_they_differ():
 )
 def test_a_message_is_a_sentence_that_leaves_names_as_they_are(text: str, shown: str):
     assert words.sentence(text) == shown
+
+
+@pytest.mark.parametrize(("percentile", "text"), [(None, "–"), (0.3, "≤ 300 ms"), (10.0, "≤ 10 s"), (7_200.0, "> 1 h")])
+def test_a_percentile_is_told_as_the_limit_that_it_is(percentile: float | None, text: str):
+    assert words.limit(percentile) == text
