@@ -8,6 +8,7 @@ from markupsafe import escape
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
+from packhorse.clock import DAY
 from packhorse.failure import Failure
 from packhorse.job import State
 from packhorse.outcome import Failed
@@ -276,6 +277,16 @@ def test_a_filter_that_is_misspelt_does_not_say_that_there_are_no_jobs(web: Test
     assert answer.status_code == 400
     assert "did you mean &#39;dead&#39;?</b> To search for" in answer.text
     assert "There are no jobs" not in answer.text
+
+
+def test_the_audit_tells_how_long_a_failure_is_silenced_in_words(web: TestClient, yard: Yard):
+    yard.job("dead")
+    (group,) = yard.storage.failures()
+    yard.storage.silence_failure(group.cause, 3 * DAY, by="anna")
+
+    row = re.search(r"<tr data-row>.*</tr>", web.get("/audit", headers=HTML).text)
+
+    assert re.sub("<[^>]+>", "", row[0]).endswith(f"failure {group.cause}task resize · duration 3 d")
 
 
 def test_a_queue_is_paused_with_a_reason(web: TestClient, yard: Yard):
