@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from packhorse import Packhorse
 from packhorse.clock import DAY
 from packhorse.failure import Failure
-from packhorse.job import State
+from packhorse.job import Reason, State
 from packhorse.outcome import Failed
 from packhorse.storage.records import Filter
 from packhorse.web.pages import DEEDS, PAGES, banners
@@ -277,6 +277,28 @@ def test_a_filter_that_is_misspelt_does_not_say_that_there_are_no_jobs(web: Test
     assert answer.status_code == 400
     assert "did you mean &#39;dead&#39;?</b> To search for" in answer.text
     assert "There are no jobs" not in answer.text
+
+
+def test_a_cause_whose_jobs_were_aborted_by_their_time_limit_offers_them_for_a_retry(web: TestClient, yard: Yard):
+    job = yard.start(yard.add())
+    yard.finish(Failed(job.token, Failure("TimeLimit", "it ran for longer than 2s"), reason=Reason.JOB_TIMEOUT))
+    assert yard.get(job.id).state is State.ABORTED
+
+    text = web.get(f"/failures/{yard.get(job.id).cause}", headers=HTML).text
+
+    assert ">1 aborted</a>" in text
+    assert "Retry all that are aborted" in text
+    assert "Retry all of this cause" not in text
+
+
+def test_failures_and_overview_say_how_many_are_silenced(web: TestClient, yard: Yard):
+    job = yard.job("dead")
+    other = yard.start(yard.add("report"))
+    yard.finish(Failed(other.token, Failure("ValueError", "no")))
+    yard.storage.silence_failure(yard.get(job.id).cause or "", DAY)
+
+    assert "1 failure of 1 kind, beside 1 of 1 that is silenced." in web.get("/failures", headers=HTML).text
+    assert "1 kind, 1 silenced" in web.get("/", headers=HTML).text
 
 
 def test_the_audit_tells_how_long_a_failure_is_silenced_in_words(web: TestClient, yard: Yard):
