@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -136,6 +137,8 @@ def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Applic
         yard.finish(Failed(job.token, Failure("ValueError", "no")))
         playwright.expect(page.locator("#jobstate")).to_contain_text("dead")
         playwright.expect(page.get_by_role("button", name="Retry now")).to_be_visible()
+        playwright.expect(page.locator("[data-line-count]")).to_have_text(re.compile(r"^(1 line|\d+ lines)$"))
+        playwright.expect(page.locator("#sentence time")).to_have_text(re.compile(r"^\d+ s ago$"))  # it goes on
 
 
 def test_hostile_text_stays_text_in_a_browser(browser: Any, application: Application, yard: Yard):

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from packhorse.amounts import size_text
 from packhorse.clock import SECOND, to_datetime
@@ -20,6 +20,7 @@ _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _LONG_JSON = 64_000
+_AGO = re.compile(r"\b(?:[\d.]+[a-zµ]+)+ ago\b")
 _PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -102,6 +103,8 @@ def percent(part: float, whole: float) -> str:
     if not whole:
         return "–"
     share = 100 * part / whole
+    if 0 < share < 0.1:
+        return "< 0.1 %"
     return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.2g} %"
 
 
@@ -112,6 +115,15 @@ def ago(at: int | None, now: int) -> Markup:
     away = at - now
     text = "now" if abs(away) < SECOND else f"in {_short(away)}" if away > 0 else f"{_short(-away)} ago"
     return _time(at, text)
+
+
+def with_moment(text: str, at: int | None, now: int) -> Markup:
+    """A sentence that says how long ago something was: its first such words as a moment, which scripts keep true."""
+    found = _AGO.search(text) if at is not None else None
+    if at is None or found is None:
+        return escape(text)
+    told = "just now" if now - at < SECOND else f"{_short(now - at)} ago"
+    return escape(text[: found.start()]) + _time(at, told, "since") + text[found.end() :]
 
 
 def clock(at: int | None, *, day: bool = True) -> Markup:
