@@ -28,6 +28,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str | None = None
     place: str | None = None  # file:line of the innermost frame
     function: str | None = None  # its name
+    goes_on: int | None = None  # it did not end when asked: microseconds that it may still run, beside its next attempt
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:

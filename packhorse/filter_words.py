@@ -16,13 +16,12 @@ from msgspec.structs import replace
 from packhorse.clock import from_datetime, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
-from packhorse.filters import parse_filter
-from packhorse.job import Job, State, parse_states
+from packhorse.filters import STATE_WORDS, parse_filter
+from packhorse.job import Job, parse_states
 from packhorse.storage import Storage
 from packhorse.storage.records import Filter
 
 _PAGE = 200
-STATE_WORDS = [*State, "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
 FILTER_WORDS = ("state", "queue", "task", "worker", "cause", "priority", "schedule", "key", "text", "since", "until")
 _OTHER_WORDS = {"name": "task", "error": "text", "args": "text", "id": "text", "owner": "worker", "status": "state"}
 

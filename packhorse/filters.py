@@ -13,6 +13,8 @@ from packhorse.errors import BadValue
 from packhorse.job import QUEUED, State, parse_states
 from packhorse.storage.records import Filter
 
+STATE_WORDS = [*map(str, State), "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
+
 
 class JobFilter(TypedDict, total=False):
     """What `app.jobs(...)` and `app.count(...)` take; all that is given must hold, and None does not matter."""
@@ -67,4 +69,12 @@ def _states(state: str | Iterable[str] | None) -> tuple[frozenset[State], bool]:
         if len(words) > 1:
             raise BadValue("halted cannot be asked for together with other states", hint="ask for it alone")
         return frozenset({QUEUED}), True
-    return frozenset().union(*map(parse_states, words)), False
+    return frozenset().union(*map(_parse, words)), False
+
+
+def _parse(word: str) -> frozenset[State]:
+    try:
+        return parse_states(word)
+    except BadValue as error:
+        error.what += nearest(str(word).lower(), STATE_WORDS)
+        raise

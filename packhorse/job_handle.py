@@ -315,8 +315,10 @@ class JobHandle(Generic[R_co]):
         storage, lease = self._app.storage, self._app.settings.lease
         if job.state is ABORTED:
             return Seen(storage.now(), lease, aborts=self._aborts())
-        if job.state not in WAITING:
+        if job.state in FINAL:
             return Seen(storage.now(), lease)
+        if job.state in HELD:
+            return Seen(storage.now(), lease, workers=storage.workers())
         moving = "".join(problems(storage.move())) or None
         if job.state is not QUEUED:
             return Seen(storage.now(), lease, workers=storage.workers(), closed=moving)

@@ -18,6 +18,8 @@ from packhorse.storage.records import EventFilter, WorkerInfo
 MOST_TEXT = 24 << 10
 """Letters that one worker may tell."""
 MOST_STACKS = 100
+_MOST_AT_ONCE = 100
+"""Orders that others may have given to a foreman just now."""
 
 
 class Stack(msgspec.Struct, frozen=True):
@@ -53,10 +55,18 @@ def ask_for_stacks(storage: Storage, worker: WorkerInfo, *, by: str | None) -> i
     it."""
     is_foreman = worker.subject is Subject.FOREMAN
     foreman = worker.id if is_foreman else worker.foreman
-    if foreman is None or not storage.order(foreman, Order(Do.STACKS, worker=None if is_foreman else worker.id), by=by):
+    order = Order(Do.STACKS, worker=None if is_foreman else worker.id)
+    return None if foreman is None else give_order(storage, foreman, order, by=by)
+
+
+def give_order(storage: Storage, foreman: str, order: Order, *, by: str | None) -> int | None:
+    """Leave an order with a foreman; its number, None: nobody hears it. Others may give theirs at the same time: one's
+    own is the newest that says the same."""
+    if not storage.order(foreman, order, by=by):
         return None
     where = EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner=foreman)
-    return storage.events(where, limit=1, newest_first=True)[0].id
+    newest = storage.events(where, limit=_MOST_AT_ONCE, newest_first=True)
+    return next((event.id for event in newest if event.data == order.facts(by)), None)
 
 
 def crew_of(worker: WorkerInfo, everybody: Sequence[WorkerInfo]) -> list[WorkerInfo]:

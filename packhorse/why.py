@@ -13,16 +13,17 @@ from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.event import Event, Subject
 from packhorse.failure import Failure
 from packhorse.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
-from packhorse.job import Job, Reason, State
+from packhorse.job import UNFINISHED, Job, Reason, State
 from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
 
 ABORT = "Abort"
 """The type of failure that a job carries whose task returned `Abort`."""
 _SUMMARY_LIMIT = 120
+_GIVEN_UP = "did not end when asked"  # also what the failure of such a run says
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What there is to be seen around a job. Only a waiting one needs more than `now`."""
+    """What there is to be seen around a job. One that has ended needs little more than `now`."""
 
     now: int
     lease: int = 15 * SECOND  # a worker that has been silent for longer does not count
@@ -37,6 +38,12 @@ class Seen(msgspec.Struct, frozen=True):
 
 def explain(job: Job, seen: Seen) -> str:
     """The most important reason why the job is where it is, as a clause: "its queue mail is paused by anna"."""
+    reason = _reason(job, seen)
+    beside = _run_beside(job, seen)
+    return f"{reason}; {beside}" if beside and _GIVEN_UP not in reason else reason
+
+
+def _reason(job: Job, seen: Seen) -> str:
     match job.state:
         case State.SCHEDULED:
             return _scheduled(job, seen)
@@ -44,10 +51,8 @@ def explain(job: Job, seen: Seen) -> str:
             return _retrying(job, seen)
         case State.QUEUED:
             return _queued(job, seen)
-        case State.RESERVED:
-            return f"worker {job.owner} has taken it and begins it as soon as a slot is free{_asked_to_stop(job, seen)}"
-        case State.RUNNING:
-            return _running(job, seen)
+        case State.RESERVED | State.RUNNING:
+            return (_lost(job, seen) or _held(job, seen)) + _asked_to_stop(job, seen)
         case State.COMPLETED:
             return f"it was completed {_ago(job.finished_at, seen)}"
         case State.DEAD:
@@ -211,14 +216,54 @@ def _has_free_slot(job: Job, seen: Seen) -> bool:
 # --- held ---------------------------------------------------------------------------------------------------------
 
 
-def _running(job: Job, seen: Seen) -> str:
+def _lost(job: Job, seen: Seen) -> str | None:
+    """That its worker has been silent for longer than its lease, and whether there is somebody to take the job back."""
+    worker = next((each for each in seen.workers if each.id == job.owner), None)
+    if worker is None or _is_alive(worker, seen):
+        return None
+    foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
+    if foremen:
+        rest = f"the foreman {foremen[0].host}:{foremen[0].pid} is about to take it back"
+    else:
+        rest = "no foreman is there to take it back: `packhorse work` starts one"
+    return f"its worker {job.owner} has been silent for {span_text(seen.now - worker.beat_at)}; {rest}"
+
+
+def _held(job: Job, seen: Seen) -> str:
+    if job.state is State.RESERVED:
+        return f"worker {job.owner} has taken it and begins it as soon as a slot is free"
     since = f" since {span_text(seen.now - job.started_at)}" if job.started_at is not None else ""
     progress = "" if job.progress is None else f", {job.progress} % done"
-    return f"it runs on worker {job.owner}{since}{progress}{_asked_to_stop(job, seen)}"
+    return f"it runs on worker {job.owner}{since}{progress}"
 
 
 def _asked_to_stop(job: Job, seen: Seen) -> str:
     return "" if job.abort_at is None else f"; it was asked to stop {_ago(job.abort_at, seen)}"
+
+
+# --- given up ---------------------------------------------------------------------------------------------------------
+
+
+def still_goes_on(job: Job, now: int) -> str | None:
+    """That the last run of a job which has ended, or waits for its next try, was given up and may still go on."""
+    left = _goes_on(job) + (job.finished_at or job.updated_at) - now
+    if job.state not in (State.ABORTED, State.RETRYING) or left <= 0:
+        return None
+    return f"its last run {_GIVEN_UP}, and may go on for {span_text(left)}, until its worker is replaced"
+
+
+def _run_beside(job: Job, seen: Seen) -> str | None:
+    """As above; and of a job that somebody has had run again meanwhile, as long as that worker is there."""
+    if told := still_goes_on(job, seen.now):
+        return told
+    is_again = job.state in UNFINISHED
+    if is_again and _goes_on(job) and any(each.id == job.last_owner for each in _alive(seen)):
+        return f"its last run {_GIVEN_UP}, and may go on until its worker {job.last_owner} is replaced"
+    return None
+
+
+def _goes_on(job: Job) -> int:
+    return (Failure.from_json(job.error).goes_on or 0) if job.error else 0
 
 
 # --- finished -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from packhorse.event import Kind, Subject
+from packhorse.order import Do, Order
 from packhorse.stacks import Stack, ask_for_stacks, crew_of, cut, have_answered, stacks_of
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
@@ -54,6 +55,21 @@ def test_asking_leaves_an_order_with_the_foreman():
     (event,) = storage.events(EventFilter(kind=Kind.ORDERED, owner="boss"))
     assert (event.id, event.data) == (number, {"do": "stacks", "worker": "ann", "by": "olga"})
     assert ask_for_stacks(storage, BOB, by="olga") is None
+
+
+def test_the_number_is_that_of_ones_own_order_though_another_comes_right_behind(monkeypatch: pytest.MonkeyPatch):
+    storage = open_storage("memory://")
+    storage.join(BOSS)
+    order = storage.order
+
+    def order_and_be_followed(*args: Any, **kwargs: Any) -> bool:
+        return order(*args, **kwargs) and order("boss", Order(Do.QUIET), by="another")
+
+    monkeypatch.setattr(storage, "order", order_and_be_followed)
+    number = ask_for_stacks(storage, BOSS, by="olga")
+
+    mine, _ = storage.events(EventFilter(kind=Kind.ORDERED, owner="boss"))
+    assert number == mine.id
 
 
 def test_what_is_too_much_is_left_out_and_told():

@@ -312,6 +312,53 @@ def test_a_finished_job_tells_how_it_ended(state: State, fields: dict[str, Any],
     assert explain(a_job(state, finished_at=NOW - 2 * MINUTE, **fields), seen()) == told
 
 
+# --- lost -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [RESERVED, RUNNING])
+def test_a_job_whose_worker_is_silent_does_not_run(state: State):
+    job = a_job(state, owner="ann", started_at=NOW - MINUTE)
+    ann, boss = a_worker("ann", silent=24 * SECOND), a_foreman()
+
+    told = "its worker ann has been silent for 24s; "
+    nobody = "no foreman is there to take it back: `packhorse work` starts one"
+    assert explain(job, seen(workers=[ann])) == told + nobody
+    assert explain(job, seen(workers=[ann, boss])) == told + "the foreman mule:11 is about to take it back"
+    assert "silent" not in explain(job, seen(workers=[a_worker("ann", silent=14 * SECOND)]))
+
+
+# --- given up -------------------------------------------------------------------------------------------------------
+
+GIVEN_UP = Failure("Aborted", "it did not end when asked: …", goes_on=15 * SECOND).to_json()
+
+
+def test_an_aborted_job_that_was_given_up_may_go_on_for_a_while():
+    job = a_job(ABORTED, finished_at=NOW - 3 * SECOND, reason=Reason.ABORTED, abort_at=1, error=GIVEN_UP)
+
+    assert explain(job, seen()) == (
+        "it was aborted 3s ago, because an operator wanted it; "
+        "its last run did not end when asked, and may go on for 12s, until its worker is replaced"
+    )
+    assert "go on" not in explain(job, seen(now=NOW + MINUTE))
+
+
+def test_one_whose_error_says_it_does_not_say_it_twice():
+    error = Failure("Timeout", "it ran for longer than 5 s, and did not end when asked: …", goes_on=15 * SECOND)
+    job = a_job(ABORTED, finished_at=NOW - 3 * SECOND, reason=Reason.JOB_TIMEOUT, error=error.to_json())
+
+    assert explain(job, seen()).count("did not end when asked") == 1
+
+
+@pytest.mark.parametrize(("state", "owner"), [(QUEUED, None), (RESERVED, "ben"), (RUNNING, "ben")])
+def test_one_that_is_run_again_says_so_as_long_as_its_last_worker_is_there(state: State, owner: str | None):
+    job = a_job(state, owner=owner, last_owner="ann", error=GIVEN_UP)
+    ann, ben = a_worker("ann"), a_worker("ben")
+
+    beside = "; its last run did not end when asked, and may go on until its worker ann is replaced"
+    assert explain(job, seen(workers=[ann, ben])).endswith(beside)
+    assert "go on" not in explain(job, seen(workers=[ben]))
+
+
 @pytest.mark.parametrize("state", State)
 def test_no_state_is_without_a_sentence(state: State):
     assert explain(a_job(state), Seen(NOW)).isprintable()

@@ -65,7 +65,7 @@ def _examined(invocation: Invocation) -> tuple[list[Symptom], Patient]:
         patient = Patient(invocation, storage, take_snapshot(storage, invocation.settings))
     except PackhorseError as error:
         source = f" (from {error.source})" if isinstance(error, CommandError) and error.source else ""
-        symptoms.append(wrong("reach", f"{error.what}{source}", (error.hint or "").partition("\n")[0] or None))
+        symptoms.append(wrong("reach", f"{error.what}{source}", "; ".join((error.hint or "").splitlines()) or None))
         return symptoms, patient
     symptoms.append(well("reach", f"{invocation.settings.shown('url')} answers"))
     move = patient.snapshot.move

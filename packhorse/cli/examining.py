@@ -251,8 +251,7 @@ def troubles(patient: Patient) -> Iterator[Symptom]:
     snapshot = patient.snapshot
     alive, idle = snapshot.alive(Subject.FOREMAN), snapshot.idlers
     if alive and len(idle) == len(alive) and snapshot.waiting:
-        waits = count_text(snapshot.waiting, "job waits", "jobs wait")
-        yield wrong("crew", f"{idle_text(idle)}, and {waits}", remedy(idle) or "packhorse workers")
+        yield wrong("crew", f"{idle_text(idle)}, and {snapshot.waits}", remedy(idle) or "packhorse workers")
         return
     for foreman in alive:
         yield from _trouble_of(foreman, snapshot)

@@ -98,6 +98,10 @@ _EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 )
 
 
+_HOW_MANY = ("--limit", "--number", "--count", "--max", "--lines", "--rows")
+"""What other programs call -n."""
+
+
 class Manner(NamedTuple):
     """How to tell of an error. `storage_source` says how the storage was chosen."""
 
@@ -149,6 +153,10 @@ def _misused(error: click.ClickException) -> Told:
     what = what[:1].lower() + what[1:]
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context else "packhorse --help"
+    if isinstance(error, click.NoSuchOption) and context and error.option_name in _HOW_MANY:
+        known = {name for parameter in context.command.params for name in parameter.opts}
+        if "-n" in known:
+            what = f"there is no option {error.option_name}; did you mean -n?"
     return Told(ExitCode.USAGE, "usage", what, hint=hint)
 
 

@@ -43,6 +43,7 @@ class CauseFields(FailureFields, kw_only=True):
 
     retrying: int
     dead: int
+    aborted: int
     example: Failure | None
 
 
@@ -68,8 +69,7 @@ def failures(invocation: Invocation, words: tuple[str, ...], number: int | None)
     if len(words) == 1 and (chosen := meant(words[0], everything)):
         _show_one(invocation, chosen)
         return
-    now = invocation.storage.now()
-    found = sorted(_fitting(invocation, words, everything), key=lambda each: each.group.is_silenced(now))
+    found = _fitting(invocation, words, everything)
     limit = number if number is not None else 0 if invocation.as_json else _ROWS
     if invocation.as_json:
         for each in found[: limit or None]:
@@ -82,8 +82,10 @@ def failures(invocation: Invocation, words: tuple[str, ...], number: int | None)
 
 
 def all_causes(storage: Storage) -> list[Numbered]:
-    """Every cause, with its number."""
-    return [Numbered(place, group) for place, group in enumerate(storage.failures(limit=_MOST), 1)]
+    """Every cause, with its number: the latest first, and those that were silenced below."""
+    now = storage.now()
+    groups = sorted(storage.failures(limit=_MOST), key=lambda group: group.is_silenced(now))
+    return [Numbered(place, group) for place, group in enumerate(groups, 1)]
 
 
 def meant(word: str, groups: Sequence[Numbered]) -> Numbered | None:
@@ -171,9 +173,9 @@ def _tell_next(invocation: Invocation, found: Sequence[Numbered], limit: int) ->
 def _show_one(invocation: Invocation, chosen: Numbered) -> None:
     storage, group = invocation.storage, chosen.group
     if invocation.as_json:
-        retrying, dead = (count.number for count in _counts(storage, group).values())
-        fields = msgspec.structs.asdict(failure_fields(group))
-        invocation.print_json(CauseFields(**fields, retrying=retrying, dead=dead, example=_example(storage, group)))
+        retrying, dead, aborted = (count.number for count in _counts(storage, group).values())
+        fields = {**msgspec.structs.asdict(failure_fields(group)), "example": _example(storage, group)}
+        invocation.print_json(CauseFields(**fields, retrying=retrying, dead=dead, aborted=aborted))
         return
     for line in cause_lines(storage, invocation.shown, group):
         say(line)
@@ -195,7 +197,7 @@ def cause_lines(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator
 def _counts(storage: Storage, group: FailureGroup) -> dict[State, Count]:
     return {
         state: storage.count(Filter(states=frozenset({state}), cause=group.cause))
-        for state in (State.RETRYING, State.DEAD)
+        for state in (State.RETRYING, State.DEAD, State.ABORTED)  # what runs for too long ends aborted
     }
 
 
@@ -213,7 +215,11 @@ def _example(storage: Storage, group: FailureGroup) -> Failure | None:
 def _facts(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator[tuple[str, str]]:
     everything = sum(each.number for each in storage.failures(limit=_MOST))
     counts = _counts(storage, group).items()
-    jobs = [f"{count.number:,}{'' if count.exact else ' or more'} {state}" for state, count in counts]
+    jobs = [
+        f"{count.number:,}{'' if count.exact else ' or more'} {state}"
+        for state, count in counts
+        if count.number or state is not State.ABORTED
+    ]
     yield "where", place_text(group.place) or "unknown"
     times = "once" if group.number == 1 else f"{group.number:,} times"
     yield "seen", f"{times}, {share_text(group.number, everything)} of all failures"
@@ -249,8 +255,9 @@ def _steps(storage: Storage, group: FailureGroup, now: int) -> Iterator[tuple[st
         again = "retry once mended" if group.pattern.startswith(_HOPELESS) else "try them again"
         yield "see them", f"packhorse jobs cause:{group.cause}"
         yield again, f"packhorse retry --where cause:{group.cause}"
-        if counts[State.DEAD].number:
-            yield "be rid of them", f"packhorse delete --where 'dead cause:{group.cause}'"
+        if ended := [state for state in (State.DEAD, State.ABORTED) if counts[state].number]:
+            states = "failed" if len(ended) > 1 else ended[0]
+            yield "be rid of them", f"packhorse delete --where '{states} cause:{group.cause}'"
         if job is not None:
             yield "stop it for now", f"packhorse pause {job.queue}"
     elif job is not None:

@@ -26,6 +26,7 @@ from packhorse.storage.listing import fits
 from packhorse.storage.records import EventFilter, Filter
 
 _PAUSE = 0.25  # seconds between two looks when nothing happens
+_EDGE_PAUSE = 2.0  # seconds between two looks at what was looked over
 _REMEMBERED = 10_000  # jobs whose last line is known, so that it is not printed twice
 
 
@@ -42,13 +43,37 @@ def newest_event(storage: Storage) -> int:
 
 
 def _looks(storage: Storage, where: EventFilter, last: int) -> Iterator[list[Event]]:
+    edge = _Edge(storage, last)
     while _is_read():
+        looked_over = edge.look()
         found = storage.events(replace(where, after=last), limit=BATCH)
         if found:
             last = found[-1].id
             yield found
         else:
+            last = max(last, looked_over)
             time.sleep(_PAUSE)
+
+
+class _Edge:
+    """The event up to which all that were written can be read: a look that finds nothing need not go over them again.
+    Where several write at once, an event may be there while one with a smaller id is still to come; but whoever asks on
+    from an event is shown only what is beyond that."""
+
+    def __init__(self, storage: Storage, start: int) -> None:
+        self._storage = storage
+        self._edge = start
+        self._candidate = start
+        self._next_look = time.monotonic() + _EDGE_PAUSE
+
+    def look(self) -> int:
+        """The id of that event, brought up to date now and then."""
+        if time.monotonic() >= self._next_look:
+            if self._storage.events(EventFilter(after=self._candidate - 1), limit=1):
+                self._edge = self._candidate
+                self._candidate = max(self._edge, newest_event(self._storage))
+            self._next_look = time.monotonic() + _EDGE_PAUSE
+        return self._edge
 
 
 def _is_read() -> bool:

@@ -30,7 +30,9 @@ packhorse jobs, and --where of the commands that steer, take the same words.
 All of them must hold.
 
 dead, queued …           the state; also waiting, held, unfinished, finished,
-                         failed, halted
+                         failed
+halted                   in line again because its worker died, until it is
+                         taken once more
 state:dead,aborted       one of several states
 queue:mail task:resize   exactly this one; worker:ID too
 priority:5               this priority or higher

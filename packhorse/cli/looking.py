@@ -37,7 +37,8 @@ from packhorse.codec import nearest
 from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
 from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
-from packhorse.filter_words import FILTER_WORDS, STATE_WORDS, find_all, parse_words
+from packhorse.filter_words import FILTER_WORDS, find_all, parse_words
+from packhorse.filters import STATE_WORDS
 from packhorse.idleness import is_quiet
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text

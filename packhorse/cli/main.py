@@ -96,11 +96,12 @@ _OTHER_WORDS = {
     **dict.fromkeys(("health", "ping", "healthcheck"), "check"),
     **dict.fromkeys(("force-start", "force", "now", "promote"), "start"),
     **dict.fromkeys(("serve", "server", "ui", "dashboard", "manager"), "web"),
-    **dict.fromkeys(("log", "logs", "history"), "events"),
+    **dict.fromkeys(("log", "logs", "history", "audit"), "events"),
     **dict.fromkeys(("stat", "summary", "overview"), "status"),
     **dict.fromkeys(("monitor", "dash", "watch", "htop"), "top"),
     **dict.fromkeys(("errors", "failed", "dead", "causes"), "failures"),
-    **dict.fromkeys(("silence", "mute", "ignore", "snooze"), "failure"),
+    **dict.fromkeys(("silence", "mute", "ignore", "snooze"), "failure silence"),
+    "unsilence": "failure unsilence",
     **dict.fromkeys(("names", "actors", "functions"), "tasks"),
     **dict.fromkeys(("cron", "beat", "periodic"), "schedules"),
     **dict.fromkeys(("settings", "env"), "config"),
@@ -232,12 +233,16 @@ def _unknown(word: str) -> CommandError:
 
     what = f"there is no command {word!r}"
     known = _OTHER_WORDS.get(word)
-    near = [known] if known in COMMANDS else difflib.get_close_matches(word, COMMANDS, n=3)
+    near = [known] if known is not None else difflib.get_close_matches(word, COMMANDS, n=3)
     # What was begun is meant rather than what is alike; and a letter is mistyped more often than left out.
     near.sort(key=lambda name: (not name.startswith(word), abs(len(name) - len(word))))
     if near:
-        return CommandError(f"{what}; did you mean {near[0]!r}?", ExitCode.USAGE, hint=f"packhorse {near[0]} --help")
+        return CommandError(f"{what}; did you mean {near[0]!r}?", ExitCode.USAGE, hint=_help_of(near[0]))
     return CommandError(what, ExitCode.USAGE, hint="packhorse --help lists them all")
+
+
+def _help_of(words: str) -> str:
+    return f"packhorse {words.partition(' ')[0]} --help"
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

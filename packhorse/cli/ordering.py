@@ -22,10 +22,11 @@ from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
 from packhorse.errors import BadValue
-from packhorse.event import Kind, Subject
+from packhorse.event import Subject
 from packhorse.order import Do, Order
+from packhorse.stacks import give_order
 from packhorse.storage import Storage
-from packhorse.storage.records import EventFilter, WorkerInfo
+from packhorse.storage.records import WorkerInfo
 from packhorse.why import span_text
 
 _MOST_WORKERS = 1_024
@@ -235,10 +236,10 @@ def _give(storage: Storage, to: WorkerInfo, order: Order, by: str | None) -> Giv
     foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
     if to.subject is not Subject.FOREMAN:
         order = Order(order.do, worker=to.id, now=order.now)
-    if foreman is None or not storage.order(foreman, order, by=by):
+    number = None if foreman is None else give_order(storage, foreman, order, by=by)
+    if foreman is None or number is None:
         raise CommandError(f"{name_of(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
-    where = EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner=foreman)
-    return Given(order, to, foreman, storage.events(where, limit=1, newest_first=True)[0].id)
+    return Given(order, to, foreman, number)
 
 
 def _wait(storage: Storage, given: list[Given], patience: int) -> list[Given]:

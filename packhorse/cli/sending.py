@@ -22,7 +22,7 @@ from packhorse.cli.output import escape, json_text, paint, say, short_id, state_
 from packhorse.cli.target import missing_file
 from packhorse.cli.watching import Watcher, looks
 from packhorse.cli.where import find_job, ids_from
-from packhorse.clock import MINUTE, SECOND
+from packhorse.clock import MINUTE, SECOND, from_datetime
 from packhorse.codec import Signature, nearest
 from packhorse.errors import BadURL, JobFailed, TaskNotFound
 from packhorse.event import Kind
@@ -212,7 +212,7 @@ def _send(invocation: Invocation, name: str, asked: Asked) -> tuple[Packhorse, J
     send = client.enqueue_unique if asked.unique else client.enqueue
     handle = send(name, args, known=not asked.force, **options)
     if not invocation.quiet and not invocation.as_json:
-        _tell_sent(invocation, handle, client)
+        _tell_sent(invocation, asked, handle, client)
     return client, handle
 
 
@@ -253,11 +253,15 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
-def _tell_sent(invocation: Invocation, handle: JobHandle[Any], client: Packhorse) -> None:
+def _tell_sent(invocation: Invocation, asked: Asked, handle: JobHandle[Any], client: Packhorse) -> None:
     job = handle.record
     word = "enqueued" if handle.is_new else f"already {job.state}"
     call = cut(escape(call_text(job)), 100)
     invocation.note(f"{paint(word, 'green', err=True)} {call} in queue {job.queue}")
+    at = asked.options.get("at")
+    if handle.is_new and at is not None and from_datetime(at) < job.created_at:
+        ago = span_text(job.created_at - from_datetime(at))
+        invocation.note(f"the time of --at was {ago} ago: it does not wait")
     if invocation.url is None and client.settings.url != invocation.settings.url:
         invocation.note(f"the app keeps its jobs elsewhere; look at them with --url {client.settings.shown('url')}")
 

@@ -12,7 +12,7 @@ from packhorse.amounts import count_text
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy, takers
-from packhorse.job import WAITING, State
+from packhorse.job import HELD, WAITING, State
 from packhorse.measures import Measured, measured
 from packhorse.settings import Settings
 from packhorse.storage import Storage
@@ -67,13 +67,20 @@ class Snapshot(NamedTuple):
         return sum(number_in(queue, WAITING) for queue in self.queues)
 
     @property
+    def waits(self) -> str:
+        """The same as a clause; those that only wait for their time are in nobody's way."""
+        queued = sum(number_in(queue, [State.QUEUED]) for queue in self.queues)
+        waits = count_text(queued or self.waiting, "job waits", "jobs wait")
+        return waits if queued else f"{waits} for {'its' if self.waiting == 1 else 'their'} time"
+
+    @property
     def slots(self) -> tuple[int, int]:
-        """How many are busy, of how many. Reports are a few seconds old, and short jobs are not marked as running: the
-        larger number is the nearer one."""
+        """How many are busy, of how many. Reports are a few seconds old; what is held is known to the moment, and as
+        many of it run as there are slots."""
         crew = self.alive(Subject.WORKER)
         reported = sum(int(worker.report.get("busy") or 0) for worker in crew)
         slots = sum(worker.concurrency for worker in crew)
-        return min(max(reported, sum(number_in(queue, [State.RUNNING]) for queue in self.queues)), slots), slots
+        return min(max(reported, sum(number_in(queue, HELD) for queue in self.queues)), slots), slots
 
     @property
     def last_hour(self) -> Measured:
@@ -160,7 +167,7 @@ def notices(snapshot: Snapshot) -> Iterator[Notice]:
 def _about_crew(snapshot: Snapshot) -> Iterator[Notice]:
     """Does somebody take jobs?"""
     idle, foremen = snapshot.idlers, snapshot.alive(Subject.FOREMAN)
-    waits = count_text(snapshot.waiting, "job waits", "jobs wait")
+    waits = snapshot.waits
     if snapshot.waiting and not snapshot.takers and snapshot.move is None:
         if not foremen:
             yield Notice(f"no worker is running, and {waits}", "packhorse work")

@@ -28,6 +28,7 @@ from packhorse.job_text import call_text, cut
 from packhorse.storage import Storage
 from packhorse.storage.records import Steered
 from packhorse.task import TaskOptions
+from packhorse.why import still_goes_on
 
 _LONG_ARGS = 300
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
@@ -154,6 +155,9 @@ def _steer_one(invocation: Invocation, action: Action, job_id: str, by: str | No
     else:
         is_asked = action.operation is Operation.ABORT and after is not None and after.state in HELD
         say(f"{'asked to stop' if is_asked else action.done}: {cut(escape(call_text(record)), 120)}")
+    is_again = action.operation in (Operation.RETRY, Operation.FORCE_START)
+    if is_again and (beside := still_goes_on(record, invocation.storage.now())):
+        invocation.note(f"take care: {beside}; both may run at once")
     return ExitCode.OK
 
 

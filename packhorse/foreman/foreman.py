@@ -196,6 +196,8 @@ class Foreman:
         self.settling.duty.stop(1.0)
         self._selector.close()
         self.pulse.close()
+        if self._is_stopping:
+            log.info("stopped")
 
     # --- signals --------------------------------------------------------------------------------------------------
 
@@ -214,6 +216,7 @@ class Foreman:
         log.info("quiet: no more jobs are taken (%s)", why)
         self._is_quiet = True
         self.crew.tell({"do": "quiet"})
+        self.heartbeat.beat_soon()  # so that nobody who looks counts on it
 
     def _restart(self, why: str) -> None:
         log.info("rolling restart (%s)", why)
@@ -225,6 +228,7 @@ class Foreman:
         grace = self._settings.stop_grace / SECOND
         log.info("stopping (%s): running jobs have %g s to finish; once more stops at once", why, grace)
         self._is_stopping = True
+        self.heartbeat.beat_soon()  # so that nobody who looks counts on it
         self.pulse.stopping()
         self.timetable.duty.stop()
         self.backlog.duty.stop()

@@ -9,10 +9,12 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import msgspec
+
 from packhorse.board import Board
 from packhorse.channel import Channel, Message
 from packhorse.foreman.scaling import Hand
-from packhorse.stacks import MOST_STACKS
+from packhorse.stacks import MOST_STACKS, Stack, cut
 
 _LINES = 20
 _LONGEST_LINE = 4_096
@@ -115,7 +117,9 @@ class Member:
         if stacks is None or not stacks.is_ready(now) or now - stacks.at > _TOLD_FOR:
             return self.report
         age = round(now - stacks.at, 1)
-        return {**self.report, "stacks": {"order": stacks.order, "age_s": age, "items": stacks.items}}
+        # The worker has cut what it told itself; its children have not, and this goes into every heartbeat.
+        items = msgspec.to_builtins(cut(msgspec.convert(stacks.items, list[Stack])))
+        return {**self.report, "stacks": {"order": stacks.order, "age_s": age, "items": items}}
 
     def _take_report(self, report: Message, now: float) -> None:
         done = (report.get("done"), report.get("failed"))

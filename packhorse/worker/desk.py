@@ -8,6 +8,7 @@ what they say, and hands back what it cannot run soon. However many slots a work
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,9 @@ HOARD_LIMIT = 1.0
 """Seconds that a job may wait in the buffer before it is handed back for others to run."""
 UNKNOWN_WAIT = 10 * SECOND
 """How long a job whose task this worker does not know stays away from it."""
+DOUBT = 10.0
+"""Seconds after which a question whose answer was lost is answered for certain. It may lie at the storage, behind one
+that blocks, for longer than it takes to look for what it brought."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds between two tries while the storage is away."""
 
@@ -73,6 +77,7 @@ class Desk:
         seat_for: Seater,
         *,
         abort_grace: float = 2.0,
+        last_seconds: float = 15.0,
         keep_lines: int = 1_000,
         max_jobs: int | None = None,
         may_begin: Callable[[], bool] = lambda: True,
@@ -90,10 +95,11 @@ class Desk:
         self._on_stored = on_stored
         self.finisher = Finisher(self.ring)
         self._scribe = Scribe(storage, keep_lines)
-        self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace)
+        self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace, last_seconds)
         self.seats: dict[str, Seat] = {}
         self._refused: list[Released] = []  # jobs that came here and cannot be run here
         self._may_hold_more = False  # the answer to a `reserve` was lost
+        self._look_again_at = math.inf  # and may be on its way still
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
@@ -285,13 +291,14 @@ class Desk:
 
     def _find_lost(self) -> None:
         """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
-        if not self._may_hold_more:
+        if not self._may_hold_more and time.monotonic() < self._look_again_at:
             return
         page = self._storage.find(Filter(states=HELD, owner=self._owner), limit=BATCH)
         held = page.jobs
         while page.next is not None:
             page = self._storage.find(Filter(states=HELD, owner=self._owner), cursor=page.next, limit=BATCH)
             held += page.jobs
+        self._look_again_at = time.monotonic() + DOUBT if self._may_hold_more else math.inf
         self._may_hold_more = False
         self._seat([job for job in held if not self._is_seated(job)])
 

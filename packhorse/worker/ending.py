@@ -1,12 +1,14 @@
 """What becomes of a job that was told to end: its time is over, an operator said so, or its whole worker goes.
 
-Executors ask when such a job has ended, the finisher when it returned after a check-in had said "stop", and the desk
+Executors ask when such a job has ended, the finisher when it returned after a check-in had said "stop", and the warden
 when it had to be given up.
 """
 
 from __future__ import annotations
 
 import logging
+
+from msgspec.structs import replace
 
 from packhorse.clock import SECOND
 from packhorse.failure import Failure
@@ -18,7 +20,7 @@ from packhorse.worker.seat import Seat
 log = logging.getLogger("packhorse.worker")
 
 
-def of_told(seat: Seat, failure: Failure | None = None) -> Outcome | None:
+def of_told(seat: Seat) -> Outcome | None:
     """The outcome of a job that ended because it was told to; None: nobody has told it anything.
 
     A run that took too long is a failed attempt. A job whose worker goes is handed back: nothing is lost or counted.
@@ -28,10 +30,23 @@ def of_told(seat: Seat, failure: Failure | None = None) -> Outcome | None:
         timeout = Failure("Timeout", seat.stop_why)
         return Failed(token, timeout, retry_in(seat.job, seat.task, None), Reason.JOB_TIMEOUT, ran=ran)
     if seat.stop_reason is not None:
-        return Stopped(token, seat.stop_reason, failure, ran=ran)
+        return Stopped(token, seat.stop_reason, ran=ran)
     if seat.worker_stops:
         return Released(token, "its worker was told to stop", ran=ran)
     return None
+
+
+def of_given_up(seat: Seat, goes_on: int) -> Failed | Stopped:
+    """The outcome of a job that was told to end and did not: its function runs until its worker ends, which takes at
+    most `goes_on` microseconds. Its next attempt does not begin before, and whoever looks at the job can read of it."""
+    outcome = of_told(seat)
+    assert isinstance(outcome, Failed | Stopped), "only a job that was told to end is given up"
+    rest = f"did not end when asked: it may go on until its worker is replaced, at most {goes_on / SECOND:g} s later"
+    if isinstance(outcome, Stopped):
+        return replace(outcome, failure=Failure("Aborted", f"it {rest}", goes_on=goes_on))
+    failure = replace(outcome.failure, message=f"{outcome.failure.message}, and {rest}", goes_on=goes_on)
+    wait = None if outcome.retry_in is None else max(outcome.retry_in, goes_on)
+    return replace(outcome, failure=failure, retry_in=wait)
 
 
 def of_unknown(seat: Seat, error: BaseException) -> Outcome:

@@ -47,6 +47,8 @@ log = logging.getLogger("packhorse.worker")
 
 CONDEMNED = 70
 """Exit code of a worker that must be replaced because a job of its would not end."""
+WRITING_DOWN = 1.0
+"""Seconds that a condemned worker has, in the end, to write down what it knows."""
 LEASE_IN_DANGER = 0.8
 """The part of a lease without a heartbeat after which a worker begins nothing more."""
 
@@ -60,6 +62,12 @@ class Limits(msgspec.Struct, frozen=True):
     abort_grace: float = 2.0
     lease: float = 15.0
     neighbours: float = 10.0  # seconds that other jobs get when the worker is condemned
+
+    @property
+    def last_seconds(self) -> float:
+        """The longest that a condemned worker lives: its other jobs finish, are then asked to end, and all is written
+        down, while handlers of results get their time."""
+        return self.neighbours + 2 * self.abort_grace + WRITING_DOWN
 
 
 class WorkerProcess:
@@ -109,6 +117,7 @@ class WorkerProcess:
             slots,
             self._seat_for,
             abort_grace=self.limits.abort_grace,
+            last_seconds=self.limits.last_seconds,
             keep_lines=app.settings.keep_log_lines,
             max_jobs=self.limits.max_jobs,
             may_begin=self._may_begin,
@@ -223,10 +232,14 @@ class WorkerProcess:
         self._drain(self.limits.stop_grace)
 
     def _drain(self, grace: float) -> None:
+        until = time.monotonic() + grace
         if self._drain_until is None:
-            self._drain_until = time.monotonic() + grace
+            self._drain_until = until
             self.quiet()
             self.desk.hand_all_back("its worker was told to stop")
+        elif not self._stopping:
+            # One that was told to stop, and is condemned while it waits for its jobs, waits no longer than any other.
+            self._drain_until = min(self._drain_until, until)
 
     def drain_soon(self) -> None:
         """`drain`, from a signal handler: only a mark, the desk does the rest between two steps."""

@@ -10,21 +10,19 @@ from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 
 from packhorse.clock import SECOND
-from packhorse.failure import Failure
 from packhorse.job import Reason
-from packhorse.outcome import Outcome
-from packhorse.worker.ending import of_told, overrun, time_left
+from packhorse.outcome import Outcome, Stopped
+from packhorse.worker.ending import of_given_up, overrun, time_left
 from packhorse.worker.executors import Executor
 from packhorse.worker.seat import Seat
-
-_BY_FORCE = Failure("Aborted", "it did not end when asked, and was given up")
 
 
 class Warden:
     """Looks after the seats of one worker.
 
     `hand_back` takes a job that has not begun, and answers False if it has. `put` takes the outcome of one that was
-    given up, and `condemn` is told that its worker must be replaced: nothing else ends a thread.
+    given up, and `condemn` is told that its worker must be replaced: nothing else ends a thread. It then has at most
+    `last_seconds`.
     """
 
     def __init__(
@@ -34,12 +32,14 @@ class Warden:
         put: Callable[[Seat, Outcome], None],
         condemn: Callable[[str], None],
         grace: float,
+        last_seconds: float,
     ) -> None:
         self._executor_of = executor_of
         self._hand_back = hand_back
         self._put = put
         self._condemn = condemn
         self._grace = grace
+        self._last_seconds = last_seconds
         self._stops: SimpleQueue[tuple[str, int, Reason]] = SimpleQueue()
 
     def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
@@ -92,8 +92,9 @@ class Warden:
         What becomes of the job is written down first, so that the end of the process cannot be taken for its halt."""
         if self._executor_of(seat).stop(seat, hard=True):
             return
-        outcome = of_told(seat, _BY_FORCE)
-        assert outcome is not None, "only a job that was told to end is ended by force"
+        outcome = of_given_up(seat, round(self._last_seconds * SECOND))
+        if isinstance(outcome, Stopped) and outcome.failure is not None:
+            seat.log(outcome.failure.message, "error")  # that of a failed attempt is in its log anyway
         self._put(seat, outcome)
         self._condemn(f"job {seat.job.id} ({seat.task.name}) did not end within {self._grace:g} s of being asked to")
 

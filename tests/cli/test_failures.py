@@ -7,6 +7,7 @@ import json
 import pytest
 
 from packhorse.failure import Failure
+from packhorse.job import Reason
 from packhorse.outcome import Completed, Failed
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
@@ -130,6 +131,19 @@ def test_a_failure_that_has_run_since_offers_only_what_can_be_done(yard: Yard, p
     assert f"packhorse job {job.id[-8:]}" in page.stderr
 
 
+def test_jobs_that_ran_for_too_long_are_aborted_and_can_be_tried_again(yard: Yard, packhorse: Call):
+    timeout = Failure("Timeout", "it ran for longer than 2 s")
+    yard.finish(Failed(yard.start(yard.add("resize")).token, timeout, reason=Reason.JOB_TIMEOUT))
+
+    page, told = packhorse("failures", "1"), json.loads(packhorse("failures", "1", "--json").stdout)
+
+    assert "0 retrying, 0 dead, 1 aborted now" in page.stdout
+    assert (told["retrying"], told["dead"], told["aborted"]) == (0, 0, 1)
+    assert f"packhorse delete --where 'aborted cause:{told['cause']}'" in page.stderr
+    assert f"packhorse retry --where cause:{told['cause']}" in page.stderr
+    assert packhorse("retry", "--where", f"cause:{told['cause']}").stdout.startswith("queued again: resize")
+
+
 def test_arguments_that_do_not_fit_are_not_tried_again(yard: Yard, packhorse: Call):
     fail(yard, "resize", Failure("BadArguments", "image_id: expected int, got str", place=None))
 
@@ -140,16 +154,17 @@ def test_arguments_that_do_not_fit_are_not_tried_again(yard: Yard, packhorse: Ca
 def test_a_cause_that_is_known_is_silenced_and_comes_below(failed: Yard, packhorse: Call):
     told = packhorse("failure", "silence", "1", "--for", "3d", "--by", "ann")
     lines = packhorse("failures").stdout.splitlines()
-    page = packhorse("failures", "1")
+    page = packhorse("failures", "2")
 
     assert told.stdout.startswith("silenced until ")
     assert told.stdout.endswith(": resize: ValueError: cannot decode image <…>\n")
-    assert [line.split()[0] for line in lines] == ["#", "2", "1"]
+    assert [line.split()[0] for line in lines] == ["#", "1", "2"]
+    assert [line.split()[2] for line in lines[1:]] == ["send_notice", "resize"]
     assert "by ann" in page.stdout
     assert "packhorse failure unsilence" in page.stderr
-    assert packhorse("failure", "unsilence", "1").stdout.startswith("shown as before: resize")
+    assert packhorse("failure", "unsilence", "2").stdout.startswith("shown as before: resize")
     assert packhorse("failure", "unsilence", "1").stdout.startswith("was not silenced: resize")
-    assert [line.split()[0] for line in packhorse("failures").stdout.splitlines()] == ["#", "1", "2"]
+    assert [line.split()[2] for line in packhorse("failures").stdout.splitlines()[1:]] == ["resize", "send_notice"]
 
 
 def test_the_events_tell_who_silenced_what_for_how_long(failed: Yard, packhorse: Call):

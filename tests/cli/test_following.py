@@ -11,10 +11,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from packhorse.cli import following
+from packhorse.event import Event
+from packhorse.job import NewJob
 from packhorse.outcome import Completed
+from packhorse.storage import open_storage
+from packhorse.storage.records import EventFilter
 from tests.children import PATIENCE, ROOT
 from tests.cli.terminal import Terminal
 from tests.cli.yard import Yard
@@ -150,3 +156,27 @@ def test_lines_fit_a_terminal_and_ctrl_c_leaves_it_in_order(yard: Yard):
         (line,) = [line for line in screen.seen.splitlines() if job.id[-8:] in line]
         assert "resize(text=" in line
         assert "Traceback" not in screen.seen
+
+
+def test_a_quiet_queue_is_not_looked_over_from_its_last_event_again_and_again(monkeypatch: pytest.MonkeyPatch):
+    storage = open_storage("memory://")
+    monkeypatch.setattr(following, "_EDGE_PAUSE", 0.0)
+    monkeypatch.setattr(following, "_PAUSE", 0.0)
+    asked: list[int | None] = []
+    events = storage.events
+
+    def told(where: EventFilter, **kwargs: Any) -> list[Event]:
+        if where.queue == "mail":
+            asked.append(where.after)
+            if len(asked) == 2:
+                storage.enqueue([NewJob(f"b{number}", "bulk", "bulk") for number in range(3)])
+            elif len(asked) == 6:
+                storage.enqueue([NewJob("m", "mail", "mail")])
+        return events(where, **kwargs)
+
+    monkeypatch.setattr(storage, "events", told)
+
+    event = next(following.new_events(storage, EventFilter(queue="mail"), 0))
+
+    assert event.job_id == "m"
+    assert asked[-1] == 3

@@ -178,6 +178,9 @@ def test_alone_it_does_not_fail_over_a_bad_storage(here: Path, packhorse: Call):
         ("cancel", "abort"),
         ("requeue", "retry"),
         ("ls", "jobs"),
+        ("audit", "events"),
+        ("silence", "failure silence"),
+        ("unsilence", "failure unsilence"),
     ],
 )
 def test_an_unknown_word_brings_the_nearest_command(packhorse: Call, word: str, near: str):
@@ -185,6 +188,14 @@ def test_an_unknown_word_brings_the_nearest_command(packhorse: Call, word: str, 
 
     assert result.exit_code == 2
     assert f"there is no command {word!r}; did you mean {near!r}?" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["jobs", "events", "failures"])
+def test_what_others_call_limit_is_n(yard: Yard, packhorse: Call, name: str):
+    result = packhorse(name, "--limit", "3")
+
+    assert result.exit_code == 2
+    assert "there is no option --limit; did you mean -n?" in result.stderr
 
 
 def test_a_word_like_no_other_is_refused_plainly(packhorse: Call):

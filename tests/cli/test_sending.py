@@ -384,3 +384,11 @@ def test_the_time_that_a_delayed_job_is_due_is_told(app: Path, packhorse: Call):
     result = packhorse("enqueue", "resize", "7", "--at", at.isoformat())
 
     assert f"it is delayed until {at:%Y-%m-%d %H:%M:%S} UTC" in result.stderr
+
+
+def test_a_time_that_has_passed_is_told(app: Path, packhorse: Call):
+    past, coming = packhorse("enqueue", "resize", "7", "--at", "2020-01-01"), packhorse("enqueue", "resize", "7")
+
+    assert "the time of --at was " in past.stderr
+    assert "ago: it does not wait" in past.stderr
+    assert "--at" not in coming.stderr

@@ -9,7 +9,7 @@ import pytest
 from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
-from packhorse.job import State
+from packhorse.job import NewJob, State
 from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.terminal import Terminal
@@ -27,7 +27,7 @@ def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, pa
 
     assert result.exit_code == 0
     assert "packhorse.db (SQLite, " in result.stdout
-    assert "1 host, 1 worker, 1/4 slots busy, up " in result.stdout
+    assert "1 host, 1 worker, 2/4 slots busy, up " in result.stdout
     assert "last hour 1 done" in result.stdout
     assert "2 failed" in result.stdout
     queues = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(("for-", "resize "))]
@@ -64,6 +64,12 @@ def test_a_quiet_foreman_and_a_queue_that_nobody_serves_are_told(yard: Yard, pac
 
     assert "the foreman mule:11 is quiet: it takes no jobs, and 1 job waits.  Try: packhorse restart" in result.stdout
     assert "print is served by no worker; 1 job waits" in result.stdout
+
+
+def test_jobs_that_wait_for_their_time_are_not_said_to_wait_in_line(yard: Yard, packhorse: Call):
+    yard.storage.enqueue([NewJob(f"later-{number}", "resize", "resize", delay=HOUR) for number in range(3)])
+
+    assert "! no worker is running, and 3 jobs wait for their time." in packhorse("status").stdout
 
 
 def test_a_foreman_without_workers_is_told_to_keep_some(yard: Yard, packhorse: Call):

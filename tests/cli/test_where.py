@@ -45,6 +45,7 @@ def test_filter_words_are_understood(words: list[str], where: Filter):
     [
         (["daed"], "did you mean 'dead'"),
         (["state:nowhere"], "no state 'nowhere'"),
+        (["state:ded"], "no state 'ded'; did you mean 'dead'?"),
         (["state:"], "no state ''"),
         (["quee:mail"], "did you mean 'queue'"),
         (["tenant:acme"], "cannot be found by 'tenant'"),

@@ -192,6 +192,19 @@ def test_on_term_the_crew_is_drained(start: Start, storage: Storage) -> None:
     assert storage.workers() == []
 
 
+@pytest.mark.parametrize(("number", "state"), [(signal.SIGTERM, "stopping"), (signal.SIGUSR1, "quiet")])
+def test_whoever_looks_sees_at_once_that_it_takes_no_jobs(
+    start: Start, storage: Storage, number: signal.Signals, state: str
+) -> None:
+    foreman = start(heartbeat=600 * SECOND, lease=1_800 * SECOND)  # nobody waits for that
+    add(storage, 1, "hold")
+    until(lambda: state_of(storage, 1) == "running", "a job runs")
+
+    foreman.signal(number)
+
+    until(lambda: foreman.report().get("state") == state, "it says so")
+
+
 def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(start: Start, storage: Storage) -> None:
     foreman = start()
     (worker,) = foreman.workers()

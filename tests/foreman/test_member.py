@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from packhorse.foreman.member import Member
+from packhorse.stacks import MOST_TEXT
 
 
 def a_member() -> Member:
@@ -25,7 +26,7 @@ def test_stacks_are_part_of_the_report_for_a_while_and_wake_the_heartbeat_once()
     assert [member.has_answered(100.0), member.has_answered(101.0)] == [True, False]
     assert member.told(102.0) == {
         "busy": 1,
-        "stacks": {"order": 7, "age_s": 2.0, "items": [{"title": "slot 0", "text": "here"}]},
+        "stacks": {"order": 7, "age_s": 2.0, "items": [{"title": "slot 0", "text": "here", "job_id": None}]},
     }
     assert member.told(1_000.0) == {"busy": 1}
 
@@ -56,3 +57,16 @@ def test_an_answer_to_an_older_question_is_passed_over():
     member.hear({"say": "stack", "order": 6, "stack": {"title": "slot 1", "text": "there"}}, 100.1)
 
     assert len(member.told(100.2)["stacks"]["items"]) == 1
+
+
+def test_what_children_tell_is_cut_to_what_one_worker_may_tell():
+    member = a_member()
+    member.hear(says(7, more=100), 100.0)
+
+    for number in range(100):
+        stack = {"title": f"slot {number}", "text": "x" * 6_000, "job_id": f"j{number}"}
+        member.hear({"say": "stack", "order": 7, "stack": stack}, 100.1)
+
+    items = member.told(100.2)["stacks"]["items"]
+    assert sum(len(item["title"]) + len(item["text"]) for item in items) <= MOST_TEXT + 100
+    assert items[-1]["title"].endswith("more were left out")

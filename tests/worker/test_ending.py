@@ -10,7 +10,7 @@ from packhorse.clock import SECOND
 from packhorse.failure import Failure
 from packhorse.job import Reason
 from packhorse.outcome import Failed, Released, Stopped
-from packhorse.worker.ending import of_told, overrun, time_left
+from packhorse.worker.ending import of_given_up, of_told, overrun, time_left
 from packhorse.worker.seat import Seat
 from tests.worker.making import a_job, a_seat, task_of
 
@@ -42,12 +42,15 @@ def test_an_aborted_job_is_aborted():
 def test_a_job_that_was_given_up_says_why():
     seat = running()
     seat.stop(Reason.ABORTED, "it was aborted")
-    why = Failure("Aborted", "it would not end")
 
-    outcome = of_told(seat, why)
+    outcome = of_given_up(seat, 15 * SECOND)
 
     assert isinstance(outcome, Stopped)
-    assert outcome.failure == why
+    assert outcome.failure == Failure(
+        "Aborted",
+        "it did not end when asked: it may go on until its worker is replaced, at most 15 s later",
+        goes_on=15 * SECOND,
+    )
 
 
 def test_a_timeout_is_a_failed_attempt():

@@ -12,7 +12,7 @@ import pytest
 from packhorse.clock import SECOND
 from packhorse.context import current_job
 from packhorse.event import Kind, Subject
-from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RUNNING, Reason
+from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RETRYING, RUNNING, Reason
 from packhorse.storage.records import EventFilter
 from packhorse.worker.process import CONDEMNED, is_isolated
 from tests.worker.conftest import DEADLINE, Works
@@ -348,6 +348,45 @@ def test_neighbours_that_take_too_long_are_handed_back_uncounted(works: Works, g
     assert works.state(bad) is ABORTED
     stored = works.job(good)
     assert (stored.state, stored.failures, stored.halts, stored.losses) == (QUEUED, 0, 0, 0)
+
+
+def test_one_that_is_condemned_while_it_stops_waits_no_longer_than_any_other(works: Works, gate: threading.Event):
+    began = threading.Barrier(3)
+
+    @works.app.task
+    def stubborn() -> None:
+        began.wait(DEADLINE)
+        gate.wait(DEADLINE)
+
+    works.run(2, limits={"neighbours": 0.05, "abort_grace": 0.05, "stop_grace": 10 * DEADLINE})
+    bad, good = stubborn.enqueue(), stubborn.enqueue()
+    began.wait(DEADLINE)
+    works.worker.drain_soon()
+    works.until(lambda: not works.worker.desk.takes_jobs)
+
+    works.storage.abort([bad.id])
+    works.worker.desk.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
+
+    assert works.ended() == CONDEMNED
+    assert (works.state(bad), works.state(good)) == (ABORTED, QUEUED)
+
+
+def test_the_next_attempt_does_not_begin_before_the_worker_of_a_run_that_would_not_end_is_gone(
+    works: Works, gate: threading.Event
+):
+    @works.app.task(timeout=0.05, retries=1, backoff=0, isolate=False)
+    def stubborn() -> None:
+        gate.wait(DEADLINE)
+
+    works.run(limits={"neighbours": 0.05, "abort_grace": 0.05})
+    job = stubborn.enqueue()
+
+    assert works.ended() == CONDEMNED
+    stored = works.job(job)
+    assert (stored.state, stored.failures) == (RETRYING, 1)
+    assert stored.due_at is not None
+    assert stored.due_at - stored.updated_at >= (0.05 + 2 * 0.05) * SECOND
+    assert "did not end when asked" in "".join(line.message for line in works.storage.log_lines(job.id))
 
 
 def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(works: Works):

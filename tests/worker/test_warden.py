@@ -12,6 +12,7 @@ from packhorse.worker.warden import Warden
 from tests.worker.making import a_job, a_seat, task_of
 
 GRACE = 2.0
+LAST_SECONDS = 15.0
 
 
 class Hand:
@@ -43,7 +44,7 @@ class Hand:
             self.outcomes.append(outcome)
 
     def warden(self) -> Warden:
-        return Warden(lambda seat: self, self.hand_back, self.put, self.condemned.append, GRACE)
+        return Warden(lambda seat: self, self.hand_back, self.put, self.condemned.append, GRACE, LAST_SECONDS)
 
 
 def running(began_at: float = 100.0, **options: float) -> Seat:
@@ -129,7 +130,9 @@ def test_a_thread_that_does_not_end_is_given_up_and_condemns_its_worker():
     (outcome,) = hand.outcomes
     assert isinstance(outcome, Stopped)
     assert outcome.failure is not None
-    assert outcome.failure.summary() == "Aborted: it did not end when asked, and was given up"
+    told = "it did not end when asked: it may go on until its worker is replaced, at most 15 s later"
+    assert outcome.failure.summary() == f"Aborted: {told}"
+    assert [line.message for line in seat.words.take_lines()] == [told]
     assert hand.condemned == ["job job-1 (send) did not end within 2 s of being asked to"]
 
 
@@ -146,8 +149,36 @@ def test_a_job_whose_time_is_over_is_asked_and_then_given_up():
     assert over == GRACE
     (outcome,) = hand.outcomes
     assert isinstance(outcome, Failed)
-    assert (outcome.reason, outcome.retry_in) == (Reason.JOB_TIMEOUT, 3 * SECOND)
-    assert outcome.failure.summary() == "Timeout: it ran for longer than 5 s"
+    assert outcome.reason is Reason.JOB_TIMEOUT
+    assert outcome.failure.summary() == (
+        "Timeout: it ran for longer than 5 s, and did not end when asked: "
+        "it may go on until its worker is replaced, at most 15 s later"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "backoff", "wait"),
+    [
+        ({"max_attempts": 2}, 0, 15 * SECOND),
+        ({"max_attempts": 2}, 3, 15 * SECOND),
+        ({"max_attempts": 2}, 60, 60 * SECOND),
+        ({"max_attempts": 1}, 0, None),
+    ],
+)
+def test_the_next_attempt_of_a_given_up_run_waits_until_its_worker_is_gone(
+    fields: dict[str, int], backoff: int, wait: int | None
+):
+    hand, seat = Hand(can_kill=False), running(timeout=5, backoff=backoff)
+    seat.job = a_job(**fields)
+    warden = hand.warden()
+
+    look(warden, seat, 105)
+    seat.stopped_at = 105
+    look(warden, seat, 107)
+
+    (outcome,) = hand.outcomes
+    assert isinstance(outcome, Failed)
+    assert (outcome.retry_in, outcome.failure.goes_on) == (wait, 15 * SECOND)
 
 
 def test_a_job_that_has_ended_is_left_alone():
