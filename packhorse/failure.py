@@ -28,7 +28,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str | None = None
     place: str | None = None  # file:line of the innermost frame
     function: str | None = None  # its name
-    goes_on: int | None = None  # it did not end when asked: microseconds that it may still run, beside its next attempt
+    goes_on: int | None = None  # it did not end when asked: microseconds that it may still run,
+    worker: str | None = None  # and where
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -48,6 +49,14 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def goes_on_in(text: str | None) -> str | None:
+        """The worker in which the attempt whose failure is stored so may still run; None: it has ended."""
+        if text is None or '"goes_on"' not in text:  # as nearly always
+            return None
+        failure = Failure.from_json(text)
+        return failure.worker if failure.goes_on else None
 
     def summary(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

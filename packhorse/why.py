@@ -253,12 +253,12 @@ def still_goes_on(job: Job, now: int) -> str | None:
 
 
 def _run_beside(job: Job, seen: Seen) -> str | None:
-    """As above; and of a job that somebody has had run again meanwhile, as long as that worker is there."""
+    """As above; and of a job that shall run again, as long as that worker is there."""
     if told := still_goes_on(job, seen.now):
         return told
-    is_again = job.state in UNFINISHED
-    if is_again and _goes_on(job) and any(each.id == job.last_owner for each in _alive(seen)):
-        return f"its last run {_GIVEN_UP}, and may go on until its worker {job.last_owner} is replaced"
+    worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
+    if worker is not None and any(each.id == worker for each in _alive(seen)):
+        return f"its last run {_GIVEN_UP}, and it does not begin again until worker {worker} is replaced"
     return None
 
 

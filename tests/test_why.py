@@ -329,7 +329,7 @@ def test_a_job_whose_worker_is_silent_does_not_run(state: State):
 
 # --- given up -------------------------------------------------------------------------------------------------------
 
-GIVEN_UP = Failure("Aborted", "it did not end when asked: …", goes_on=15 * SECOND).to_json()
+GIVEN_UP = Failure("Aborted", "it did not end when asked: …", goes_on=15 * SECOND, worker="ann").to_json()
 
 
 def test_an_aborted_job_that_was_given_up_may_go_on_for_a_while():
@@ -349,12 +349,12 @@ def test_one_whose_error_says_it_does_not_say_it_twice():
     assert explain(job, seen()).count("did not end when asked") == 1
 
 
-@pytest.mark.parametrize(("state", "owner"), [(QUEUED, None), (RESERVED, "ben"), (RUNNING, "ben")])
-def test_one_that_is_run_again_says_so_as_long_as_its_last_worker_is_there(state: State, owner: str | None):
-    job = a_job(state, owner=owner, last_owner="ann", error=GIVEN_UP)
+@pytest.mark.parametrize(("state", "owner"), [(SCHEDULED, None), (QUEUED, None), (RESERVED, "ben")])
+def test_one_that_shall_run_again_says_so_as_long_as_its_last_worker_is_there(state: State, owner: str | None):
+    job = a_job(state, owner=owner, last_owner="ben", error=GIVEN_UP)
     ann, ben = a_worker("ann"), a_worker("ben")
 
-    beside = "; its last run did not end when asked, and may go on until its worker ann is replaced"
+    beside = "; its last run did not end when asked, and it does not begin again until worker ann is replaced"
     assert explain(job, seen(workers=[ann, ben])).endswith(beside)
     assert "go on" not in explain(job, seen(workers=[ben]))
 

@@ -157,7 +157,7 @@ def _steer_one(invocation: Invocation, action: Action, job_id: str, by: str | No
         say(f"{'asked to stop' if is_asked else action.done}: {cut(escape(call_text(record)), 120)}")
     is_again = action.operation in (Operation.RETRY, Operation.FORCE_START)
     if is_again and (beside := still_goes_on(record, invocation.storage.now())):
-        invocation.note(f"take care: {beside}; both may run at once")
+        invocation.note(f"it waits: {beside}")
     return ExitCode.OK
 
 

@@ -321,7 +321,8 @@ class Foreman:
     def _look_after(self, now: float) -> None:
         for member in self.crew.members:
             if member.is_unknown and member.kill_at is None:
-                log.info("worker %d is not known to the storage any more; it is replaced", member.pid)
+                if member.is_active:  # one that is about to end has left by itself
+                    log.info("worker %d is not known to the storage any more; it is replaced", member.pid)
                 self.crew.dismiss(member)
             elif member.is_condemned:
                 self._drain(member, "it is condemned")

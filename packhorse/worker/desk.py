@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from packhorse.clock import SECOND
 from packhorse.errors import StorageUnavailable, TaskNotFound
+from packhorse.failure import Failure
 from packhorse.job import HELD, Job, Reason
 from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
@@ -56,6 +57,8 @@ UNKNOWN_WAIT = 10 * SECOND
 DOUBT = 10.0
 """Seconds after which a question whose answer was lost is answered for certain. It may lie at the storage, behind one
 that blocks, for longer than it takes to look for what it brought."""
+DOUBLE_WAIT = SECOND
+"""How long a job whose last run still goes on stays away, before it is looked at again."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds between two tries while the storage is away."""
 
@@ -258,7 +261,7 @@ class Desk:
     # --- seating --------------------------------------------------------------------------------------------------
 
     def _seat(self, jobs: Sequence[Job]) -> None:
-        seats = [seat for job in jobs if (seat := self._known(job)) is not None]
+        seats = [seat for job in self._without_doubles(jobs) if (seat := self._known(job)) is not None]
         self.seats.update({seat.job.id: seat for seat in seats})
         if first := self._marked_first(seats):
             self._mark_first(first)
@@ -274,6 +277,24 @@ class Desk:
 
     def _is_short(self, task: str, is_async: bool) -> bool:
         return not is_async and self._means.get(task, SHORT_TASK) < SHORT_TASK
+
+    def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
+        again, and they wait until that worker is gone."""
+        doubles = {job.id: worker for job in jobs if (worker := Failure.goes_on_in(job.error)) is not None}
+        if not doubles:
+            return jobs
+        try:
+            there = {each.id for each in self._storage.workers()}
+        except StorageUnavailable as error:
+            self._wait_for_storage(error)
+            there = set(doubles.values())
+        doubles = {job_id: worker for job_id, worker in doubles.items() if worker in there}
+        for job in jobs:
+            if job.id in doubles:
+                why = f"its last run would not end, and goes on until worker {doubles[job.id]} is replaced"
+                self._refused.append(Released(job.token, why, delay=DOUBLE_WAIT))
+        return [job for job in jobs if job.id not in doubles]
 
     def _known(self, job: Job) -> Seat | None:
         """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""

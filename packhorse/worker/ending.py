@@ -43,8 +43,9 @@ def of_given_up(seat: Seat, goes_on: int) -> Failed | Stopped:
     assert isinstance(outcome, Failed | Stopped), "only a job that was told to end is given up"
     rest = f"did not end when asked: it may go on until its worker is replaced, at most {goes_on / SECOND:g} s later"
     if isinstance(outcome, Stopped):
-        return replace(outcome, failure=Failure("Aborted", f"it {rest}", goes_on=goes_on))
-    failure = replace(outcome.failure, message=f"{outcome.failure.message}, and {rest}", goes_on=goes_on)
+        return replace(outcome, failure=Failure("Aborted", f"it {rest}", goes_on=goes_on, worker=seat.job.owner))
+    message = f"{outcome.failure.message}, and {rest}"
+    failure = replace(outcome.failure, message=message, goes_on=goes_on, worker=seat.job.owner)
     wait = None if outcome.retry_in is None else max(outcome.retry_in, goes_on)
     return replace(outcome, failure=failure, retry_in=wait)
 

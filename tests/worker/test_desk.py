@@ -755,6 +755,67 @@ def test_a_thread_that_will_not_end_is_given_up_and_its_worker_condemned(works: 
     assert works.said == [{"say": "condemned", "why": why}]
 
 
+def test_a_job_that_was_given_up_runs_again_when_the_worker_of_its_last_run_is_gone(
+    works: Works, gate: threading.Event
+):
+    runs: list[str] = []
+
+    @works.app.task
+    def stubborn() -> None:
+        runs.append("began")
+        if len(runs) == 1:
+            gate.wait(DEADLINE)
+
+    works.open(limits={"abort_grace": 0.1})
+    job = stubborn.enqueue()
+    works.until(lambda: runs)
+    abort(works, job)
+    (ended,) = works.finish(job)
+
+    works.open(owner="ben")
+    job.retry(by="olga")
+    works.until(lambda: works.state(job) is SCHEDULED)
+    waiting, why, runs_before = works.job(job), job.why(), len(runs)
+    works.storage.leave("ann")
+    job.force_start()
+    (again,) = works.finish(job)
+
+    assert ended.error is not None
+    assert Failure.goes_on_in(ended.error) == "ann"
+    assert (runs_before, waiting.attempts, waiting.last_owner) == (1, 1, "ben")
+    assert "it does not begin again until worker ann is replaced" in why
+    assert (again.state, len(runs)) == (COMPLETED, 2)
+
+
+def test_while_the_storage_does_not_say_who_is_there_such_a_job_is_handed_back(works: Works, gate: threading.Event):
+    runs: list[str] = []
+
+    @works.app.task
+    def stubborn() -> None:
+        runs.append("began")
+        if len(runs) == 1:
+            gate.wait(DEADLINE)
+
+    works.open(limits={"abort_grace": 0.1})
+    job = stubborn.enqueue()
+    works.until(lambda: runs)
+    abort(works, job)
+    works.finish(job)
+    works.storage.leave("ann")
+
+    works.open(owner="ben")
+    works.shaky.fails.add("workers")
+    job.retry()
+    works.until(lambda: works.state(job) is SCHEDULED)
+    runs_before = len(runs)
+    works.shaky.fails.clear()
+    job.force_start()
+    (again,) = works.finish(job)
+
+    assert runs_before == 1
+    assert again.state is COMPLETED
+
+
 def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threading.Event):
     began, over = threading.Event(), threading.Event()
 

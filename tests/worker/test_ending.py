@@ -50,6 +50,7 @@ def test_a_job_that_was_given_up_says_why():
         "Aborted",
         "it did not end when asked: it may go on until its worker is replaced, at most 15 s later",
         goes_on=15 * SECOND,
+        worker="ann",
     )
 
 
