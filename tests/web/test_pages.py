@@ -297,7 +297,7 @@ def test_failures_and_overview_say_how_many_are_silenced(web: TestClient, yard: 
     yard.finish(Failed(other.token, Failure("ValueError", "no")))
     yard.storage.silence_failure(yard.get(job.id).cause or "", DAY)
 
-    assert "1 failure of 1 kind, beside 1 of 1 that is silenced." in web.get("/failures", headers=HTML).text
+    assert "1 failure of 1 kind, beside 1 of 1 kind that is silenced." in web.get("/failures", headers=HTML).text
     assert "1 kind, 1 silenced" in web.get("/", headers=HTML).text
 
 
@@ -501,3 +501,12 @@ def test_a_queue_that_no_worker_serves_is_told_as_that(web: TestClient, yard: Ya
 
     assert "No worker serves forgotten." in shown
     assert "falling behind" not in shown
+
+
+def test_the_overview_tells_of_one_worker_and_of_rare_jobs_in_words(web: TestClient, yard: Yard):
+    yard.job("completed")
+
+    text = web.get("/", headers=HTML).text
+
+    assert ">1 worker</span>" in text
+    assert "<span>1/h" in text

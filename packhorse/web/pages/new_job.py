@@ -11,7 +11,7 @@ from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_ri
 from packhorse.web.site import Call
 
 _FIELDS = ("task", "args", "queue", "priority", "delay", "unknown")
-_UNKNOWN = "Tick the box below to enqueue it for workers yet to come"
+_UNKNOWN = "Tick the box below to enqueue it for workers yet to come."
 
 
 @page("/jobs/new", "jobs")

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from packhorse.amounts import size_text
+from packhorse.amounts import rate_text, size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import Job, State
@@ -220,6 +220,7 @@ FILTERS = {
     "number": number,
     "compact": compact,
     "size": size,
+    "rate": rate_text,
     "span": span,
     "seconds": seconds,
     "limit": limit,

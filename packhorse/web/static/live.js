@@ -36,7 +36,7 @@ const FIGURES = {
   oldest: (t) => span(t.oldest),
   held: (t) => number(t.states.running + t.states.reserved),
   slots: (t) => number(t.slots),
-  workercount: (t) => number(t.workers),
+  workercount: (t) => `${number(t.workers)} worker${t.workers === 1 ? "" : "s"}`,
   processed: (t) => number(t.processed),
   failed: (t) => number(t.failed),
 };
