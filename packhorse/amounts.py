@@ -54,3 +54,22 @@ def share_text(part: float, whole: float) -> str:
         return "-"
     share = 100 * part / whole
     return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %" if share >= 0.1 else "<0.1 %"
+
+
+_BYTES = ("wal_size", "page_size", "used_memory", "used_memory_peak", "maxmemory")
+_SECONDS = ("oldest_transaction",)
+
+
+def fact_text(name: str, value: object) -> str:
+    """What a storage tells of itself, by the name of the fact.
+
+    >>> fact_text("wal_size", 2_048), fact_text("maxmemory", 0), fact_text("oldest_transaction", 4)
+    ('2 KiB', 'no limit', '4 s')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "maxmemory" and not value:
+        return "no limit"
+    if name in _SECONDS:
+        return f"{value:,} s" if isinstance(value, int) else str(value)
+    return size_text(value) if name in _BYTES and isinstance(value, int) else str(value)

@@ -16,7 +16,9 @@ _LONGEST = 2 * RAN_STEPS[-1][0]
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What attempts came to. Times are seconds; percentiles are upper limits of the step that holds them."""
+    """What attempts came to. Times are seconds. `run_p50` and `run_p95` are not measured to the moment: attempts are
+    counted in steps (1 ms, 3 ms, 10 ms … 3 s, 10 s … 1 h), and these are the upper limit of the step that holds them,
+    so 10 means "at most 10 s". Of attempts that took longer than an hour it is 7200, which means just that."""
 
     added: int = 0
     runs: int = 0
@@ -54,6 +56,12 @@ def measured(points: Iterable[Point]) -> Measured:
         run_p50=_percentile(sums, runs, 0.5),
         run_p95=_percentile(sums, runs, 0.95),
     )
+
+
+def limit_of(percentile: float) -> tuple[str, float]:
+    """What a percentile says: "≤" and a number of seconds, or ">" and the longest limit that there is."""
+    longest = _STEPS[-1][0] / SECOND
+    return (">", longest) if percentile > longest else ("≤", percentile)
 
 
 def by_task(points: Iterable[Point]) -> dict[str, Measured]:

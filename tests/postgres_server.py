@@ -199,10 +199,10 @@ def new_schema_url() -> str:
     return f"{shared_postgres().url}?schema={schema}"
 
 
-def new_database_url() -> str:
-    """The address of an empty database on the shared server, for what needs the usual schema."""
+def new_database_url(how: str = "") -> str:
+    """The address of an empty database on the shared server, for what needs the usual schema, or one made otherwise."""
     name = f"d{os.getpid()}_{next(_numbers)}"
-    _caretaker().execute(f"CREATE DATABASE {name}".encode())
+    _caretaker().execute(f"CREATE DATABASE {name} {how}".encode())
     return f"{shared_postgres().url.removesuffix('/postgres')}/{name}"
 
 

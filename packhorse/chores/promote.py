@@ -20,9 +20,10 @@ class Promote:
         return outlook.due_in
 
     def run(self) -> float | None:
-        """A read while nothing is due; a write only when something is."""
+        """A read while nothing is due; a write only when something is. However late the next job is, it comes again
+        after its interval: it relies on nobody to tell of one that is sooner."""
         due_in = self._storage.next_due()
         if due_in == 0:
             self._storage.promote()
             due_in = self._storage.next_due()
-        return None if due_in is None else due_in / SECOND
+        return None if due_in is None or due_in >= self.interval * SECOND else due_in / SECOND

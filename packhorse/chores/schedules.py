@@ -31,7 +31,7 @@ log = logging.getLogger("packhorse.chores")
 
 
 class TickSchedules:
-    """Asks to run again exactly when the next slot comes."""
+    """Asks to run again exactly when the next slot comes, or after its interval if that is sooner."""
 
     name = "schedules"
     interval = 60.0
@@ -57,7 +57,8 @@ class TickSchedules:
                 slots.append(schedule.next_at if schedule.next_at > now else self._tick(schedule, now))
             except BadValue as error:
                 self._complain(schedule, error)
-        return max(0, min(slots) - now) / SECOND if slots else None
+        pause = max(0, min(slots) - now) / SECOND if slots else self.interval
+        return pause if pause < self.interval else None
 
     def _tick(self, schedule: ScheduleInfo, now: int) -> int:
         """Turn the schedule; answers its next slot."""

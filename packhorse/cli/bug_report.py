@@ -117,7 +117,8 @@ def _jobs(patient: Patient) -> Iterator[str]:
     queues, tasks = len(patient.snapshot.queues), len(patient.storage.tasks())
     yield f"{count_text(queues, 'queue')}, {count_text(tasks, 'task')}"
     hour = patient.snapshot.last_hour
-    yield f"last hour: {hour.runs} runs, {hour.ended_badly} failed, wait {hour.wait_mean} s, p95 {hour.run_p95} s"
+    went = f"{hour.runs} runs, {hour.ended_badly} failed"
+    yield f"last hour: {went}, wait {hour.wait_mean} s, p95 at most {hour.run_p95} s"
 
 
 def _processes(patient: Patient) -> Iterator[str]:

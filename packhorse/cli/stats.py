@@ -17,7 +17,7 @@ from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import DAY, MINUTE, SECOND
 from packhorse.errors import BadValue
-from packhorse.measures import Measured, by_queue, by_task, measured
+from packhorse.measures import Measured, by_queue, by_task, limit_of, measured
 from packhorse.storage.records import Point, Span
 from packhorse.why import span_text
 
@@ -73,7 +73,7 @@ def span_for(length: int) -> Span:
 
 def _remark(length: int, span: Span) -> str:
     finest = {"minute": "minutes", "hour": "whole hours", "day": "whole days, in UTC"}[span.level.name]
-    return f"the last {span_text(length)}, in {finest}"
+    return f"the last {span_text(length)}, in {finest}; P50 and P95 are limits of steps: 1s, 3s, 10s, 30s …"
 
 
 def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def _stats_row(name: str, each: Measured, whole: Measured, length: int) -> list[
         f"{each.ended_badly:,}" if each.ended_badly else "-",
         share_text(each.ended_badly, each.runs).replace(" ", "") if each.ended_badly else "-",
         time_text(each.wait_mean),
-        time_text(each.run_p50),
-        time_text(each.run_p95),
+        limit_text(each.run_p50),
+        limit_text(each.run_p95),
         time_text(each.ran) if each.runs else "-",
         share_text(each.ran, whole.ran).replace(" ", ""),
     ]
@@ -125,3 +125,11 @@ def _stats_row(name: str, each: Measured, whole: Measured, length: int) -> list[
 def time_text(seconds: float | None) -> str:
     """A duration, or a dash."""
     return "-" if seconds is None else span_text(round(seconds * SECOND))
+
+
+def limit_text(percentile: float | None) -> str:
+    """A percentile, which is the upper limit of a step: "≤10s"; or a dash."""
+    if percentile is None:
+        return "-"
+    sign, most = limit_of(percentile)
+    return f"{sign}{time_text(most)}"

@@ -16,6 +16,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
 from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
+from packhorse.cli.stats import limit_text, time_text
 from packhorse.cli.table import Column, cut_to, table_lines, width_of
 from packhorse.clock import SECOND
 from packhorse.event import Subject
@@ -143,17 +144,13 @@ def _hour_text(snapshot: Snapshot, width: int | None) -> str:
         f"last hour {hour.completed:,} done",
         rate_text(hour.runs / 3_600),
         paint(f"{bad:,} failed ({share_text(bad, hour.runs)})", "red" if bad else "dim"),
-        f"wait {_span(hour.wait_mean)}",
-        f"run p50 {_span(hour.run_p50)}",
-        f"p95 {_span(hour.run_p95)}",
+        f"wait {time_text(hour.wait_mean)}",
+        f"run p50 {limit_text(hour.run_p50)}",
+        f"p95 {limit_text(hour.run_p95)}",
     ]
     while width is not None and width_of(unpainted("   ".join(parts))) > width and len(parts) > 1:
         parts.pop()
     return "   ".join(parts)
-
-
-def _span(seconds: float | None) -> str:
-    return "-" if seconds is None else span_text(round(seconds * SECOND))
 
 
 QUEUE_COLUMNS = (

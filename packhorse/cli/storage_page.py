@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
-from packhorse.amounts import size_text
+from packhorse.amounts import fact_text, size_text
 from packhorse.cli.failing import masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
@@ -21,7 +20,6 @@ from packhorse.storage import Storage
 from packhorse.storage.records import Health
 
 _TRIES = 5
-_BYTES = ("wal_size", "page_size", "used_memory", "used_memory_peak", "maxmemory")  # the facts that are
 
 
 class StorageFields(HealthFields, kw_only=True):
@@ -73,15 +71,7 @@ def _facts(health: Health, write: int | None, source: str) -> Iterator[tuple[str
     for name, value in health.facts.items():
         if value is None:
             continue
-        yield name.replace("_", " "), _fact_text(name, value)
-
-
-def _fact_text(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name == "maxmemory" and not value:
-        return "no limit"
-    return size_text(value) if name in _BYTES and isinstance(value, int) else str(value)
+        yield name.replace("_", " "), fact_text(name, value)
 
 
 def _milliseconds(duration: int) -> str:

@@ -100,15 +100,21 @@ class Steps:
         return job
 
     def enqueue(
-        self, task: str, args: Mapping[str, Any], options: Mapping[str, Any], *, known: bool, job_id: str | None
+        self,
+        task: str,
+        args: Mapping[str, Any],
+        options: Mapping[str, Any],
+        *,
+        known: bool,
+        job_id: str | None,
+        unknown: str = '"known": false enqueues it for workers yet to come',
     ) -> JobHandle[Any]:
         """A new job. TaskNotFound names the nearest task, and BadArguments the argument that does not fit what workers
-        announced of it, unless `known` is False."""
+        announced of it, unless `known` is False. `unknown` is how to say that, where this is asked for."""
         names = [each.name for each in self._reader.tasks()]
         if known and task not in names:
             near = nearest(task, names).removeprefix("; ")
-            hints = [near, '"known": false enqueues it for workers yet to come']
-            raise TaskNotFound(f"no task is called {task!r}", hint="; ".join(filter(None, hints)))
+            raise TaskNotFound(f"no task is called {task!r}", hint=" ".join(filter(None, [near, unknown])))
         call: NewCall[Any] = self._app.call(task, args, known=known, **{"created_by": self._operator.name, **options})
         if job_id is not None:
             call = NewCall(replace(call.job, id=job_id))

@@ -8,6 +8,7 @@ what they say, and hands back what it cannot run soon. However many slots a work
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,9 @@ HOARD_LIMIT = 1.0
 """Seconds that a job may wait in the buffer before it is handed back for others to run."""
 UNKNOWN_WAIT = 10 * SECOND
 """How long a job whose task this worker does not know stays away from it."""
+DOUBT = 10.0
+"""Seconds after which a question whose answer was lost is answered for certain. It may lie at the storage, behind one
+that blocks, for longer than it takes to look for what it brought."""
 DOUBLE_WAIT = 3 * SECOND
 """How long a job whose last run still goes on stays away, before it is looked at again."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -98,6 +102,7 @@ class Desk:
         self.seats: dict[str, Seat] = {}
         self._refused: list[Released] = []  # jobs that came here and cannot be run here
         self._may_hold_more = False  # the answer to a `reserve` was lost
+        self._look_again_at = math.inf  # and may be on its way still
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
@@ -276,7 +281,8 @@ class Desk:
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
         again, and they wait until that worker is gone."""
-        doubles = {job.id: worker for job in jobs if (worker := Failure.goes_on_in(job.error)) is not None}
+        failed = [job for job in jobs if job.error is not None]  # hardly any: this is on the way of every job
+        doubles = {job.id: worker for job in failed if (worker := Failure.goes_on_in(job.error)) is not None}
         if not doubles:
             return jobs
         try:
@@ -307,13 +313,14 @@ class Desk:
 
     def _find_lost(self) -> None:
         """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
-        if not self._may_hold_more:
+        if not self._may_hold_more and time.monotonic() < self._look_again_at:
             return
         page = self._storage.find(Filter(states=HELD, owner=self._owner), limit=BATCH)
         held = page.jobs
         while page.next is not None:
             page = self._storage.find(Filter(states=HELD, owner=self._owner), cursor=page.next, limit=BATCH)
             held += page.jobs
+        self._look_again_at = time.monotonic() + DOUBT if self._may_hold_more else math.inf
         self._may_hold_more = False
         self._seat([job for job in held if not self._is_seated(job)])
 

@@ -33,8 +33,8 @@ def test_a_job_that_is_not_due_stays(storage: Memory, clock: TurnedClock):
     assert stored(storage, job.id).state is SCHEDULED
 
 
-@pytest.mark.parametrize(("delay", "again"), [(1_500, 0.0015), (2_000_000, 2.0), (HOUR, 3600.0)])
-def test_it_runs_again_when_the_next_job_is_due(storage: Memory, delay: int, again: float):
+@pytest.mark.parametrize(("delay", "again"), [(1_500, 0.0015), (2_000_000, 2.0), (HOUR, None)])
+def test_it_runs_again_when_the_next_job_is_due_or_after_its_interval(storage: Memory, delay: int, again: float | None):
     add(storage, delay=delay)
 
     assert Promote(storage).run() == again

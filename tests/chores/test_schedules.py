@@ -120,8 +120,10 @@ def test_a_job_that_is_there_already_is_not_made_again(storage: Memory, clock: T
 # --- when it wants to run again -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ahead", "again"), [(1_500, 0.0015), (SECOND, 1.0), (30 * SECOND, 30.0)])
-def test_it_runs_again_when_the_next_slot_comes(storage: Memory, clock: TurnedClock, ahead: int, again: float):
+@pytest.mark.parametrize(("ahead", "again"), [(1_500, 0.0015), (SECOND, 1.0), (30 * SECOND, 30.0), (HOUR, None)])
+def test_it_runs_again_when_the_next_slot_comes_or_after_its_interval(
+    storage: Memory, clock: TurnedClock, ahead: int, again: float | None
+):
     schedule = put(storage)
     clock.set(schedule.next_at - ahead)
 

@@ -32,9 +32,9 @@ def test_tasks_are_told_by_the_time_that_they_took(ran: Yard, packhorse: Call):
 
     assert lines[0].split() == ["TASK", "RUNS", "RATE", "FAILED", "FAIL%", "WAIT", "P50", "P95", "TIME", "SHARE"]
     assert [line.split()[:2] for line in lines[1:]] == [["report", "1"], ["resize", "3"], ["all", "4"]]
-    assert lines[1].split()[6:] == ["1m", "1m", "40s", "100%"]
+    assert lines[1].split()[6:] == ["≤1m", "≤1m", "40s", "100%"]
     assert lines[2].split()[3:5] == ["1", "33%"]
-    assert lines[2].split()[6:8] == ["3ms", "3ms"]
+    assert lines[2].split()[6:8] == ["≤3ms", "≤3ms"]
 
 
 def test_json_has_a_line_for_each_queue(ran: Yard, packhorse: Call):

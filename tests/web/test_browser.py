@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from playwright import sync_api as playwright
 from packhorse import Packhorse
 from packhorse.failure import Failure
 from packhorse.job import State
-from packhorse.outcome import Failed
+from packhorse.outcome import Completed, Failed
 from packhorse.storage.records import LogLine
 from packhorse.web.application import Application
 from tests.children import until
@@ -95,6 +96,21 @@ def test_a_list_stays_where_it_is_and_counts_what_is_newer(browser: Any, applica
         playwright.expect(row).to_have_count(3)
 
 
+def test_a_change_right_after_another_is_shown_though_nothing_follows(
+    browser: Any, application: Application, yard: Yard
+):
+    jobs = [yard.job("running") for _ in range(2)]
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/jobs")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        for job in jobs:
+            with page.expect_request(lambda request: request.headers.get("x-packhorse") == "live") as asked:
+                yard.finish(Completed(job.token))
+            assert asked.value.headers["last-event-id"]
+
+            playwright.expect(page.locator(f'[data-row="{job.id}"]')).to_contain_text("completed")
+
+
 def test_a_question_is_about_the_form_that_asked_however_long_it_stands(
     browser: Any, application: Application, yard: Yard
 ):
@@ -121,6 +137,8 @@ def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Applic
         yard.finish(Failed(job.token, Failure("ValueError", "no")))
         playwright.expect(page.locator("#jobstate")).to_contain_text("dead")
         playwright.expect(page.get_by_role("button", name="Retry now")).to_be_visible()
+        playwright.expect(page.locator("[data-line-count]")).to_have_text(re.compile(r"^(1 line|\d+ lines)$"))
+        playwright.expect(page.locator("#sentence time")).to_have_text(re.compile(r"^\d+ s ago$"))  # it goes on
 
 
 def test_hostile_text_stays_text_in_a_browser(browser: Any, application: Application, yard: Yard):

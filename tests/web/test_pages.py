@@ -4,11 +4,13 @@ import re
 from urllib.parse import quote
 
 import pytest
+from markupsafe import escape
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
+from packhorse.clock import DAY
 from packhorse.failure import Failure
-from packhorse.job import State
+from packhorse.job import Reason, State
 from packhorse.outcome import Failed
 from packhorse.storage.records import Filter
 from packhorse.web.pages import DEEDS, PAGES, banners
@@ -154,7 +156,7 @@ def test_a_wrong_filter_is_explained_on_the_page(web: TestClient):
     answer = web.get("/jobs", params={"q": "qeue:mail"}, headers=HTML)
 
     assert answer.status_code == 400
-    assert "jobs cannot be found by" in answer.text
+    assert "Jobs cannot be found by" in answer.text
 
 
 def test_a_page_of_jobs_leads_to_the_next(web: TestClient, yard: Yard):
@@ -231,16 +233,82 @@ def test_a_new_job_comes_from_a_form(web: TestClient, yard: Yard):
 
 
 @pytest.mark.parametrize(
-    "body", [{"task": "nothing"}, {"task": "resize", "args": "{"}, {"task": "resize", "priority": "x"}]
+    ("body", "told"),
+    [
+        ({"task": "resise"}, "Did you mean &#39;resize&#39;? Tick the box below"),
+        ({"args": "{"}, "The arguments are not JSON"),
+        ({"priority": "x"}, "&#39;x&#39; is not a priority."),
+        ({"queue": "no/../queue"}, "queue"),
+    ],
 )
-def test_a_wrong_form_is_explained(web: TestClient, yard: Yard, body: dict[str, str]):
+def test_a_wrong_form_comes_back_with_all_that_was_typed_and_is_explained(
+    web: TestClient, yard: Yard, body: dict[str, str], told: str
+):
     yard.join()
+    typed = {"task": "resize", "args": '{"image_id": 77}', "queue": "mail", "priority": "9", "delay": "11m", **body}
 
-    answer = web.post("/jobs/new", data=body, headers={"origin": BASE, "accept": "text/html"})
+    answer = web.post("/jobs/new", data={**typed, "unknown": "no"}, headers={"origin": BASE, "accept": "text/html"})
 
     assert answer.status_code in (400, 404)
-    assert answer.headers["content-type"].startswith("text/html")
+    assert told in answer.text
+    assert "&#34;known&#34;" not in answer.text
+    for value in typed.values():
+        assert str(escape(value)) in answer.text.partition("<form class")[2]
     assert yard.storage.count(Filter()).number == 0
+
+
+def test_a_wrong_copy_comes_back_with_all_that_was_typed(web: TestClient, yard: Yard):
+    job = yard.add(args={"user": 1})
+    typed = {"args": '{"user": 2', "queue": "mail", "priority": "9", "delay": "11m"}
+
+    answer = web.post(f"/jobs/{job.id}/copy", data=typed, headers={"origin": BASE, "accept": "text/html"})
+
+    assert answer.status_code == 400
+    assert "The arguments are not JSON" in answer.text
+    for value in typed.values():
+        assert str(escape(value)) in answer.text.partition("<form class")[2]
+
+
+def test_a_filter_that_is_misspelt_does_not_say_that_there_are_no_jobs(web: TestClient, yard: Yard):
+    yard.add()
+
+    answer = web.get("/jobs?q=deaad", headers=HTML)
+
+    assert answer.status_code == 400
+    assert "did you mean &#39;dead&#39;?</b> To search for" in answer.text
+    assert "There are no jobs" not in answer.text
+
+
+def test_a_cause_whose_jobs_were_aborted_by_their_time_limit_offers_them_for_a_retry(web: TestClient, yard: Yard):
+    job = yard.start(yard.add())
+    yard.finish(Failed(job.token, Failure("TimeLimit", "it ran for longer than 2s"), reason=Reason.JOB_TIMEOUT))
+    assert yard.get(job.id).state is State.ABORTED
+
+    text = web.get(f"/failures/{yard.get(job.id).cause}", headers=HTML).text
+
+    assert ">1 aborted</a>" in text
+    assert "Retry all that are aborted" in text
+    assert "Retry all of this cause" not in text
+
+
+def test_failures_and_overview_say_how_many_are_silenced(web: TestClient, yard: Yard):
+    job = yard.job("dead")
+    other = yard.start(yard.add("report"))
+    yard.finish(Failed(other.token, Failure("ValueError", "no")))
+    yard.storage.silence_failure(yard.get(job.id).cause or "", DAY)
+
+    assert "1 failure of 1 kind, beside 1 of 1 kind that is silenced." in web.get("/failures", headers=HTML).text
+    assert "1 kind, 1 silenced" in web.get("/", headers=HTML).text
+
+
+def test_the_audit_tells_how_long_a_failure_is_silenced_in_words(web: TestClient, yard: Yard):
+    yard.job("dead")
+    (group,) = yard.storage.failures()
+    yard.storage.silence_failure(group.cause, 3 * DAY, by="anna")
+
+    row = re.search(r"<tr data-row>.*</tr>", web.get("/audit", headers=HTML).text)
+
+    assert re.sub("<[^>]+>", "", row[0]).endswith(f"failure {group.cause}task resize · duration 3 d")
 
 
 def test_a_queue_is_paused_with_a_reason(web: TestClient, yard: Yard):
@@ -416,6 +484,14 @@ def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_f
     assert "images" in web.get("/jobs?queue=images", headers=live).text
 
 
+def test_who_heard_of_a_change_gets_no_page_from_before_it(web: TestClient, yard: Yard):
+    job, live = yard.job("scheduled"), {"x-packhorse": "live"}
+    assert "s-scheduled" in web.get(f"/jobs/{job.id}", headers={**live, "last-event-id": "a-1"}).text
+    yard.storage.abort([job.id])
+
+    assert "s-aborted" in web.get(f"/jobs/{job.id}", headers={**live, "last-event-id": "a-2"}).text
+
+
 def test_a_queue_that_no_worker_serves_is_told_as_that(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
     yard.join()
@@ -425,3 +501,12 @@ def test_a_queue_that_no_worker_serves_is_told_as_that(web: TestClient, yard: Ya
 
     assert "No worker serves forgotten." in shown
     assert "falling behind" not in shown
+
+
+def test_the_overview_tells_of_one_worker_and_of_rare_jobs_in_words(web: TestClient, yard: Yard):
+    yard.job("completed")
+
+    text = web.get("/", headers=HTML).text
+
+    assert ">1 worker</span>" in text
+    assert "<span>1/h" in text

@@ -21,3 +21,7 @@ def test_the_storage_tells_of_latency_contention_and_size(web: TestClient, yard:
     enqueue = next(each for each in health["operations"] if each["name"].startswith("enqueue"))
     assert enqueue["calls"] == 1
     assert enqueue["run_mean"] > 0
+
+
+def test_the_page_of_the_storage_leaves_out_what_is_not_known(web: TestClient):
+    assert "<bdi>None</bdi>" not in web.get("/storage", headers={"accept": "text/html"}).text

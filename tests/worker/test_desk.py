@@ -1145,6 +1145,29 @@ def test_a_job_that_came_to_a_sleeping_worker_with_an_answer_that_was_lost_is_fo
     assert not works.shaky.loses_answers
 
 
+def test_a_question_that_the_storage_answers_long_after_it_was_given_up_loses_no_job(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(desk_module, "DOUBT", 0.2)
+
+    @works.app.task
+    def task() -> None: ...
+
+    works.open()
+    works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
+    works.shaky.fails = {"reserve_when_rung"}
+    works.until(lambda: "find" in works.shaky.calls)  # it looks for what it may hold
+    monkeypatch.setattr(works.storage, "reserve", lambda *asked: [])
+    job = task.enqueue()
+
+    assert type(works.storage).reserve(works.storage, "ann", {"task": 1}, 5)  # only now
+    works.shaky.fails = set()
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.fence, ended.attempts) == (COMPLETED, 1, 1)
+
+
 def test_an_async_task_below_plain_middleware_that_completes_all_the_same_has_completed(works: Works):
     began, runs = threading.Event(), []
 

@@ -261,10 +261,10 @@ class Database:
         said = conninfo_to_dict(self.address)
         asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
         if self.options.pgbouncer:
-            return psycopg.connect(self.address, autocommit=True, prepare_threshold=None, **asked)
+            return _in_unicode(psycopg.connect(self.address, autocommit=True, prepare_threshold=None, **asked))
         ours = ("-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items())
         settings = [str(said.get("options", "")), *ours]
-        return psycopg.connect(self.address, autocommit=True, options=" ".join(settings), **asked)
+        return _in_unicode(psycopg.connect(self.address, autocommit=True, options=" ".join(settings), **asked))
 
     def connections(self) -> tuple[int, int]:
         """(open, in use) in this process."""
@@ -284,6 +284,13 @@ class Database:
         _inherited.append(self._idle)
         self.meter.part_ways()
         self._forget()
+
+
+def _in_unicode(connection: Pg) -> Pg:
+    """Of a database without an encoding psycopg would hand out bytes."""
+    if connection.info.parameter_status("client_encoding") == "SQL_ASCII":
+        connection.execute("SET client_encoding TO 'UTF8'")
+    return connection
 
 
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()

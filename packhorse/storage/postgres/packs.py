@@ -12,7 +12,10 @@ _OUR_TIME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})")  # milliseconds, at the b
 _WIDEST = 10_000
 """Milliseconds between the first id of a pack and its last. Whoever looks for a job's events passes by all packs of so
 long a time."""
-_BEHIND_ALL = chr(0x10FFFF)
+_LAST = (1 << 48) - 1
+"""The last time that fits into an id."""
+_BEHIND_ALL = "g"
+"""Behind everything that begins with a time. The bounds are plain ASCII: not every database can hold other signs."""
 
 
 def bounds(job_ids: list[str]) -> tuple[str, str] | None:
@@ -27,10 +30,10 @@ def bounds(job_ids: list[str]) -> tuple[str, str] | None:
 def farthest(job_id: str) -> str:
     """No pack that this job is in reaches beyond this."""
     time = _time_of(job_id)
-    if time is None:
+    if time is None or time + _WIDEST >= _LAST:
         return _BEHIND_ALL
-    end = time + _WIDEST
-    return f"{end >> 16:08x}-{end & 0xFFFF:04x}{_BEHIND_ALL}"
+    end = time + _WIDEST + 1
+    return f"{end >> 16:08x}-{end & 0xFFFF:04x}"
 
 
 def _time_of(job_id: str) -> int | None:

@@ -39,6 +39,7 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
         oldest = tx.execute(self._sql["oldest_event"]).fetchone()
         if oldest is None or oldest[0] > before:
             return 0, False
+        tx.execute(self._sql["lock_old_events"]).fetchall()
         gone, more, whole = 0, False, []
         for row_id, number, size in tx.execute(self._sql["old_events"], (limit + 1, before)).fetchall():
             dropped = min(number, limit - gone)

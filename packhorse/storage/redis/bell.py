@@ -7,6 +7,7 @@ A sleeper blocks on a list, on a connection of its own; a script that puts jobs 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -93,7 +94,7 @@ class Bell:
         self._free: list[_Sleeper] = []
         self._is_interrupted = False
         self._hops = 0  # how often the token that woke us may still be passed on
-        self._is_mute = False  # the server lets nobody block
+        self._mute_until = 0.0  # until then nothing is asked in advance
 
     # --- ringing --------------------------------------------------------------------------------------------------
 
@@ -153,15 +154,15 @@ class Bell:
         was done. Raises `StorageUnavailable` when the answer was lost, for it may have been run."""
         sleeper = self._lie_down()
         try:
-            if self._is_mute or not self._listen(sleeper):
+            if time.monotonic() < self._mute_until or not self._listen(sleeper):
                 self._sleep(sleeper, time.monotonic() + timeout)
                 return None
             return None if self._was_interrupted() else self._answer(sleeper, timeout, name, args)
         except Lost as lost:
             sleeper.hang_up()
             raise self._server.lost(lost) from lost
-        except StorageError:
-            sleeper.hang_up()
+        except BaseException:
+            sleeper.hang_up()  # nobody may take what still comes for another answer
             raise
         finally:
             self._rise(sleeper)
@@ -180,8 +181,8 @@ class Bell:
             self._have_answered(sleeper)
         try:
             self._hear(sleeper)
-        except Refusal:
-            self._is_mute = True  # it does not let us block
+        except Refusal as refusal:
+            self._be_mute(refusal)
         reply = sleeper.connection.read()
         return None if isinstance(reply, Refusal) else reply
 
@@ -193,8 +194,19 @@ class Bell:
         while not has_answer:
             if time.monotonic() > gives_up_at:
                 raise Lost("the server is silent", was_sent=True)
-            self._server.ask("wake_up", ("CLIENT", "UNBLOCK", sleeper.connection.id))
-            has_answer, _ = sleeper.sleep(_AGAIN)
+            try:
+                self._server.ask("wake_up", ("CLIENT", "UNBLOCK", sleeper.connection.id))
+            except StorageError as error:
+                if not isinstance(error.__cause__, Refusal):
+                    raise
+                self._be_mute(error.__cause__)
+                gives_up_at += _AT_ONCE  # it lets us go by itself
+            has_answer, _ = sleeper.sleep(_AGAIN if time.monotonic() >= self._mute_until else _AT_ONCE + _LATE)
+
+    def _be_mute(self, refusal: Refusal) -> None:
+        """It lets us not block, or not wake: ask nothing in advance, for some time or, if it is a matter of rights, at
+        all."""
+        self._mute_until = math.inf if refusal.code == "NOPERM" else time.monotonic() + _AT_ONCE
 
     def _sleep(self, sleeper: _Sleeper, deadline: float) -> bool:
         hears = self._listen(sleeper)

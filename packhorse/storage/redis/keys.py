@@ -71,6 +71,7 @@ class Keys:
         self.events = f"{prefix}ev"
         self.holes = f"{prefix}holes"
         self.floor = f"{prefix}floor"
+        self.unused = f"{prefix}unused"
         self.gone = f"{prefix}gone"
         self.tally = f"{prefix}tally"
         self.total = f"{prefix}total"

@@ -48,7 +48,7 @@ _TROUBLES = {
         Remedy.TELL,
         StorageUnavailable,
         "does not allow this user what Packhorse needs",
-        "allow it: ACL SETUSER <user> ~{packhorse}:* +@all -@dangerous +info",
+        "allow it: ACL SETUSER <user> ~{packhorse}:* +@all -@dangerous +info +client|unblock",
     ),
     "DENIED": Trouble(
         Remedy.TELL,

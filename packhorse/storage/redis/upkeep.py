@@ -6,11 +6,11 @@ import itertools
 import time
 from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from packhorse import changes, clock
 from packhorse.errors import StorageClosed
-from packhorse.event import Event, Kind
+from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, State
 from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
@@ -23,6 +23,8 @@ from packhorse.storage.redis.workers import Workers, subject_in
 
 _AT_ONCE = 500
 _ENTRIES_AT_ONCE = 100
+_INDEXED = [subject.value for subject in Subject if subject is not Subject.JOB]
+"""Events about these are found by an index of their own."""
 _FRESH = 0.02
 """Seconds for which `next_due` is answered with what a reserve was told that got nothing: an idle worker asks for both,
 and shall not trouble the server twice."""
@@ -135,10 +137,10 @@ class Upkeep(Workers, Clients, Records):
     def _may_have_old(self, keep: Retention, now: int) -> bool:
         """May anything be older than it is kept? One request, for mostly there is nothing."""
         before = now - keep.events
-        floor, last, oldest, ticks, replaced, many, *others = self._server.ask(
+        numbers = self._asked_for_number()
+        told = self._server.ask(
             "prune",
-            ("GET", self._keys.floor),
-            ("GET", self._keys.counter("event")),
+            *numbers,
             ("XRANGE", self._keys.events, "-", "+", "COUNT", 1),
             ("ZRANGE", self._keys.ticks, 0, 0),
             ("ZRANGE", self._keys.replaced_at, 0, 0, "WITHSCORES"),
@@ -150,11 +152,13 @@ class Upkeep(Workers, Clients, Records):
                 for state in sorted(FINAL)
             ),
         )
+        kept = _kept(told[: len(numbers)])
+        oldest, ticks, replaced, many, *others = told[len(numbers) :]
         most = self._server.address.events
         return (
             any(others)
             or many > most
-            or int(last or 0) - int(floor or 0) > most
+            or kept.number > most
             or any(event.at <= before for event in _events_in(oldest))
             or any(int(tick.split(b":")[1]) <= before for tick in ticks)
             or any(int(float(score)) <= before for score in replaced[1:])
@@ -207,22 +211,38 @@ class Upkeep(Workers, Clients, Records):
 
     def _prune_events(self, before: int, newest: int, limit: int) -> tuple[int, bool]:
         """The oldest that are over, and the oldest of too many. None if the very oldest is not over."""
-        (floor, last) = self._server.ask(
-            "prune", ("GET", self._keys.floor), ("GET", self._keys.counter("event"))
-        )  # fmt: skip
-        too_many = int(last or 0) - self._server.address.events
-        oldest = self._oldest_events(int(floor or 0), limit + 1)
-        if not oldest or (oldest[0].at > before and oldest[0].id > too_many):
+        kept = _kept(self._server.ask("prune", *self._asked_for_number()))
+        too_many = kept.number - self._server.address.events
+        oldest, looked_at = self._oldest_events(kept.floor, limit + 1)
+        if not oldest or (oldest[0].at > before and too_many <= 0):
             return 0, False
-        past = [event.id for event in oldest if (event.at <= before or event.id <= too_many) and event.id != newest]
+        if too_many > 0 and _kept(self._server.ask("prune", *self._asked_for_number())).gone != kept.gone:
+            return 0, True  # another process has pruned meanwhile: of those that are left there may not be too many
+        past = [
+            event.id
+            for place, event in enumerate(oldest)
+            if (event.at <= before or place < too_many) and event.id != newest
+        ]
         gone = past[:limit]
-        self._server.run("prune_events", limit, *gone)
+        going = set(gone)
+        staying = next((event.id for event in oldest if event.id not in going), looked_at + 1)
+        self._server.run("prune_events", limit, staying - 1, len(_INDEXED), *_INDEXED, *gone)
         return len(gone), len(past) > limit
 
-    def _oldest_events(self, floor: int, number: int) -> list[Event]:
-        """So many events that are still there."""
+    def _asked_for_number(self) -> list[tuple[str, str]]:
+        """What `_kept` wants to know. In this order it never finds more events than there are, whoever prunes
+        meanwhile."""
+        return [
+            ("GET", self._keys.counter("event")),
+            ("GET", self._keys.unused),
+            ("ZCARD", self._keys.holes),
+            ("GET", self._keys.floor),
+        ]
+
+    def _oldest_events(self, floor: int, number: int) -> tuple[list[Event], int]:
+        """So many events that are still there, and the id of the last that was looked at."""
         found: list[Event] = []
-        start = "-"
+        looked_at, start = floor, "-"
         while len(found) < number:
             most = max(10, min(_ENTRIES_AT_ONCE, number))
             (entries,) = self._server.ask("prune", ("XRANGE", self._keys.events, start, "+", "COUNT", most))
@@ -231,8 +251,9 @@ class Upkeep(Workers, Clients, Records):
             events = [event for event in _events_in(entries) if event.id > floor]
             holes = self._holes(events)
             found += [event for event in events if event.id not in holes]
+            looked_at = events[-1].id if events else looked_at
             start = f"({entries[-1][0].decode()}"
-        return found[:number]
+        return found[:number], looked_at
 
     def _holes(self, events: Sequence[Event]) -> set[int]:
         """Which of these, all of some neighbouring entries, are gone."""
@@ -242,6 +263,20 @@ class Upkeep(Workers, Clients, Records):
         asked = ("ZRANGEBYSCORE", self._keys.holes, first, last, "LIMIT", 0, len(events))
         (holes,) = self._server.ask("prune", asked)
         return set(map(int, holes))
+
+
+class _Kept(NamedTuple):
+    """How many events there are, above which id, and how many ids up to the last are no events any more."""
+
+    number: int
+    floor: int
+    gone: int
+
+
+def _kept(told: Sequence[Any]) -> _Kept:
+    last, unused, holes, floor = (int(one or 0) for one in told)
+    gone = floor + unused + holes
+    return _Kept(last - gone, floor, gone)
 
 
 def _events_in(entries: Iterable[Any]) -> Iterable[Event]:

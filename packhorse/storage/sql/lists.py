@@ -24,7 +24,7 @@ AT_MOST = 10_000
 IDS_AT_ONCE = 100_000
 """How many ids one call looks at: they lie close together."""
 HIGHEST = 1 << 62
-_BEHIND_ALL = chr(0x10FFFF)
+_LAST_SIGN = chr(0x10FFFF)
 
 
 class Lists(Keeper):
@@ -52,7 +52,7 @@ class Lists(Keeper):
         def work(connection: Connection) -> tuple[list[str], str | None]:
             index = self._index(connection)
             beginning = index.ids_that_begin(part, limit) if cursor is None else []
-            ending, following = index.ids_that_end(part, cursor or _BEHIND_ALL, limit)
+            ending, following = index.ids_that_end(part, cursor, limit)
             return list(dict.fromkeys(beginning + ending)), following
 
         ids, following = self._db.read_with("find", work)
@@ -188,19 +188,21 @@ class Index:
 
     def ids_that_begin(self, part: str, limit: int) -> list[str]:
         """They lie side by side."""
-        sql = f"SELECT id FROM {self._ids} WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT ?"
-        return [row[0] for row in self._execute(self._dialect.say(sql), (part, part + _BEHIND_ALL, limit)).fetchall()]
+        before, values = _ids_before(_behind(part))
+        sql = f"SELECT id FROM {self._ids} WHERE id >= ? AND {before} ORDER BY id DESC LIMIT ?"
+        return [row[0] for row in self._execute(self._dialect.say(sql), (part, *values, limit)).fetchall()]
 
-    def ids_that_end(self, part: str, before: str, limit: int) -> tuple[list[str], str | None]:
+    def ids_that_end(self, part: str, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
         """They may lie anywhere: a long stretch of the index is read backwards, so the newest of our own ids come
         first. Answers where the next stretch begins, too."""
-        sql = f"SELECT id FROM {self._ids} WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET {IDS_AT_ONCE - 1}"
-        edge = self._execute(self._dialect.say(sql), (before,)).fetchone()
+        before, values = _ids_before(cursor)
+        sql = f"SELECT id FROM {self._ids} WHERE {before} ORDER BY id DESC LIMIT 1 OFFSET {IDS_AT_ONCE - 1}"
+        edge = self._execute(self._dialect.say(sql), values).fetchone()
         first = edge[0] if edge else ""
         like = f"id LIKE ?{self._dialect.escape}"
-        sql = f"SELECT id FROM {self._ids} WHERE id < ? AND id >= ? AND {like} ORDER BY id DESC LIMIT ?"
-        values = (before, first, f"%{_escaped(part)}", limit)
-        rows = self._execute(self._dialect.say(sql), values).fetchall()
+        sql = f"SELECT id FROM {self._ids} WHERE {before} AND id >= ? AND {like} ORDER BY id DESC LIMIT ?"
+        asked = (*values, first, f"%{_escaped(part)}", limit)
+        rows = self._execute(self._dialect.say(sql), asked).fetchall()
         following = rows[-1][0] if len(rows) == limit else first or None
         return [row[0] for row in rows if row[0].endswith(part)], following
 
@@ -243,6 +245,19 @@ class Index:
         if not pieces:
             return self._dialect.true, []
         return " AND ".join(sql for sql, _ in pieces), [value for _, values in pieces for value in values]
+
+
+def _ids_before(bound: str | None) -> tuple[str, list[str]]:
+    """The ids before this one, or all: a condition, and its values."""
+    return ("id >= ?", [""]) if bound is None else ("id < ?", [bound])
+
+
+def _behind(part: str) -> str | None:
+    """What comes behind everything that begins with this part; None: nothing does. In ASCII where that is possible: not
+    every database can hold other signs."""
+    if not part:
+        return None
+    return part[:-1] + chr(ord(part[-1]) + 1) if part[-1] < "~" else part + _LAST_SIGN
 
 
 def _escaped(text: str) -> str:

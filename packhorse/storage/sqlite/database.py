@@ -7,6 +7,7 @@ their own and never wait for writers.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sqlite3
@@ -24,6 +25,8 @@ from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.storage.meter import Meter
 from packhorse.storage.sqlite.transaction import Transaction
 from packhorse.storage.sqlite.trouble import translate
+
+log = logging.getLogger("packhorse.storage")
 
 R = TypeVar("R")
 Row = tuple[Any, ...]
@@ -98,6 +101,7 @@ class Database:
         self.readers_open = 0
         self._next_fold = 0.0
         self._folded_version = -1
+        self._fold_failed = False
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -274,7 +278,8 @@ class Database:
 
     def fold_log(self) -> None:
         """Write what the log has gathered back into the file, every few seconds, beside whoever reads or writes. Left
-        to itself SQLite does so at the end of some commit, whose caller then waits for tens of milliseconds."""
+        to itself SQLite does so at the end of some commit, whose caller then waits for tens of milliseconds. Where it
+        fails it can wait: what stands in the log is stored, and on a full disk a foreman has to look all the same."""
         if time.monotonic() < self._next_fold:
             return
         self._next_fold = time.monotonic() + FOLD_AFTER
@@ -282,15 +287,19 @@ class Database:
         if version == self._folded_version:
             return
         self._folded_version = version
-        with self._version_lock:  # nobody forks meanwhile
-            try:
+        try:
+            with self._version_lock:  # nobody forks meanwhile
                 connection = self._connect()
                 try:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 finally:
                     connection.close()
-            except sqlite3.Error as error:
-                raise translate(error, self.path) from error
+        except sqlite3.Error as error:
+            if not self._fold_failed:
+                log.warning("%s: its log could not be written back, and grows: %s", self.path, error)
+            self._fold_failed = True
+        else:
+            self._fold_failed = False
 
     def _take_reader(self) -> sqlite3.Connection:
         with self._readers_lock:

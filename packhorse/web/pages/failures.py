@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from packhorse.clock import microseconds
 from packhorse.errors import JobNotFound
 from packhorse.failure import Failure
-from packhorse.job import DEAD, RETRYING
+from packhorse.job import ABORTED, DEAD, RETRYING, State
 from packhorse.measures import measured
 from packhorse.storage.records import FailureGroup, Filter, Page, Span
 from packhorse.web.pages.jobs import row_of
@@ -34,6 +36,7 @@ def failures(call: Call, asked: Asked) -> Shown:
         "is_apart": is_apart,
         "open_number": len(of_task) - len(silenced),
         "silenced_number": len(silenced),
+        "silenced_total": sum(group.number for group in silenced),
     }
     return Shown("failures.html", "Failures", context)
 
@@ -42,18 +45,18 @@ def failures(call: Call, asked: Asked) -> Shown:
 def failure(call: Call, asked: Asked, cause: str) -> Shown:
     """One cause: an example, the jobs, and what can be done to all of them."""
     group, now = call.reader.failure(cause), call.reader.now()
-    filters = {state: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD)}
+    filters = {state: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD, ABORTED)}
     found = {state: call.reader.find(where, None, _JOBS) for state, where in filters.items()}
     jobs = [job for page in found.values() for job in page.jobs]
+    counts = {state: call.reader.count(where) for state, where in filters.items()}
     example = _example(call, group)
     context = {
         "group": group,
         "is_silenced": group.is_silenced(now),
         "durations": DURATIONS,
         "rows": [row_of(job, now) for job in jobs],
-        "counts": {state.value: call.reader.count(where) for state, where in filters.items()},
-        "may_be_dead": _may_be(found[DEAD]),
-        "may_be_some": any(map(_may_be, found.values())),
+        "counts": {state.value: count for state, count in counts.items() if count.number or state is not ABORTED},
+        "steps": list(_steps(found)),
         "example": example,
         "pieces": pieces_of(example.traceback) if example and example.traceback else [],
         "seen_at": now,
@@ -73,6 +76,17 @@ def unsilence(call: Call, asked: Asked, cause: str) -> Elsewhere:
     """Show it among the others again."""
     call.steps.silence(cause, None)
     return Elsewhere(f"/failures/{cause}?said=unsilenced")
+
+
+def _steps(found: dict[State, Page]) -> Iterator[tuple[str, str, str, str]]:
+    """What can be done to all: the operation, its button's words and look, and the states that it is for. What was
+    aborted, by its time limit or by somebody, is tried again only if that is asked for."""
+    if _may_be(found[RETRYING]) or _may_be(found[DEAD]):
+        yield "retry", "Retry all of this cause", "primary", "dead,retrying"
+    if _may_be(found[ABORTED]):
+        yield "retry", "Retry all that are aborted", "", "aborted"
+    if _may_be(found[DEAD]):
+        yield "delete", "Delete all that are dead …", "danger", "dead"
 
 
 def _may_be(page: Page) -> bool:

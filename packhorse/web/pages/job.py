@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from packhorse.clock import SECOND
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
@@ -13,11 +12,12 @@ from packhorse.job import COMPLETED, DEAD, FINAL, HELD, RETRYING, RUNNING, WAITI
 from packhorse.job_text import state_text, try_text
 from packhorse.stacks import stacks_of
 from packhorse.web.api.jobs import short_call
+from packhorse.web.api.problem import Problem
 from packhorse.web.pages.jobs import operations_for
 from packhorse.web.pages.life import life_of
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right
 from packhorse.web.pages.traceback import Piece, pieces_of
-from packhorse.web.pages.words import pretty, safe
+from packhorse.web.pages.words import capital, pretty, safe, with_moment
 from packhorse.web.pages.workers import may_order, stood_at
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
@@ -48,7 +48,7 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
             "state": state_text(record),
             "call": safe(short_call(record)),
             "tries": try_text(record),
-            "why": safe(_why(call, record, failure)),
+            "why": with_moment(capital(_why(call, record, failure)), record.finished_at, now),
             "failure": failure,
             "pieces": pieces_of(failure.traceback) if failure and failure.traceback else [],
             "same": _same(call, record),
@@ -180,27 +180,28 @@ def delete(call: Call, asked: Asked, id: str) -> Elsewhere:
 def edit(call: Call, asked: Asked, id: str) -> Shown:
     """A form with its arguments, for a copy."""
     record = call.reader.get(id)
-    context = {
-        "job": record,
-        "call": safe(short_call(record)),
-        "args": json.dumps(json.loads(record.args), indent=2, ensure_ascii=False),
-        "timeout": f"{record.timeout / SECOND:g}" if record.timeout else "",
-        "problem": None,
-    }
-    return Shown("job_copy.html", "Edit and run a copy", context)
+    args = json.dumps(json.loads(record.args), indent=2, ensure_ascii=False)
+    return _copy_form(record, {"args": args, "queue": record.queue, "priority": str(record.priority), "delay": ""})
 
 
 @deed("/jobs/{id}/copy")
-def copy(call: Call, asked: Asked, id: str) -> Elsewhere:
+def copy(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
     """Enqueue the copy."""
-    options: dict[str, Any] = {}
-    if asked.field("priority"):
-        options["priority"] = _whole(asked.field("priority"), "the priority")
-    if asked.field("queue"):
-        options["queue"] = asked.field("queue")
-    if asked.field("delay"):
-        options["delay"] = asked.field("delay")
-    handle = call.steps.copy(id, json_object(asked.field("args")), options)
+    record = call.reader.get(id)
+    typed = {name: asked.field(name) for name in ("args", "queue", "priority", "delay")}
+    return put_right(lambda: _copy(call, id, typed), lambda problem: _copy_form(record, typed, problem))
+
+
+def _copy_form(record: Job, typed: dict[str, str], problem: Problem | None = None) -> Shown:
+    context = {"job": record, "call": safe(short_call(record)), "typed": typed, "problem": problem}
+    return Shown("job_copy.html", "Edit and run a copy", context, status=problem.status if problem else 200)
+
+
+def _copy(call: Call, id: str, typed: dict[str, str]) -> Elsewhere:
+    options: dict[str, Any] = {name: typed[name] for name in ("queue", "delay") if typed[name]}
+    if typed["priority"]:
+        options["priority"] = _whole(typed["priority"], "the priority")
+    handle = call.steps.copy(id, json_object(typed["args"]), options)
     return Elsewhere(f"/jobs/{handle.id}?said=copied")
 
 

@@ -14,6 +14,7 @@ from packhorse.job_text import error_line, remark, state_text, try_text
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
+from packhorse.web.api.problem import problem_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
 from packhorse.web.pages.words import safe, took, waited
 from packhorse.web.reader import Reader
@@ -82,7 +83,7 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
         found = call.reader.find(where, query.get("cursor"), PAGE_SIZE)
         problem = None
     except BadValue as error:
-        where, found, problem = Filter(), None, error
+        where, found, problem = Filter(), None, problem_of(error)
     listed, newer = found.jobs if found else [], ""
     if found and SHOWN in asked.query:
         kept = asked.query[SHOWN].split(",")[:PAGE_SIZE]

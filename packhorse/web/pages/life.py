@@ -25,9 +25,9 @@ _WIDTH = 1000.0
 
 
 class Stretch(NamedTuple):
-    """A piece of a job's life."""
+    """A piece of a job's life. It rests once it has ended, until somebody retries it; that is not shown."""
 
-    kind: Literal["delay", "wait", "run"]
+    kind: Literal["delay", "wait", "run", "rest"]
     start: int
     end: int
     look: str = ""
@@ -96,16 +96,17 @@ def life_of(job: Job | None, events: Sequence[Event], now: int) -> Life:
             attempts.append(_attempt(len(attempts) + 1, running, event))
             stretches.append(Stretch("run", since, event.at, attempts[-1].outcome, len(attempts)))
             since, running = event.at, None
-            kind = "delay" if event.state in ("retrying", "scheduled") else "wait"
-        elif event.kind in _IN_LINE:
+            kind = "delay" if event.state in ("retrying", "scheduled") else "rest" if event.state in FINAL else "wait"
+        elif event.kind in _IN_LINE or event.state in FINAL:
             stretches.append(Stretch(kind, since, event.at))  # type: ignore[arg-type]
-            since, kind = event.at, "wait"
+            since, kind = event.at, "wait" if event.kind in _IN_LINE else "rest"
     if running is not None:
         attempts.append(_attempt(len(attempts) + 1, running, None))
         stretches.append(Stretch("run", since, now, "running", len(attempts)))
     elif job is not None and job.state not in FINAL:
         stretches.append(Stretch(kind, since, now))  # type: ignore[arg-type]
-    return Life([each for each in stretches if each.length or each.kind == "run"], attempts)
+    lived = [each for each in stretches if each.kind != "rest" and (each.length or each.kind == "run")]
+    return Life(lived, attempts)
 
 
 def _attempt(number: int, began: Event, ended: Event | None) -> Attempt:

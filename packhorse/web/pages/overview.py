@@ -44,6 +44,7 @@ def overview(call: Call, asked: Asked) -> Shown:
             "next_retry": _next(reader, RETRYING),
             "failures": failures[:_FEW],
             "failure_count": len(failures),
+            "silenced_count": len(reader.failures()) - len(failures),
             "slow": _slow(intervals.points),
             "running": _running(reader),
             "coming": _coming(reader, now),

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, NotUnique, TaskError
+from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.security.operator import Role
 
 MOST_FIELDS = 1_100
@@ -77,6 +78,14 @@ def page(path: str, place: str) -> Callable[[Callable[..., Shown | Elsewhere]], 
 def deed(path: str, role: Role = Role.OPERATE) -> Callable[[Callable[..., Shown | Elsewhere]], Deed]:
     """Make the target of a form of a function."""
     return lambda do: Deed(path, role, do)
+
+
+def put_right(do: Callable[[], Elsewhere], again: Callable[[Problem], Shown]) -> Shown | Elsewhere:
+    """Do what a form asks for; or show the form again, if whoever filled it in can put right what is wrong."""
+    try:
+        return do()
+    except (BadValue, TaskError, NotUnique) as error:
+        return again(problem_of(error))
 
 
 def parse_form(body: bytes) -> list[tuple[str, str]]:

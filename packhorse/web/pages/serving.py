@@ -59,8 +59,9 @@ async def static(request: Request) -> Response:
 def _page(site: Site, page: Page) -> Answer:
     async def answer(request: Request) -> Response:
         call, asked = site.call(request.state.operator), asked_of(request)
-        is_shared = request.headers.get("x-packhorse") == "live"
-        return await _answered(call, page.make, asked, request.path_params, page.place, is_shared=is_shared)
+        is_live = request.headers.get("x-packhorse") == "live"
+        since = request.headers.get("last-event-id", "")[:40] if is_live else None
+        return await _answered(call, page.make, asked, request.path_params, page.place, since)
 
     return answer
 
@@ -84,18 +85,18 @@ async def _answered(
     asked: Asked,
     params: dict[str, Any],
     place: str,
-    *,
-    is_shared: bool = False,
+    since: str | None = None,
 ) -> Response:
-    """`is_shared`: the browser asks by itself, as many others may just now, so one page will do for all."""
+    """`since`: the browser asks by itself, because it heard this event of the stream, as many others may just now; so
+    one page will do for all who heard it. One that was drawn before the event may lack what it told of."""
 
     def draw() -> Drawn | Elsewhere:
         made: Shown | Elsewhere = make(call, asked, **params)
         return made if isinstance(made, Elsewhere) else render(call, asked, made, place)
 
     def answer() -> Response:
-        key = (call.operator, asked.root, asked.path, frozenset(asked.query.items()))
-        drawn = call.site.glance.page(key, draw) if is_shared else draw()
+        key = (call.operator, asked.root, asked.path, frozenset(asked.query.items()), since)
+        drawn = draw() if since is None else call.site.glance.page(key, draw)
         if isinstance(drawn, Elsewhere):
             return RedirectResponse(asked.root + drawn.path, 303)
         return HTMLResponse(drawn.text, drawn.status)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from packhorse.amounts import fact_text
 from packhorse.settings import mask_url
 from packhorse.web.pages.page import Asked, Shown, page
-from packhorse.web.pages.words import safe, size
+from packhorse.web.pages.words import safe
 from packhorse.web.site import Call
 
 _KEEP = ("keep_completed", "keep_dead", "keep_aborted", "keep_events", "keep_log_lines")
@@ -14,7 +15,7 @@ _KEEP = ("keep_completed", "keep_dead", "keep_aborted", "keep_events", "keep_log
 def storage(call: Call, asked: Asked) -> Shown:
     """All that is known of it."""
     health, settings = call.site.glance.health(), call.site.app.settings
-    facts = {name: _fact(name, value) for name, value in health.facts.items()}
+    facts = {name: safe(fact_text(name, value)) for name, value in health.facts.items() if value is not None}
     kept = {name.removeprefix("keep_").replace("_", " "): settings.shown(name) for name in _KEEP}
     context = {
         "health": health,
@@ -24,7 +25,3 @@ def storage(call: Call, asked: Asked) -> Shown:
         "operations": sorted(health.operations, key=lambda each: -each.run_mean * each.calls),
     }
     return Shown("storage.html", "Storage", context)
-
-
-def _fact(name: str, value: object) -> str:
-    return size(value) if name.endswith("_size") and isinstance(value, int) else safe(value)

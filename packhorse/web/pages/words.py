@@ -6,12 +6,13 @@ import json
 import re
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from packhorse.amounts import size_text
+from packhorse.amounts import rate_text, size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import Job, State
+from packhorse.measures import limit_of
 from packhorse.why import span_text
 
 # Control characters, and those that turn the direction of writing around.
@@ -19,6 +20,8 @@ _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _LONG_JSON = 64_000
+_AGO = re.compile(r"\b(?:[\d.]+[a-zµ]+)+ ago\b")
+_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 STATE_ICONS = {
@@ -38,6 +41,16 @@ def safe(text: object) -> str:
     return _UNSAFE.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", str(text)
     )
+
+
+def capital(text: str) -> str:
+    """The beginning of a sentence. A name in front of it, as of a function, stays as it is."""
+    return safe(text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text)
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence, with a full stop if it has no mark of its own."""
+    return capital(text) + ("" if text.endswith((".", "?", "!", "…")) else ".")
 
 
 def number(value: float | None) -> str:
@@ -77,11 +90,21 @@ def seconds(duration: float | None) -> str:
     return "–" if duration is None else span(duration * SECOND)
 
 
+def limit(percentile: float | None) -> str:
+    """A percentile, which is the upper limit of a step: "≤ 10 s"."""
+    if percentile is None:
+        return "–"
+    sign, most = limit_of(percentile)
+    return f"{sign} {seconds(most)}"
+
+
 def percent(part: float, whole: float) -> str:
     """A share."""
     if not whole:
         return "–"
     share = 100 * part / whole
+    if 0 < share < 0.1:
+        return "< 0.1 %"
     return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.2g} %"
 
 
@@ -92,6 +115,15 @@ def ago(at: int | None, now: int) -> Markup:
     away = at - now
     text = "now" if abs(away) < SECOND else f"in {_short(away)}" if away > 0 else f"{_short(-away)} ago"
     return _time(at, text)
+
+
+def with_moment(text: str, at: int | None, now: int) -> Markup:
+    """A sentence that says how long ago something was: its first such words as a moment, which scripts keep true."""
+    found = _AGO.search(text) if at is not None else None
+    if at is None or found is None:
+        return escape(text)
+    told = "just now" if now - at < SECOND else f"{_short(now - at)} ago"
+    return escape(text[: found.start()]) + _time(at, told, "since") + text[found.end() :]
 
 
 def clock(at: int | None, *, day: bool = True) -> Markup:
@@ -183,11 +215,15 @@ def waited(job: Job, now: int) -> int | None:
 
 FILTERS = {
     "safe_text": safe,
+    "capital": capital,
+    "sentence": sentence,
     "number": number,
     "compact": compact,
     "size": size,
+    "rate": rate_text,
     "span": span,
     "seconds": seconds,
+    "limit": limit,
     "clock": clock,
     "moment": moment,
     "short": short,

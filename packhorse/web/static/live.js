@@ -5,7 +5,7 @@ const body = document.body;
 const root = body.dataset.root;
 const SOON = 2500, SLOW = 15000, HIDDEN = 30000;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "", trouble = "";
+let nextAt = { fast: 0, slow: 0 }, latest = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
 
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
@@ -36,7 +36,7 @@ const FIGURES = {
   oldest: (t) => span(t.oldest),
   held: (t) => number(t.states.running + t.states.reserved),
   slots: (t) => number(t.slots),
-  workercount: (t) => number(t.workers),
+  workercount: (t) => `${number(t.workers)} worker${t.workers === 1 ? "" : "s"}`,
   processed: (t) => number(t.processed),
   failed: (t) => number(t.failed),
 };
@@ -73,14 +73,15 @@ async function refresh(slowToo) {
   if (!wanted.length) return;
   let answer;
   try {
-    answer = await fetch(present(), { headers: { "X-Packhorse": "live" } });
-  } catch { return; }
-  if (!answer.ok && answer.status !== 404) return;
+    // The event that made it ask: a page that was drawn for others before that one may lack what it told of.
+    answer = await fetch(present(), { headers: { "X-Packhorse": "live", "Last-Event-ID": lastId } });
+  } catch { return changed(); }
+  if (!answer.ok && answer.status !== 404) return answer.status >= 500 ? changed() : undefined;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const region of wanted) {
     const other = fresh.getElementById(region.id);
-    if (!other || isInUse(region)) continue;
-    if (region.isEqualNode(other)) continue;
+    if (!other || region.isEqualNode(other)) continue;
+    if (isInUse(region)) { changed(); continue; }
     keepOpen(region, other);
     region.replaceWith(document.adoptNode(other));
   }
@@ -98,13 +99,18 @@ function keepOpen(before, after) {
   if (scrolls.length === others.length) requestAnimationFrame(() => scrolls.forEach((each, place) => { others[place].scrollLeft = each.scrollLeft; }));
 }
 
-function changed() {
+// Look again, but not too often: what comes too soon after the last time is put off, never left out.
+async function changed() {
+  clearTimeout(later);
+  if (isPaused) return;
   const now = Date.now();
-  if (now < nextAt.fast) return;
+  if (isRefreshing || now < nextAt.fast) { later = setTimeout(changed, Math.max(100, nextAt.fast - now)); return; }
   const slowToo = now >= nextAt.slow;
   nextAt.fast = now + SOON;
   if (slowToo) nextAt.slow = now + SLOW;
-  refresh(slowToo);
+  else if (document.querySelector("[data-slow]")) later = setTimeout(changed, nextAt.slow - now);
+  isRefreshing = true;
+  try { await refresh(slowToo); } finally { isRefreshing = false; }
 }
 
 // --- the stream ------------------------------------------------------------------------------------------------------
@@ -131,7 +137,7 @@ function heard(kind, data) {
 function open() {
   if (source || isPaused) return;
   source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}`);
-  for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => heard(kind, event.data));
+  for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => { lastId = event.lastEventId; heard(kind, event.data); });
   source.addEventListener("error", () => mark("away", "reconnecting"));
 }
 
@@ -170,5 +176,5 @@ export function listen(whenRefreshed) {
   open();
   timer = setInterval(tell, 1000);
   document.addEventListener("visibilitychange", () => { hiddenAt = Date.now(); if (!document.hidden) open(); });
-  addEventListener("pagehide", () => { clearInterval(timer); close(); });
+  addEventListener("pagehide", () => { clearInterval(timer); clearTimeout(later); close(); });
 }

@@ -33,7 +33,7 @@ export async function toggledLog(job) {
     while (log.children.length > 1000) log.firstElementChild.remove();
     log.dataset.last = page.last;
     const count = document.querySelector("[data-line-count]");
-    if (count) count.textContent = log.children.length;
+    if (count) count.textContent = `${log.children.length} line${log.children.length === 1 ? "" : "s"}`;
     if (document.querySelector("[data-follow]")?.checked) log.scrollTop = log.scrollHeight;
   } finally {
     isFetching = false;

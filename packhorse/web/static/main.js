@@ -5,6 +5,7 @@ import { startKeys } from "./keys.js";
 import { startForms } from "./forms.js";
 import { startLog } from "./log.js";
 import { startZone } from "./zone.js";
+import { startAgo } from "./ago.js";
 import { startColumns } from "./columns.js";
 import { startSaved } from "./saved.js";
 
@@ -31,6 +32,7 @@ function sayTheme() {
 document.querySelector("[data-theme-button]")?.addEventListener("click", nextTheme);
 sayTheme();
 startZone();
+startAgo();
 startForms();
 startKeys(nextTheme);
 readCharts();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import psycopg
@@ -15,6 +16,7 @@ from packhorse.storage.moving import Section
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.packs import bounds, farthest
 from packhorse.storage.records import EventFilter, Placement, Retention
+from tests.children import until
 from tests.postgres_server import shared_postgres
 from tests.storage.builders import add, history, join, new_job
 
@@ -165,6 +167,41 @@ def test_pruning_takes_packs_apart_and_leaves_the_newest_event(
     assert storage.prune(BYGONE, limit=limit).events == 1
 
 
+def test_two_who_prune_at_once_do_not_cut_the_same_pack(
+    storage: Postgres, url: str, packed: list[NewJob], bystander: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    told = storage.events(EventFilter())
+    other = Postgres.from_url(url)
+    first_has_cut, second_waits = threading.Event(), threading.Event()
+    pruned: list[Any] = []
+
+    def first(tx: Any) -> tuple[int, bool]:
+        done = storage._drop_events(tx, told[-1].at, 9)
+        first_has_cut.set()
+        assert second_waits.wait(30)
+        return done
+
+    threads = [
+        threading.Thread(target=lambda: pruned.append(storage._write("prune", first)[0])),
+        threading.Thread(target=lambda: pruned.append(other.prune(BYGONE, limit=9).events)),
+    ]
+    threads[0].start()
+    assert first_has_cut.wait(30)
+    threads[1].start()
+    until(lambda: _waits(bystander), "the second waits for the first")
+    second_waits.set()
+    for thread in threads:
+        thread.join(30)
+
+    assert pruned == [9, 9]
+    assert storage.events(EventFilter()) == told[18:]
+    other.close()
+
+
+def _waits(bystander: psycopg.Connection[tuple[object, ...]]) -> bool:
+    return bool(bystander.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall())
+
+
 def test_all_events_are_dumped_though_somebody_keeps_a_transaction_open(
     storage: Postgres, packed: list[NewJob]
 ) -> None:
@@ -232,6 +269,7 @@ def test_a_pack_does_not_reach_farther_than_it_is_looked_for() -> None:
     assert first < last < farthest(first)
     assert farthest(first) < Ids(lambda: 75_536_000_000).new()
     assert farthest("somebody's") > last
+    assert farthest("ffffffff-ffff-7000") > "ffffffff-ffff-7000"
 
 
 def test_the_events_of_a_job_are_found_without_a_look_at_other_packs(storage: Postgres) -> None:

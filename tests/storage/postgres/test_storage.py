@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, Stor
 from packhorse.event import Kind
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
+from packhorse.ids import new_id
 from packhorse.job import COMPLETED, SCHEDULED
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
@@ -25,7 +27,7 @@ from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter, Placement
 from tests.children import forked, in_child, until
-from tests.postgres_server import PgBouncer, shared_postgres
+from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
 from tests.storage.builders import (
     add,
     at_once,
@@ -33,6 +35,7 @@ from tests.storage.builders import (
     history,
     ids,
     join,
+    kinds,
     new_job,
     new_jobs,
     recount,
@@ -492,3 +495,16 @@ def test_arguments_may_be_written_in_several_lines(storage: Postgres) -> None:
     storage.enqueue([new_job(f"job-{n}", args=text) for n, text in enumerate(lines)])
 
     assert [job.args for job in storage.get_many(["job-0", "job-1", "job-2"])] == lines
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_in_another_encoding_is_read_like_any(encoding: str) -> None:
+    url = new_database_url(f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    with contextlib.closing(Postgres.from_url(url)) as storage:
+        add(storage, "somebody's")
+        batch = [new_job(new_id()) for _ in range(3)]
+        storage.enqueue(batch)
+
+        assert kinds(storage, "somebody's") == kinds(storage, batch[1].id) == [Kind.ADDED]
+        assert [job.id for job in storage.find_by_id("some").jobs] == ["somebody's"]
+        assert [job.id for job in storage.find_by_id(batch[1].id[-12:]).jobs] == [batch[1].id]

@@ -219,6 +219,45 @@ def test_where_nobody_may_block_questions_are_not_asked_in_advance(own_server: R
     place.end()
 
 
+def test_who_may_not_wake_itself_waits_and_asks_nothing_in_advance_any_more(own_server: RedisServer):
+    own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~*", "+@all", "-client|unblock")
+    place = Place(own_server.url.replace("redis://", "redis://worker:x@"))
+    asking = place.asking(0.5)
+    place.bell.interrupt()
+
+    assert asking.result(5) == NOBODY
+    assert place.bell.ask_when_rung(0.01, "workers") is None
+    place.end()
+
+
+def test_a_refusal_that_passes_mutes_the_bell_for_some_time_only(place: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("packhorse.storage.redis.bell._AT_ONCE", 0.2)
+    before = place.blocked()
+    asking = place.asking()
+    (number,) = place.blocked() - before
+    place.server.ask("test", ("CLIENT", "UNBLOCK", number.removeprefix("id="), "ERROR"))
+
+    assert asking.result(5) == NOBODY
+    until(lambda: place.bell.ask_when_rung(0.01, "workers") == NOBODY, "it asks in advance again")
+
+
+def test_whoever_is_interrupted_between_question_and_answer_leaves_no_answer_behind(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    place.server.run("workers")
+
+    def interrupted(self: object, seconds: float) -> tuple[bool, bool]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packhorse.storage.redis.bell._Sleeper.sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            place.bell.ask_when_rung(5.0, "workers")
+
+    assert place.bell.connections() == (0, 0)
+    assert place.bell.ask_when_rung(0.01, "workers") == NOBODY
+
+
 def test_an_answer_that_is_lost_with_the_server_is_told(own_server: RedisServer):
     place = Place(f"{own_server.url}?patience=50ms")
     asking = place.asking()

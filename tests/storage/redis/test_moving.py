@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from packhorse.clock import TurnedClock
+from packhorse.clock import DAY, TurnedClock
 from packhorse.copying import End, copy_storage
 from packhorse.errors import StorageFull
+from packhorse.job import NewJob
 from packhorse.storage import open_storage
-from packhorse.storage.records import EventFilter, Retention
+from packhorse.storage.records import EventFilter, Pruned, Retention
 from packhorse.storage.redis import Redis
+from packhorse.storage.redis.address import Address
 from tests.redis_server import RedisServer, fresh_url
 from tests.storage.estate import everything, furnish
 from tests.storage.redis.audit import audit
+
+FOR_LONG = Retention(*[1_000 * DAY] * 5)
 
 
 def test_every_key_agrees_after_a_move_and_after_all_is_pruned() -> None:
@@ -48,6 +53,38 @@ def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> 
 
     (entries, holes) = storage._server.ask("test", ("XLEN", storage._keys.events), ("ZCARD", storage._keys.holes))
     assert (entries, holes) == (1, 0)
+    storage.close()
+
+
+def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
+    """As they come from PostgreSQL, whose numbers rise by a thousand."""
+    clock = TurnedClock()
+    source = open_storage("memory://", now=clock)
+    furnish(source, clock)
+    source._events = [replace(event, id=1_000 * event.id) for event in source._events]  # type: ignore[attr-defined]
+    told = source.events(EventFilter(), limit=10_000)
+    address = Address.parse(fresh_url())
+    storage = Redis(address._replace(events=len(told) - 1), now=clock)
+    copy_storage(End(source, "there"), End(storage, "here"), patience=0)
+    (holes,) = storage._server.ask("test", ("ZCARD", storage._keys.holes))
+    assert holes == 0
+
+    assert storage.prune(FOR_LONG).events == 1
+    assert storage.prune(FOR_LONG, at=clock()).events == 0
+    assert storage.events(EventFilter(), limit=10_000) == told[1:]
+    storage.enqueue([NewJob(f"new {number}", "mail", "mail") for number in range(7)])
+    assert storage.prune(FOR_LONG, at=clock(), limit=5) == Pruned(events=5, more=True)
+    assert storage.prune(FOR_LONG, at=clock(), limit=5) == Pruned(events=2)
+
+    left = storage.events(EventFilter(), limit=10_000)
+    assert left[:-7] == told[8:]
+    assert storage.events(EventFilter(after=told[20].id), limit=5) == told[21:26]
+    job_id = left[0].job_id
+    assert storage.events(EventFilter(job_id=job_id)) == [event for event in left if event.job_id == job_id]
+    clock.turn(1)
+    storage.prune(Retention(events=0))
+    assert storage._server.ask("test", ("GET", storage._keys.unused)) == [None]
+    audit(storage)
     storage.close()
 
 

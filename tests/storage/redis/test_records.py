@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
 from packhorse.outcome import Completed, Failed, Snoozed
 from packhorse.series import LEVELS
-from packhorse.storage.records import EventFilter, LogLine, Retention, Span
+from packhorse.storage.records import EventFilter, LogLine, Pruned, Retention, Span
 from packhorse.storage.redis import Redis, records
 from packhorse.storage.redis.address import Address
 from tests.redis_server import fresh_url
@@ -147,6 +148,39 @@ def test_no_more_replaced_calls_are_remembered_than_events(url: str) -> None:
         assert [one.job_id for one in storage.enqueue(twins[3:])] == [holder.id] * 2
         assert storage.enqueue(twins[2:3])[0].is_new
         audit(storage)
+
+
+@pytest.mark.parametrize("subject", [subject for subject in Subject if subject is not Subject.JOB])
+def test_pruned_events_are_gone_from_the_index_of_their_subject(
+    storage: Redis, clock: TurnedClock, subject: Subject
+) -> None:
+    storage._change("test", lambda tx: tx.record_about(subject, Kind.ORDERED, owner="ann", queue="mail"))
+    index = ("ZCARD", storage._keys.about(subject.value))
+    assert storage._server.ask("test", index) == [1]
+    clock.turn(DAY)
+    add(storage)
+
+    storage.prune(Retention(events=HOUR))
+
+    assert storage._server.ask("test", index) == [0]
+
+
+def test_two_who_prune_at_once_leave_as_many_events_as_may_be_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = Address.parse(url)._replace(events=6)
+    with contextlib.closing(Redis(address)) as storage, contextlib.closing(Redis(address)) as other:
+        for _ in range(10):
+            add(storage)
+        look = storage._oldest_events
+
+        def late(floor: int, number: int) -> Any:
+            other.prune(Retention())
+            return look(floor, number)
+
+        monkeypatch.setattr(storage, "_oldest_events", late)
+
+        assert storage.prune(Retention()) == Pruned(more=True)
+        assert [event.id for event in storage.events(EventFilter())] == [5, 6, 7, 8, 9, 10]
+        assert storage.prune(Retention()) == Pruned()
 
 
 # --- log lines ------------------------------------------------------------------------------------------------------

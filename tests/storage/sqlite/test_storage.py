@@ -9,6 +9,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -315,6 +316,29 @@ def test_foremen_write_the_log_back_into_the_file(storage: SQLite, tmp_path: Pat
 
     assert before is None
     assert _jobs_without_the_log(storage.path, tmp_path / "after.db") == 1
+
+
+def test_a_foreman_looks_though_the_log_cannot_be_written_back(
+    storage: SQLite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    add(storage)
+
+    class FullDisk(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if "checkpoint" in sql:
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(sql, *values)
+
+    monkeypatch.setattr(storage._db, "_connect", lambda: sqlite3.connect(storage.path, factory=FullDisk))
+
+    for _ in range(3):
+        storage._db._next_fold = 0.0
+        assert storage.outlook("a foreman", []).queued
+        add(storage)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{storage.path}: its log could not be written back, and grows: database or disk is full"
+    ]
 
 
 def _jobs_without_the_log(path: Path, copy: Path) -> int | None:

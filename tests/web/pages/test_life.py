@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from packhorse.clock import MINUTE
+from packhorse.clock import MINUTE, SECOND
+from packhorse.event import Event, Kind
 from packhorse.job import State
 from packhorse.outcome import Completed, Failed, Halted
 from packhorse.storage.records import EventFilter
@@ -61,3 +62,27 @@ def test_a_job_whose_worker_died_too_often_was_halted_to_the_end(yard: Yard):
 
     assert yard.get(job.id).state is State.DEAD
     assert [each.outcome for each in life(yard, job.id).attempts] == ["halted", "halted"]
+
+
+def test_the_time_for_which_a_job_was_dead_or_aborted_is_no_time_in_line():
+    told = [  # (what happened, in which second, the state after it)
+        (Kind.ADDED, 0, State.QUEUED),
+        (Kind.STARTED, 1, State.RUNNING),
+        (Kind.BROKEN, 2, State.DEAD),
+        (Kind.RETRIED, 100, State.QUEUED),
+        (Kind.ABORTED, 103, State.ABORTED),
+        (Kind.RETRIED, 200, State.QUEUED),
+        (Kind.STARTED, 204, State.RUNNING),
+        (Kind.COMPLETED, 205, State.COMPLETED),
+    ]
+    events = [Event(kind, second * SECOND, job_id="a", state=state) for kind, second, state in told]
+
+    life = life_of(None, events, 300 * SECOND)
+
+    assert [(each.kind, each.length // SECOND) for each in life.stretches] == [
+        ("wait", 1),
+        ("run", 1),
+        ("wait", 3),
+        ("wait", 4),
+        ("run", 1),
+    ]

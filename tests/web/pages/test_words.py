@@ -52,3 +52,36 @@ def test_long_json_is_cut_and_says_so():
 def test_ids_are_short_where_they_differ():
     assert words.short("019a0000-0000-7000-8000-00000000a001") == "0000a001"
     assert words.short("kXa93jfIe0") == "kXa93jfI"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("there is no job", "There is no job."),
+        ("order_mail() needs the argument 'to'", "order_mail() needs the argument 'to'."),
+        ("shop.mail has none", "shop.mail has none."),
+        ("no state; did you mean 'dead'?", "No state; did you mean 'dead'?"),
+    ],
+)
+def test_a_message_is_a_sentence_that_leaves_names_as_they_are(text: str, shown: str):
+    assert words.sentence(text) == shown
+
+
+@pytest.mark.parametrize(("percentile", "text"), [(None, "–"), (0.3, "≤ 300 ms"), (10.0, "≤ 10 s"), (7_200.0, "> 1 h")])
+def test_a_percentile_is_told_as_the_limit_that_it_is(percentile: float | None, text: str):
+    assert words.limit(percentile) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "text"), [(0, "0 %"), (8e-7, "< 0.1 %"), (0.001, "0.1 %"), (0.025, "2.5 %"), (0.5, "50 %")]
+)
+def test_small_shares_are_told_without_powers_of_ten(part: float, text: str):
+    assert words.percent(part, 1) == text
+
+
+def test_how_long_ago_something_was_is_a_moment_of_its_own_in_a_sentence():
+    shown = words.with_moment("it was aborted 360ms ago, by <anna>, 3s ago", NOW, NOW + 360_000)
+
+    assert shown.startswith('it was aborted <time datetime="2027')
+    assert shown.endswith(">just now</time>, by &lt;anna&gt;, 3s ago")
+    assert ">2 m ago</time>" in words.with_moment("it died 2m5s ago", NOW, NOW + 125 * SECOND)

@@ -85,6 +85,10 @@ ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
 -- name: oldest_event
 SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1
 
+-- name: lock_old_events
+-- One process at a time drops events, or two would cut the same pack; the next one sees what is left.
+SELECT pg_advisory_xact_lock(hashtextextended('{schema} old events', 5040))
+
 -- name: old_events
 -- Only the oldest are looked at: of each row, how many of its events are over, and how many it has. The newest event
 -- always stays, as it does on every storage.
