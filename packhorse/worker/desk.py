@@ -281,7 +281,8 @@ class Desk:
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
         again, and they wait until that worker is gone."""
-        doubles = {job.id: worker for job in jobs if (worker := Failure.goes_on_in(job.error)) is not None}
+        failed = [job for job in jobs if job.error is not None]  # hardly any: this is on the way of every job
+        doubles = {job.id: worker for job in failed if (worker := Failure.goes_on_in(job.error)) is not None}
         if not doubles:
             return jobs
         try:
