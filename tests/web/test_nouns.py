@@ -186,7 +186,7 @@ def test_the_audit_tells_who_did_what(web: TestClient, yard: Yard):
         ("retried", "local"),
     ]
     assert deeds["next"] is None
-    assert f"failure <b><bdi>{group.cause}" in web.get("/audit").text
+    assert f'failure <a href="/failures/{group.cause}">' in web.get("/audit").text
 
 
 def test_the_audit_of_one_operator_leaves_out_the_others(web: TestClient, yard: Yard):

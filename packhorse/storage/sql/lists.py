@@ -200,8 +200,10 @@ class Index:
         edge = self._execute(self._dialect.say(sql), values).fetchone()
         first = edge[0] if edge else ""
         like = f"id LIKE ?{self._dialect.escape}"
-        sql = f"SELECT id FROM {self._ids} WHERE {before} AND id >= ? AND {like} ORDER BY id DESC LIMIT ?"
-        asked = (*values, first, f"%{_escaped(part)}", limit)
+        # One lower limit alone: of two, SQLite may go along the wrong one and read all ids.
+        stretch, limits = ("id >= ?", [first]) if cursor is None else ("id < ? AND id >= ?", [cursor, first])
+        sql = f"SELECT id FROM {self._ids} WHERE {stretch} AND {like} ORDER BY id DESC LIMIT ?"
+        asked = (*limits, f"%{_escaped(part)}", limit)
         rows = self._execute(self._dialect.say(sql), asked).fetchall()
         following = rows[-1][0] if len(rows) == limit else first or None
         return [row[0] for row in rows if row[0].endswith(part)], following
