@@ -7,7 +7,6 @@ their own and never wait for writers.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import sqlite3
@@ -25,8 +24,6 @@ from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.storage.meter import Meter
 from packhorse.storage.sqlite.transaction import Transaction
 from packhorse.storage.sqlite.trouble import translate
-
-log = logging.getLogger("packhorse.storage")
 
 R = TypeVar("R")
 Row = tuple[Any, ...]
@@ -296,6 +293,9 @@ class Database:
                     connection.close()
         except sqlite3.Error as error:
             if not self._fold_failed:
+                import logging  # not before it is needed: commands that only look have no use for it
+
+                log = logging.getLogger("packhorse.storage")
                 log.warning("%s: its log could not be written back, and grows: %s", self.path, error)
             self._fold_failed = True
         else:
