@@ -1,13 +1,13 @@
-"""A foreman and its worker that say where they stand as soon as anybody asks."""
+"""Foremen and workers that answer whatever they are ordered, as soon as anybody asks, for the length of a block."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from packhorse.event import Kind
-from packhorse.storage import open_storage
+from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import EventFilter
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
@@ -15,21 +15,50 @@ TEXT = '  File "shop.py", line 7, in resize\n    wait("\x1b[31m<b>")'
 
 
 @contextmanager
+def obedient(yard: Yard, *foremen: str) -> Iterator[None]:
+    """Foremen that follow every order."""
+
+    def follow(storage: Storage) -> None:
+        for foreman in foremen:
+            order = _newest_order(storage, foreman)
+            storage.beat({foreman: {"order": order, "wanted": 3, "min": 1, "max": 4}})
+
+    with _again_and_again(yard, follow):
+        yield
+
+
+@contextmanager
 def answering(yard: Yard, job_id: str = "j1") -> Iterator[None]:
-    """For the length of the block; `job_id` is the job that it runs."""
-    over = threading.Event()
+    """A foreman and its worker that say where they stand; `job_id` is the job that it runs."""
     items = [{"title": "slot 0: resize", "text": TEXT, "job_id": job_id}, {"title": "thread MainThread", "text": "x"}]
 
-    def answer() -> None:
+    def answer(storage: Storage) -> None:
+        order = _newest_order(storage, FOREMAN)
+        if order is not None:
+            storage.beat(
+                {FOREMAN: {"order": order}, WORKER: {"stacks": {"order": order, "age_s": 0.0, "items": items}}}
+            )
+
+    with _again_and_again(yard, answer):
+        yield
+
+
+def _newest_order(storage: Storage, foreman: str) -> int | None:
+    found = storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))
+    return found[-1].id if found else None
+
+
+@contextmanager
+def _again_and_again(yard: Yard, step: Callable[[Storage], None]) -> Iterator[None]:
+    over = threading.Event()
+
+    def run() -> None:
         storage = open_storage(yard.url)
         while not over.wait(0.02):
-            found = storage.events(EventFilter(kind=Kind.ORDERED, owner=FOREMAN))
-            if found:
-                stacks = {"order": found[-1].id, "age_s": 0.0, "items": items}
-                storage.beat({FOREMAN: {"order": found[-1].id}, WORKER: {"stacks": stacks}})
+            step(storage)
         storage.close()
 
-    thread = threading.Thread(target=answer)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield

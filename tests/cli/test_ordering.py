@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -13,8 +10,8 @@ from packhorse.cli.ordering import parse_size
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
 from packhorse.order import Do, Order
-from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
+from tests.answering import obedient
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal
 from tests.cli.yard import FOREMAN, WORKER, Yard
@@ -24,28 +21,6 @@ SECOND_FOREMAN = "2nd-foreman"
 
 def orders(yard: Yard, foreman: str = FOREMAN) -> list[Order | None]:
     return [Order.of(event) for event in yard.storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))]
-
-
-@contextmanager
-def obedient(yard: Yard, *foremen: str) -> Iterator[None]:
-    """Foremen that follow whatever they are ordered, for the length of the block."""
-    over = threading.Event()
-
-    def follow() -> None:
-        storage = open_storage(yard.url)
-        while not over.wait(0.02):
-            for foreman in foremen:
-                found = storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))
-                storage.beat({foreman: {"order": found[-1].id if found else None, "wanted": 3, "min": 1, "max": 4}})
-        storage.close()
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def test_an_order_is_left_and_waited_for(yard: Yard, packhorse: Call):

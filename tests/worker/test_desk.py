@@ -755,9 +755,8 @@ def test_a_thread_that_will_not_end_is_given_up_and_its_worker_condemned(works: 
     assert works.said == [{"say": "condemned", "why": why}]
 
 
-def test_a_job_that_was_given_up_runs_again_when_the_worker_of_its_last_run_is_gone(
-    works: Works, gate: threading.Event
-):
+def given_up(works: Works, gate: threading.Event) -> tuple[JobHandle[None], list[str]]:
+    """A job whose first run, on worker ann, would not end when aborted; and a line for each time that it began."""
     runs: list[str] = []
 
     @works.app.task
@@ -770,7 +769,15 @@ def test_a_job_that_was_given_up_runs_again_when_the_worker_of_its_last_run_is_g
     job = stubborn.enqueue()
     works.until(lambda: runs)
     abort(works, job)
-    (ended,) = works.finish(job)
+    works.finish(job)
+    return job, runs
+
+
+def test_a_job_that_was_given_up_runs_again_when_the_worker_of_its_last_run_is_gone(
+    works: Works, gate: threading.Event
+):
+    job, runs = given_up(works, gate)
+    ended = works.job(job)
 
     works.open(owner="ben")
     job.retry(by="olga")
@@ -788,19 +795,7 @@ def test_a_job_that_was_given_up_runs_again_when_the_worker_of_its_last_run_is_g
 
 
 def test_while_the_storage_does_not_say_who_is_there_such_a_job_is_handed_back(works: Works, gate: threading.Event):
-    runs: list[str] = []
-
-    @works.app.task
-    def stubborn() -> None:
-        runs.append("began")
-        if len(runs) == 1:
-            gate.wait(DEADLINE)
-
-    works.open(limits={"abort_grace": 0.1})
-    job = stubborn.enqueue()
-    works.until(lambda: runs)
-    abort(works, job)
-    works.finish(job)
+    job, runs = given_up(works, gate)
     works.storage.leave("ann")
 
     works.open(owner="ben")
