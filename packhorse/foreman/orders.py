@@ -97,6 +97,5 @@ class Orders:
                 log.warning("an operator has left an order that this version does not know")
             else:
                 yield order
-            self.followed = max(
-                self.taken, self.followed or 0
-            )  # not before: whoever reads it looks at what has changed
+            # Not before: whoever reads it looks at what the order has changed.
+            self.followed = max(self.taken, self.followed or 0)

@@ -48,6 +48,7 @@ def test_a_quiet_crew_takes_no_more_jobs_and_fresh_workers_do(start: Start, stor
 
     is_followed(foreman, give(foreman, Order(Do.QUIET)))
     assert foreman.report()["state"] == "quiet"
+    until(lambda: not foreman.takes_jobs(), "the worker has heard it")
     add(storage, 1)
     until(lambda: foreman.report().get("backlog") == 1, "the job is seen to wait")
     before = foreman.pids()
