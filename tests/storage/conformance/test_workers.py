@@ -187,6 +187,13 @@ def test_a_sleeper_wakes_by_itself_when_its_time_is_over(storage: Storage) -> No
     storage.wait(0.01)
 
 
+def test_an_interrupt_just_before_lying_down_is_not_lost(storage: Storage) -> None:
+    storage.wait(0)
+    storage.interrupt()
+
+    assert storage.wait(60) is True
+
+
 def test_interrupt_wakes_all_sleepers(storage: Storage) -> None:
     sleepers = [threading.Thread(target=storage.wait, args=(30,), daemon=True) for _ in range(3)]
     for sleeper in sleepers:
