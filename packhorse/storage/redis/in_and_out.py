@@ -43,7 +43,7 @@ class InAndOut(Keeper):
     def _enqueue_plainest(self, new: NewJob) -> Enqueued:
         self._next_due = None
         task, queue = new.task, new.queue
-        words = (new.id, body_of_new(new), added_entry(new), *_kind(queue, task, new.priority, new.persistent))
+        words = (new.id, body_of_new(new), added_entry(new), _kind(queue, task, new.priority, new.persistent))
         if self._known.get((task, queue), 0.0) > time.monotonic():
             is_new = self._server.run("enqueue_one", *words)
         else:
@@ -188,10 +188,11 @@ def _is_plainest(new: NewJob) -> bool:
 
 
 @functools.lru_cache(maxsize=1_000)
-def _kind(queue: str, task: str, priority: int, persistent: bool) -> tuple[Word, ...]:
+def _kind(queue: str, task: str, priority: int, persistent: bool) -> bytes:
     """What `lua/enqueue_one.lua` has to know of a job, and is the same for all of its kind."""
-    rank, flags = rank_of(priority), PERSISTENT if persistent else 0
-    return queue, place(queue, task), str(rank), str(priority), str(flags)
+    names = [name.encode() for name in (queue, place(queue, task))]
+    numbers = bytes((PERSISTENT if persistent else 0, priority, rank_of(priority)))
+    return numbers + b"".join(len(name).to_bytes(2, "big") + name for name in names)
 
 
 def _runs(jobs: Sequence[NewJob]) -> list[Word]:

@@ -1,8 +1,10 @@
 -- parts: bell
 -- Stores one plain job that is due at once: what most calls of enqueue are, so there is nothing here that it does not need.
--- ARGV: id, body, its event packed; queue, place, rank, priority, flags; and if their names are to become known the task
--- and its JSON. Answers 0 if the id is there already, and not by this very call; nothing while the storage is moved.
-local id, body, packed, queue, place, rank, priority, flags, task, told = unpack(ARGV, 3)
+-- ARGV: id, body, its event packed; flags, priority, rank, queue and place, packed; and if their names are to become known
+-- the task and its JSON. Answers 0 if the id is there already, and not by this very call; nothing while the storage is
+-- moved.
+local id, body, packed, kind, task, told = unpack(ARGV, 3)
+local flags, priority, rank, queue, place = struct.unpack('>BBBI2c0I2c0', kind)
 local key = P .. 'j:' .. id
 local there = call('MGET', key, P .. 'move', P .. 'n:job', P .. 'n:event')
 if there[2] then return false end
