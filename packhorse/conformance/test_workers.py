@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import WORKER, add, in_state, join, kinds, new_job, snapshot, stored
 from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Stop, WorkerInfo
-from tests.storage.builders import WORKER, add, in_state, join, kinds, new_job, snapshot, stored
 
 # --- join and beat --------------------------------------------------------------------------------------------------
 
