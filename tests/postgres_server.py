@@ -24,7 +24,6 @@ import psycopg
 import pytest
 
 from tests.ports import free_port
-from tests.processor_time import processor_time
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -112,11 +111,6 @@ class PostgresServer:
         while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._process = None
-
-    def processor_time(self) -> float:
-        """Seconds that it has worked so far, for those who are connected now."""
-        assert self._process is not None
-        return processor_time([self._process.pid, *_children_of(self._process.pid)])
 
     def stop(self) -> None:
         """At once, but in good order."""

@@ -138,8 +138,8 @@ def test_time_is_the_servers_whatever_its_zone(storage: MySQL, bystander: Bystan
         link.script(["SET time_zone = '+05:00'"])
     job = add(storage)
 
-    assert abs(job.created_at - int(now)) < 10 * SECOND
-    assert abs(storage.now() - job.created_at) < 10 * SECOND
+    assert abs(job.created_at - int(now)) < 60 * SECOND
+    assert abs(storage.now() - job.created_at) < 60 * SECOND
 
 
 def test_sessions_are_set_as_the_storage_needs_them(storage: MySQL) -> None:

@@ -154,8 +154,8 @@ def test_time_is_the_servers(storage: Postgres, bystander: Bystander) -> None:
     job = add(storage)
 
     assert isinstance(now, int)
-    assert 0 <= job.created_at - now < 10 * SECOND
-    assert 0 <= storage.now() - job.created_at < 10 * SECOND
+    assert 0 <= job.created_at - now < 60 * SECOND
+    assert 0 <= storage.now() - job.created_at < 60 * SECOND
 
 
 def test_health_tells_of_a_transaction_that_stays_open(

@@ -242,7 +242,7 @@ def test_an_interrupt_of_the_thread_that_commits_for_all_loses_nobodys_work(
     with occupied(storage):
         control_c.threads = callers = [Caller(call) for call in calls]
         until(lambda: len(storage._db._pending) == len(calls), "every thread has asked")
-    finish_all(callers, seconds=3)
+    finish_all(callers)
 
     assert control_c.hit is not None
     assert isinstance(control_c.hit.error, KeyboardInterrupt)
