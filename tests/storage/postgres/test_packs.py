@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import add, history, join, new_job
 from packhorse.event import Event, Kind, Subject
 from packhorse.ids import Ids, new_id
 from packhorse.job import Job, NewJob
@@ -18,7 +19,6 @@ from packhorse.storage.postgres.packs import bounds, farthest
 from packhorse.storage.records import EventFilter, Placement, Retention
 from tests.children import until
 from tests.postgres_server import shared_postgres
-from tests.storage.builders import add, history, join, new_job
 
 BYGONE = Retention(events=0)
 

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import join, new_jobs
 from packhorse.job import HELD, QUEUED, SCHEDULED
 from packhorse.outcome import Completed
 from packhorse.storage.postgres import Postgres
@@ -25,7 +26,6 @@ from packhorse.storage.postgres.working import _Line, _Start, _told
 from packhorse.storage.records import EventFilter, Filter, TaskInfo
 from packhorse.storage.sql.rows import to_json
 from tests.postgres_server import new_schema_url, shared_postgres
-from tests.storage.builders import join, new_jobs
 
 WAITING = int(os.environ.get("PACKHORSE_SCALE", "8000"))
 FINISHED = 3 * WAITING
