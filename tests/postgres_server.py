@@ -25,7 +25,6 @@ import pytest
 
 from tests.children import until
 from tests.ports import free_port
-from tests.processor_time import processor_time
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -113,11 +112,6 @@ class PostgresServer:
         # was just being started is in nobody's list of children.
         if data is not None:
             until(lambda: data not in map(_directory_of, _everybody()), "all processes of the server are gone")
-
-    def processor_time(self) -> float:
-        """Seconds that it has worked so far, for those who are connected now."""
-        assert self._process is not None
-        return processor_time([self._process.pid, *_children_of(self._process.pid)])
 
     def stop(self) -> None:
         """At once, but in good order."""

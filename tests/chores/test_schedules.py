@@ -16,6 +16,7 @@ import pytest
 from packhorse.app import Packhorse
 from packhorse.chores.schedules import TickSchedules, decide, due_slots
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock, from_datetime, to_datetime
+from packhorse.conformance.builders import add, find_all, finish, run
 from packhorse.cron import Cron
 from packhorse.job import Job, UniqueLock
 from packhorse.outcome import Completed
@@ -25,7 +26,6 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ScheduleInfo
 from tests.children import PATIENCE
-from tests.storage.builders import add, find_all, finish, run
 
 LJUBLJANA = ZoneInfo("Europe/Ljubljana")
 

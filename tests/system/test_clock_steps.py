@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.conformance.builders import find_all
 from packhorse.cron import Cron
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, RUNNING, SCHEDULED
 from packhorse.storage.records import ScheduleInfo
-from tests.storage.builders import find_all
 from tests.system.sites import LEASE, Site, until
 from tests.system.soundness import assert_sound
 
