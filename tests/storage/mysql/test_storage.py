@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import string
 import time
+from collections.abc import Sequence
 
 import pytest
+from pymysql.constants import COMMAND
 
 from packhorse.clock import SECOND
 from packhorse.conformance.builders import (
@@ -25,6 +27,7 @@ from packhorse.event import Kind
 from packhorse.job import COMPLETED
 from packhorse.outcome import Completed
 from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.link import Answer, Link
 from packhorse.storage.mysql.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import forked, in_child
@@ -328,3 +331,22 @@ def test_a_job_that_another_process_has_taken_back_is_not_completed_from_memory(
     assert [verdict.value for verdict in verdicts] == ["accepted", "stale", "accepted"]
     assert tallies(storage) == recount(storage)
     other.close()
+
+
+def test_an_interrupt_while_events_are_followed_comes_through(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(storage)
+    script = Link.script
+
+    def interrupted(link: Link, statements: Sequence[str]) -> list[Answer]:
+        if any("LOCK IN SHARE MODE" in statement for statement in statements):
+            link.connection._execute_command(COMMAND.COM_QUERY, statements[0].encode())
+            link.connection._read_packet()  # of several: the others are on their way
+            raise KeyboardInterrupt
+        return script(link, statements)
+
+    with monkeypatch.context() as in_the_middle:
+        in_the_middle.setattr(Link, "script", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            storage.events(EventFilter(after=0))
+
+    assert [event.kind for event in storage.events(EventFilter(after=0))] == [Kind.ADDED]
