@@ -233,7 +233,8 @@ class Chaos:
 
 def run(plan: Plan, directory: Path, storage: str = "sqlite") -> Aftermath:
     """One round of chaos in this directory, and what is to be said of it."""
-    site = Site(directory, ADDRESSES[storage](directory))
+    url = ADDRESSES[storage](directory)
+    site = Site(directory, f"{url}{'&' if '?' in url else '?'}patience=30s")  # as SQLite has it: a server may be busy
     chaos = Chaos(site, plan)
     try:
         chaos.run()
