@@ -438,4 +438,4 @@ class Storage(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Wake all of this process's sleepers, because it wants to stop."""
+        """Wake all of this process's sleepers, and whoever is about to lie down: there is something else to do."""
