@@ -11,7 +11,7 @@ from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
 
 
@@ -28,7 +28,7 @@ class Bench:
 
     def wait(self, name: str) -> None:
         self.began.append(name)
-        self.gate.wait(20)
+        self.gate.wait(PATIENCE)
 
     def seats(self, *names: str) -> list[Seat]:
         return [a_seat(a_job(name, f'{{"name":"{name}"}}'), self.task) for name in names]
@@ -45,7 +45,7 @@ def bench() -> Iterator[Bench]:
     bench.gate.set()
     bench.executor.close()
     for thread in bench.executor._threads:
-        thread.join(20)
+        thread.join(PATIENCE)
 
 
 def test_no_job_no_thread(bench: Bench):
