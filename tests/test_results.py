@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from packhorse.app import Packhorse
+from packhorse.conformance.builders import FAILURE, finish, stored, take
 from packhorse.errors import StorageUnavailable
 from packhorse.job import COMPLETED, DEAD, Job
 from packhorse.job_handle import JobHandle
@@ -18,7 +19,6 @@ from packhorse.results import ResultHandlers
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import LogKind
 from packhorse.task import Worker
-from tests.storage.builders import FAILURE, finish, stored, take
 
 
 @pytest.fixture

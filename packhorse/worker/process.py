@@ -283,9 +283,10 @@ class WorkerProcess:
             child = Stack(title_of(seat), text, seat.job.id)
             self._say({"say": "stack", "order": order, "stack": msgspec.to_builtins(child)})
 
-        asked = self._children.ask_stacks(tell) if self._children is not None else 0
-        told = msgspec.to_builtins(cut(found))
-        self._say({"say": "stacks", "order": order, "items": told, "more": asked})
+        busy = self._children.busy if self._children is not None else 0
+        self._say({"say": "stacks", "order": order, "items": msgspec.to_builtins(cut(found)), "more": busy})
+        if self._children is not None:
+            self._children.ask_stacks(tell)  # only now: the foreman drops the answer to what it has not heard of yet
 
     # --- seating --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,18 @@ import psycopg
 import pymysql
 import pytest
 
+from packhorse.conformance.builders import (
+    FAILURE,
+    add,
+    at_once,
+    find_all,
+    history,
+    join,
+    new_job,
+    new_jobs,
+    recount,
+    tallies,
+)
 from packhorse.errors import StorageFull, StorageUnavailable
 from packhorse.job import COMPLETED
 from packhorse.outcome import Completed, Failed, Verdict
@@ -26,7 +38,6 @@ from tests.children import PATIENCE, until
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PostgresServer, new_schema_url
 from tests.storage import laws
-from tests.storage.builders import FAILURE, add, at_once, find_all, history, join, new_job, new_jobs, recount, tallies
 from tests.storage.conftest import chosen_storages
 
 Server = PostgresServer | MySQLServer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from packhorse.conformance.builders import add, join, new_job
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.bell import Bell
 from tests.children import PATIENCE, until
-from tests.storage.builders import add, join, new_job
 
 
 def lie_down(bell: Bell, woken: list[bool], timeout: float = PATIENCE) -> threading.Thread:

@@ -8,16 +8,7 @@ import time
 import pytest
 
 from packhorse.clock import SECOND
-from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
-from packhorse.event import Kind
-from packhorse.job import COMPLETED
-from packhorse.outcome import Completed
-from packhorse.storage.mysql import MySQL
-from packhorse.storage.mysql.upkeep import FOLD_AFTER
-from packhorse.storage.records import EventFilter, Filter
-from tests.children import forked, in_child
-from tests.mysql_server import KIND, new_database_url, shared_mysql
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     add,
     find_all,
     history,
@@ -29,6 +20,15 @@ from tests.storage.builders import (
     stored,
     tallies,
 )
+from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
+from packhorse.event import Kind
+from packhorse.job import COMPLETED
+from packhorse.outcome import Completed
+from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.upkeep import FOLD_AFTER
+from packhorse.storage.records import EventFilter, Filter
+from tests.children import forked, in_child
+from tests.mysql_server import KIND, new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
 
 pytestmark = pytest.mark.usefixtures("exact_lines")

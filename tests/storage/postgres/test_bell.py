@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import add, join, new_job
 from packhorse.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
 from packhorse.storage.sql.rows import to_json
 from tests.children import PATIENCE, until
-from tests.storage.builders import add, join, new_job
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import add, join, new_jobs
 from packhorse.job import QUEUED, RANKS, Job
 from packhorse.storage.postgres import Postgres, marks
 from packhorse.storage.postgres.marks import LONG_WALK, Marks
-from tests.storage.builders import add, join, new_jobs
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 

@@ -11,6 +11,21 @@ import psycopg
 import pytest
 
 from packhorse.clock import HOUR, SECOND
+from packhorse.conformance.builders import (
+    add,
+    at_once,
+    find_all,
+    history,
+    ids,
+    join,
+    kinds,
+    new_job,
+    new_jobs,
+    recount,
+    stored,
+    tallies,
+    unique,
+)
 from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.foreman.orders import Orders
@@ -28,21 +43,6 @@ from packhorse.storage.postgres.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter, Placement
 from tests.children import forked, in_child, until
 from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
-from tests.storage.builders import (
-    add,
-    at_once,
-    find_all,
-    history,
-    ids,
-    join,
-    kinds,
-    new_job,
-    new_jobs,
-    recount,
-    stored,
-    tallies,
-    unique,
-)
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
 

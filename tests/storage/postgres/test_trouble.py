@@ -10,6 +10,7 @@ import threading
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import add, find_all, join, new_job, new_jobs
 from packhorse.errors import StorageReadOnly, StorageUnavailable
 from packhorse.job import COMPLETED, UNFINISHED
 from packhorse.outcome import Completed
@@ -18,7 +19,6 @@ from packhorse.storage.postgres import database as database_module
 from packhorse.storage.records import Filter
 from tests.children import PATIENCE, until
 from tests.processor_time import processor_time
-from tests.storage.builders import add, find_all, join, new_job, new_jobs
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 

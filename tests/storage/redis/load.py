@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from packhorse.conformance.builders import new_job
 from packhorse.errors import StorageUnavailable, WorkerNotFound
 from packhorse.job import HELD
 from packhorse.outcome import Completed, Outcome, Verdict
@@ -20,7 +21,6 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.redis import Redis
 from tests.children import until
-from tests.storage.builders import new_job
 
 _workers = itertools.count(1)
 

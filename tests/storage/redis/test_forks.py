@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from packhorse.conformance.builders import WORKER, find_all, ids, join, new_job, new_jobs
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage.redis import Redis
 from tests.children import PATIENCE, forked, in_child, program, running
-from tests.storage.builders import WORKER, find_all, ids, join, new_job, new_jobs
 
 
 def test_a_child_that_ends_as_programs_do_leaves_the_parents_connections_alone(url: str, storage: Redis):

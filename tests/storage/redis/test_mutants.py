@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.conformance.builders import LEASE
 from packhorse.job import Job, UniqueLock
 from packhorse.outcome import Failed
 from packhorse.storage.redis import indexes, plan, server, steering, transaction, upkeep
 from packhorse.storage.redis.scripts import Script
 from packhorse.storage.redis.transaction import Transaction
-from tests.storage.builders import LEASE
 from tests.storage.choices import Ending, Wish
 from tests.storage.machine import Machine, Move, does
 from tests.storage.test_mutants import BUDGET

@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import StorageFull, StorageUnavailable, WorkerNotFound
-from packhorse.job import COMPLETED, QUEUED, RESERVED
-from packhorse.outcome import Completed, Failed, Verdict
-from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Retention
-from packhorse.storage.redis import Redis
-from tests.children import ROOT, until
-from tests.redis_server import RedisServer, redis_server, shared_server
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
     add,
@@ -30,6 +23,13 @@ from tests.storage.builders import (
     stored,
     tallies,
 )
+from packhorse.errors import StorageFull, StorageUnavailable, WorkerNotFound
+from packhorse.job import COMPLETED, QUEUED, RESERVED
+from packhorse.outcome import Completed, Failed, Verdict
+from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Retention
+from packhorse.storage.redis import Redis
+from tests.children import ROOT, until
+from tests.redis_server import RedisServer, redis_server, shared_server
 from tests.storage.laws import check_history
 from tests.storage.redis.load import load_on, stored_ids
 

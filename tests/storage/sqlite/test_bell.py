@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.conformance.builders import add, ids, join, new_job, stored
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite import bell as bell_module
 from packhorse.storage.sqlite.bell import Bell
 from tests.children import PATIENCE, Parent, forked, program, running, until
-from tests.storage.builders import add, ids, join, new_job, stored
 
 LONG = 20.0
 """Seconds that nobody in these tests sleeps through, unless the bell is broken."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, ids, join, kinds, new_job, new_jobs, recount, tallies, unique
 from packhorse.errors import NotUnique, StorageError, StorageUnavailable
 from packhorse.job import NewJob
 from packhorse.storage.records import Filter
@@ -22,7 +23,6 @@ from packhorse.storage.sqlite import SQLite, database
 from packhorse.storage.sqlite.database import Options
 from packhorse.storage.sqlite.transaction import Transaction
 from tests.children import PATIENCE, until
-from tests.storage.builders import add, find_all, ids, join, kinds, new_job, new_jobs, recount, tallies, unique
 from tests.storage.sqlite.tracing import traced
 
 HOLD_THE_LOCK = """

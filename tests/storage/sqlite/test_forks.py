@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, ids, join, kinds, new_job, recount, tallies
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite, database
 from packhorse.storage.sqlite.database import Options
 from tests.children import PATIENCE, Parent, forked, in_child, program, running, until
-from tests.storage.builders import add, find_all, ids, join, kinds, new_job, recount, tallies
 from tests.storage.sqlite.test_database import Caller, finish_all, occupied
 
 

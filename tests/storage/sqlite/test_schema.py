@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, ids, new_job, new_jobs, recount, tallies
 from packhorse.errors import SchemaTooNew, StorageUnavailable
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite, schema
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepare, split
 from tests.children import PATIENCE, program, running
-from tests.storage.builders import add, find_all, ids, new_job, new_jobs, recount, tallies
 
 NEXT, AFTER_NEXT = SCHEMA + 1, SCHEMA + 2
 ADD_COLOUR: Migration = (

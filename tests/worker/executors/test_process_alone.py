@@ -217,6 +217,24 @@ def test_between_two_jobs_a_child_ends_and_reaps_what_the_last_one_left(started:
     assert descendants(child) == []
 
 
+class Leaving:
+    """A child that is gone as soon as it was looked at."""
+
+    def __init__(self, children: dict[int, Any]) -> None:
+        self._children = children
+
+    @property
+    def seat(self) -> None:
+        self._children.clear()
+
+
+def test_children_may_come_and_go_while_another_thread_counts_them(started: Callable[..., Alone]):
+    executor = started().executor
+    executor._children.update({number: Leaving(executor._children) for number in (1, 2)})  # type: ignore[arg-type]
+
+    assert executor.busy == 0
+
+
 # --- no more children -----------------------------------------------------------------------------------------------
 
 

@@ -230,17 +230,18 @@ SET number = known.number + 1, place = excluded.place, last_at = excluded.last_a
     last_job_id = excluded.last_job_id
 
 -- name: delete_jobs
-DELETE FROM {schema}.packhorse_job WHERE seq IN (SELECT value::bigint FROM json_array_elements_text($1::json))
+DELETE FROM {schema}.packhorse_job WHERE seq = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json)))
 
 -- name: delete_log
-DELETE FROM {schema}.packhorse_log_line WHERE job_id IN (SELECT json_array_elements_text($1::json))
+DELETE FROM {schema}.packhorse_log_line WHERE job_id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: delete_subscribers
-DELETE FROM {schema}.packhorse_subscriber WHERE job_id IN (SELECT json_array_elements_text($1::json))
+DELETE FROM {schema}.packhorse_subscriber WHERE job_id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: delete_locks
 DELETE FROM {schema}.packhorse_unique_lock
-WHERE key IN (SELECT json_array_elements_text($1::json)) AND job_id IN (SELECT json_array_elements_text($2::json))
+WHERE key = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+  AND job_id = ANY (ARRAY(SELECT json_array_elements_text($2::json)))
 
 -- name: know_task
 INSERT INTO {schema}.packhorse_task (name, queue) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
@@ -270,7 +271,8 @@ UNION ALL
 SELECT queue, 'oldest', (
     SELECT min((
         SELECT queued_at FROM {schema}.packhorse_job AS job
-        WHERE job.state = 'queued' AND job.rank = rank.number AND job.queue = numbers.queue ORDER BY seq LIMIT 1
+        WHERE job.state = 'queued' AND job.rank BETWEEN rank.number AND rank.number AND job.queue = numbers.queue
+        ORDER BY job.rank, job.seq LIMIT 1
     )) FROM generate_series(0, 12) AS rank (number)
 ), NULL, NULL
 FROM numbers WHERE counted = 'queued'

