@@ -85,12 +85,9 @@ class Working(Keeper):
                 number += 1
             reply = self._ask_for_jobs(owner, queues, limit, is_seen=is_seen)
         _, due_in, turns, told = reply
-        jobs = [
-            job_of(job_id.decode(), head, body)
-            for job_id, head, body in zip(told[::3], told[1::3], told[2::3], strict=True)
-        ]
+        jobs = [job_of(told[n].decode(), told[n + 1], told[n + 2]) for n in range(0, len(told), 3)]
         self._take_turns(turns, queues)
-        if len(turns) > 1 or any(len(rank) > 2 for rank in turns):
+        if len(turns) > 1 or (turns and len(turns[0]) > 2):
             jobs.sort(key=lambda job: (job.rank, job.seq))
         self._next_due = None if jobs or self._now else NextDue(due_in, time.monotonic())
         self._bell.reserved(len(jobs), limit)
@@ -99,6 +96,10 @@ class Working(Keeper):
     def _take_turns(self, turns: Sequence[Sequence[Any]], queues: Mapping[str, int]) -> None:
         """The script has shared the turns; here they are remembered."""
         for rank in turns:
+            if len(rank) == 2:
+                name = rank[0].decode()
+                self._turns.take(name, queues[name], rank[1])
+                continue
             taken = {name.decode(): number for name, number in zip(rank[::2], rank[1::2], strict=True)}
             self._turns.share(taken, queues, sum(taken.values()))
 

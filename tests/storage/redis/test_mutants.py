@@ -87,6 +87,7 @@ def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Cal
 @mutant(ADD, RESERVE)
 def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     in_lua(monkeypatch, "front('r', flags, fence + 1, attempts)", "front('r', flags, fence, attempts)")
+    in_lua(monkeypatch, "'r', string.byte(head, 2), fence + 1, attempts", "'r', string.byte(head, 2), fence, attempts")
 
 
 @mutant()
@@ -200,6 +201,11 @@ def a_finished_job_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(ADD, RESERVE)
+def a_job_that_is_taken_alone_stays_among_the_queued_of_the_tally(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_lua(monkeypatch, "call('HINCRBY', P .. 'tally', 'q' .. place, -1)", "")
+
+
+@mutant(ADD, RESERVE, FINISH)
 def a_tally_only_rises(monkeypatch: pytest.MonkeyPatch) -> None:
     in_lua(
         monkeypatch,
