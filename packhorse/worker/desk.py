@@ -25,10 +25,10 @@ from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
 from packhorse.worker import lock
+from packhorse.worker.deputy import depute
 from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.lookout import send_out
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
@@ -436,13 +436,13 @@ class Desk:
         if wanted == 0:
             return
         work = partial(self._take_when_rung, wanted, seconds)
-        if not (self._storage.any_thread_may_wait and send_out(self._lend, work, self._storage.interrupt)):
+        if not (self._storage.any_thread_may_wait and depute(self._lend, work, self._storage.interrupt)):
             work()
         if self.seats:
             self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock
 
     def _take_when_rung(self, wanted: int, seconds: float) -> None:
-        """Also done by a lookout, while the desk sleeps."""
+        """Also done by a deputy, while the desk sleeps."""
         try:
             jobs = self._storage.reserve_when_rung(self._owner, self._queues, wanted, seconds)
         except Exception:

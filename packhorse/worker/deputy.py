@@ -1,7 +1,7 @@
-"""The lookout: while a worker has nothing to do, the thread of a slot waits for jobs in the desk's place.
+"""The deputy: while a worker has nothing to do, the thread of a slot waits for jobs in the desk's place.
 
 It takes in what comes, and then runs the first job itself: nobody has to be woken between the storage's answer and the
-job's first line. The desk sleeps until it is back, so that only one of the two is at the desk at any time.
+job's first line. The desk sleeps until it is told, so that only one of the two is at the desk at any time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from queue import SimpleQueue
 Work = Callable[[], None]
 
 
-def send_out(lend: Callable[[Work], bool], work: Work, call_back: Work) -> bool:
+def depute(lend: Callable[[Work], bool], work: Work, call_back: Work) -> bool:
     """Have another thread do this work, and wait for it; what it raises is raised here. False: there is no thread that
     could. `lend` finds one, `call_back` makes the work end soon."""
     returned: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def look_out() -> None:
+    def stand_in() -> None:
         error: BaseException | None = None
         try:
             work()
@@ -25,7 +25,7 @@ def send_out(lend: Callable[[Work], bool], work: Work, call_back: Work) -> bool:
             error = raised
         returned.put(error)
 
-    if not lend(look_out):
+    if not lend(stand_in):
         return False
     try:
         error = returned.get()
