@@ -197,6 +197,9 @@ class Storage(ABC):
         """`finish`, then `reserve`; storages that can do both in one round trip do."""
         return self.finish(outcomes), self.reserve(owner, queues, limit)
 
+    any_thread_may_wait = False
+    """Whether it is all the same which thread calls `reserve_when_rung`: then that may be the one that runs the job."""
+
     def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         """`wait`, then `reserve`, for a worker that has nothing to do; storages that can do both in one round trip do.
         An `interrupt` ends the wait; what was reserved all the same is answered."""

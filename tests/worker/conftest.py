@@ -44,6 +44,8 @@ class Shaky:
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._storage, name)
+        if not callable(call):
+            return call
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             if name == "interrupt":
