@@ -24,7 +24,8 @@ def free_port() -> int:
         with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + 10_000))
-            _claim(port)
+            for claimed in (port, port + 10_000):  # else that one may be chosen elsewhere before its server listens
+                _claim(claimed)
             return port
 
 
