@@ -204,15 +204,29 @@ SELECT pg_advisory_xact_lock(number) FROM (
 -- name: get_lock
 SELECT job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock WHERE key = $1
 
+-- name: get_locks
+SELECT key, job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock
+WHERE key = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+
 -- name: replaced_by
 -- The job whose call this very one has replaced already: its answer was lost.
 SELECT job_id FROM {schema}.packhorse_replaced WHERE twin = $1
+
+-- name: replaced_among
+SELECT twin FROM {schema}.packhorse_replaced WHERE twin = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: put_replaced
 INSERT INTO {schema}.packhorse_replaced (twin, job_id, at) VALUES ($1, $2, $3) ON CONFLICT (twin) DO NOTHING
 
 -- name: put_lock
 INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (key) DO UPDATE
+SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
+
+-- name: put_locks
+INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at)
+SELECT key, job_id, period, until, $5 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+    AS lock (key, job_id, period, until)
 ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
 
