@@ -265,34 +265,22 @@ class Desk:
     # --- seating --------------------------------------------------------------------------------------------------
 
     def _seat(self, jobs: Sequence[Job]) -> None:
-        seats: list[Seat] = []
-        first: list[Seat] = []
-        are_short = True
-        for job in self._without_doubles(jobs):  # one pass, for this is on the way of every job
-            seat = self._known(job)
-            if seat is None:
-                continue
-            self.seats[job.id] = seat
-            seats.append(seat)
-            if self._is_marked_first(seat):
-                first.append(seat)
-            are_short = are_short and self._is_short(seat)
-        if first:
+        seats = [seat for job in self._without_doubles(jobs) if (seat := self._known(job)) is not None]
+        self.seats.update({seat.job.id: seat for seat in seats})
+        if first := self._marked_first(seats):
             self._mark_first(first)
             seats = [seat for seat in seats if not seat.is_settled]
         tell_taken(seats)
+        kinds = {(seat.task.name, seat.is_async) for seat in seats}
+        are_short = all(self._is_short(task, is_async) for task, is_async in kinds)
         if are_short:
             lock.hurry()
         else:
             lock.relax()
         self._slots.line_up(seats, narrow=are_short)
 
-    def _is_short(self, seat: Seat) -> bool:
-        return not seat.is_async and self._means.get(seat.task.name, SHORT_TASK) < SHORT_TASK
-
-    def _is_marked_first(self, seat: Seat) -> bool:
-        """A job that was lost before may be the one that kills its workers: its next death must be counted."""
-        return seat.job.losses > 0 or self._durations.get(seat.task.name, 0.0) > LONG_TASK
+    def _is_short(self, task: str, is_async: bool) -> bool:
+        return not is_async and self._means.get(task, SHORT_TASK) < SHORT_TASK
 
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
@@ -343,6 +331,11 @@ class Desk:
     def _is_seated(self, job: Job) -> bool:
         seat = self.seats.get(job.id)
         return seat is not None and seat.job.fence == job.fence
+
+    def _marked_first(self, seats: Sequence[Seat]) -> list[Seat]:
+        """A job that was lost before may be the one that kills its workers: its next death must be counted."""
+        long = {task for task in {seat.task.name for seat in seats} if self._durations.get(task, 0.0) > LONG_TASK}
+        return [seat for seat in seats if seat.job.losses > 0 or seat.task.name in long]
 
     def _mark_first(self, seats: Sequence[Seat]) -> None:
         """Say in the storage that these run, before they do; where that fails they do not."""

@@ -85,7 +85,10 @@ class Working(Keeper):
                 number += 1
             reply = self._ask_for_jobs(owner, queues, limit, is_seen=is_seen)
         _, due_in, turns, told = reply
-        jobs = [job_of(told[n].decode(), told[n + 1], told[n + 2]) for n in range(0, len(told), 3)]
+        jobs = [
+            job_of(job_id.decode(), head, body)
+            for job_id, head, body in zip(told[::3], told[1::3], told[2::3], strict=True)
+        ]
         self._take_turns(turns, queues)
         if len(turns) > 1 or (turns and len(turns[0]) > 2):
             jobs.sort(key=lambda job: (job.rank, job.seq))

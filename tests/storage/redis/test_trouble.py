@@ -122,7 +122,7 @@ def test_a_worker_that_an_empty_server_does_not_know_is_told_so(own_server: Redi
 
 
 def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path):
-    with redis_server(tmp_path, "--appendonly", "yes", "--key-load-delay", "500") as own:
+    with redis_server(tmp_path, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "500") as own:
         storage = opened(own)
         for _ in range(5):
             storage.enqueue(new_jobs(200))

@@ -1,6 +1,7 @@
 -- The commonest answers of a reserve, before all else: nobody waits, or a single job does that was never in other hands.
 -- What parts/take.lua would do then is done here, from ARGV[3] on, at half the cost; for an idle worker that is the time
--- until its job begins. In any other case nothing is written, and what follows goes on. Has to be the first part.
+-- until its job begins. In any other case nothing is written, and what follows goes on. The line stays open, for the next
+-- reserve to close. Comes before the parts that have functions.
 do
   local owner, limit, _, _, number = unpack(ARGV, 3, 7)
   local is_due = call('EXISTS', P .. 'move', P .. 'due', P .. 'expiring') > 0
@@ -28,7 +29,6 @@ do
           local event_text = string.format('%.0f', event)
           call('DEL', line)
           call('ZADD', P .. 'h:' .. owner, found[2], id)
-          call('HSET', P .. 'open', queue, 0)
           call('SADD', P .. 'holders', owner)
           call('HINCRBY', P .. 'tally', 'q' .. place, -1)
           call('HINCRBY', P .. 'tally', 'r' .. place, 1)
