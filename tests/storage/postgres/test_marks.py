@@ -31,8 +31,9 @@ def test_a_short_walk_is_not_worth_remembering() -> None:
     own = Marks(Hand())
 
     own.note(["mail"], [job(7)], LONG_WALK - 1, is_all=True)
+    own.note([f"queue-{number}" for number in range(500)], [job(7)], 5 * LONG_WALK - 1, is_all=True)
 
-    assert not own.are_there(["mail"])
+    assert not own.are_there(["mail", "queue-1"])
     assert own.ranges("mail") == [(RANKS[0], RANKS[-1], 0)]
 
 
