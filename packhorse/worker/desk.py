@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
 from packhorse.worker import lock
+from packhorse.worker.deputy import depute
 from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
@@ -86,6 +88,7 @@ class Desk:
         may_begin: Callable[[], bool] = lambda: True,
         on_stored: Callable[[Seat, Outcome], None] | None = None,
         condemn: Callable[[str], None] = lambda why: None,
+        lend: Callable[[Callable[[], None]], bool] = lambda work: False,
     ) -> None:
         self._storage = storage
         self._owner = owner
@@ -96,6 +99,7 @@ class Desk:
         self._max_jobs = max_jobs
         self._may_begin = may_begin
         self._on_stored = on_stored
+        self._lend = lend
         self.finisher = Finisher(self.ring)
         self._scribe = Scribe(storage, keep_lines)
         self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace, last_seconds)
@@ -261,22 +265,34 @@ class Desk:
     # --- seating --------------------------------------------------------------------------------------------------
 
     def _seat(self, jobs: Sequence[Job]) -> None:
-        seats = [seat for job in self._without_doubles(jobs) if (seat := self._known(job)) is not None]
-        self.seats.update({seat.job.id: seat for seat in seats})
-        if first := self._marked_first(seats):
+        seats: list[Seat] = []
+        first: list[Seat] = []
+        are_short = True
+        for job in self._without_doubles(jobs):  # one pass, for this is on the way of every job
+            seat = self._known(job)
+            if seat is None:
+                continue
+            self.seats[job.id] = seat
+            seats.append(seat)
+            if self._is_marked_first(seat):
+                first.append(seat)
+            are_short = are_short and self._is_short(seat)
+        if first:
             self._mark_first(first)
             seats = [seat for seat in seats if not seat.is_settled]
         tell_taken(seats)
-        kinds = {(seat.task.name, seat.is_async) for seat in seats}
-        are_short = all(self._is_short(task, is_async) for task, is_async in kinds)
         if are_short:
             lock.hurry()
         else:
             lock.relax()
         self._slots.line_up(seats, narrow=are_short)
 
-    def _is_short(self, task: str, is_async: bool) -> bool:
-        return not is_async and self._means.get(task, SHORT_TASK) < SHORT_TASK
+    def _is_short(self, seat: Seat) -> bool:
+        return not seat.is_async and self._means.get(seat.task.name, SHORT_TASK) < SHORT_TASK
+
+    def _is_marked_first(self, seat: Seat) -> bool:
+        """A job that was lost before may be the one that kills its workers: its next death must be counted."""
+        return seat.job.losses > 0 or self._durations.get(seat.task.name, 0.0) > LONG_TASK
 
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
@@ -327,11 +343,6 @@ class Desk:
     def _is_seated(self, job: Job) -> bool:
         seat = self.seats.get(job.id)
         return seat is not None and seat.job.fence == job.fence
-
-    def _marked_first(self, seats: Sequence[Seat]) -> list[Seat]:
-        """A job that was lost before may be the one that kills its workers: its next death must be counted."""
-        long = {task for task in {seat.task.name for seat in seats} if self._durations.get(task, 0.0) > LONG_TASK}
-        return [seat for seat in seats if seat.job.losses > 0 or seat.task.name in long]
 
     def _mark_first(self, seats: Sequence[Seat]) -> None:
         """Say in the storage that these run, before they do; where that fails they do not."""
@@ -424,17 +435,27 @@ class Desk:
         wanted = min(self._fetcher.slots, self._wanted(0, self._next_ask))
         if wanted == 0:
             return
+        work = partial(self._take_when_rung, wanted, seconds)
+        if not (self._storage.any_thread_may_wait and depute(self._lend, work, self._storage.interrupt)):
+            work()
+        if self.seats:
+            self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock
+
+    def _take_when_rung(self, wanted: int, seconds: float) -> None:
+        """Also done by a deputy, while the desk sleeps."""
         try:
             jobs = self._storage.reserve_when_rung(self._owner, self._queues, wanted, seconds)
         except Exception:
             self._may_hold_more = True
             raise
+        finally:
+            self._asleep = None  # who rings need not call anybody back any more
         if jobs:
             self._fetcher.woken()
         if self.takes_jobs and self._may_begin():
             self._take_in(jobs, wanted, time.monotonic())
-            if jobs:
-                self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock
+            if len(jobs) == 1:
+                lock.relax()  # until it has begun
         else:
             self._refused += [Released(job.token, "its worker takes no more jobs") for job in jobs]
 

@@ -123,6 +123,7 @@ class WorkerProcess:
             may_begin=self._may_begin,
             on_stored=self._on_stored if app.has_result_handlers else None,
             condemn=self._condemn,
+            lend=lambda work: self._threads.lend(work),
         )
         self._report = Report(self.desk, concurrency, say)
         limit = app.settings.result_limit

@@ -110,7 +110,8 @@ class FakeWorker:
             case "die":
                 os._exit(args["code"])
             case "orphan":
-                subprocess.Popen(["sleep", "60"], process_group=0)
+                nowhere = subprocess.DEVNULL  # whoever reads what we write shall not wait for it
+                subprocess.Popen(["sleep", "60"], process_group=0, stdout=nowhere, stderr=nowhere)
             case "freeze":
                 self.storage.finish([Completed(job.token)])
                 self.forget(job.id)

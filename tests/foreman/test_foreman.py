@@ -297,15 +297,16 @@ def test_an_abort_is_handed_on_long_before_the_next_heartbeat(start: Start, stor
     until(lambda: state_of(storage, 1) == "aborted", "it was stopped")
 
 
-def test_a_worker_that_was_struck_off_is_replaced(start: Start, storage: Storage) -> None:
-    foreman = start()
+@pytest.mark.parametrize("mode", ["obedient", "stubborn"])
+def test_a_worker_that_was_struck_off_is_replaced_and_has_not_died(start: Start, storage: Storage, mode: str) -> None:
+    foreman = start(mode=mode)
     (worker,) = foreman.workers()
 
     storage.rescue_owner(worker.id, why="another foreman thought it dead")
 
-    until(lambda: not death.is_alive(worker.pid), "it has quit")
-    until(lambda: len(foreman.workers()) == 1, "another has come")
-    assert foreman.report()["deaths"] == 0
+    until(lambda: not death.is_alive(worker.pid), "it has quit, or was killed for not doing so")
+    until(lambda: foreman.report().get("starts") == 2 and foreman.report().get("leaving") == 0, "another has come")
+    assert (foreman.report()["deaths"], foreman.report()["problem"]) == (0, None)
 
 
 def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, storage: Storage) -> None:

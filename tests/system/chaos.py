@@ -122,7 +122,7 @@ class Chaos:
 
     def _do_harm(self, end: float) -> None:
         deck: list[str] = []
-        while time.monotonic() < end or (not self._is_enough() and time.monotonic() < end + LONGEST_END / 2):
+        while time.monotonic() < end or (not self._is_enough() and time.monotonic() < end + LONGEST_END):
             deck = deck or self._dice.sample(list(DECK), sum(DECK.values()), counts=list(DECK.values()))
             if time.monotonic() >= end:
                 # On a slow machine some had nobody to hit so far, or hit nobody who was at work.

@@ -57,7 +57,13 @@ class Machine:
 
     def until_settled(self) -> None:
         """Wait until a step was noticed, and a lease has passed since."""
-        until(lambda: not any(crew.is_steady() for crew in self.site.crews), "the step was noticed")
+        have_noticed: set[int] = set()
+
+        def look() -> bool:  # they need not be unsteady all at the same moment
+            have_noticed.update(crew.pid for crew in self.site.crews if not crew.is_steady())
+            return len(have_noticed) == len(self.site.crews)
+
+        until(look, "the step was noticed")
         self.until_steady()
 
 

@@ -294,11 +294,10 @@ def test_a_drain_while_the_storage_is_away_waits_for_it(works: Works, gate: thre
 
 
 def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, gate: threading.Event):
-    began, neighbour_may_end = threading.Event(), threading.Event()
+    neighbour_may_end = threading.Event()
 
     @works.app.task
     def stubborn() -> None:
-        began.set()
         gate.wait(DEADLINE)
 
     @works.app.task
@@ -312,7 +311,7 @@ def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, ga
     works.run(2, limits={"abort_grace": 0.1})
     works.fill_buffer()
     bad, good, rest = stubborn.enqueue(), neighbour.enqueue(), waiting.enqueue()
-    works.until(lambda: began.is_set() and works.state(rest) is RESERVED)
+    works.until(lambda: works.has_begun(bad) and works.has_begun(good) and works.state(rest) is RESERVED)
 
     works.storage.abort([bad.id])
     stop = {"do": "stop", "job_id": bad.id, "owner": "ann", "fence": works.job(bad).fence, "reason": "ABORTED"}

@@ -103,6 +103,12 @@ class Bell:
         with contextlib.suppress(StorageError):  # a hint that fails must not fail a write that is stored
             self._db.run("wake", self._sql["wake"], (self._moment(),))
 
+    def is_lasting(self) -> bool:
+        """Has a sleeper of this process slept in vain for long, and does its row still stand? Whoever brings work has
+        seen it."""
+        with self._lock:
+            return any(ear.in_vain > _IN_VAIN and not ear.is_up() for ear in self._ears)
+
     def interrupt(self) -> None:
         """Wake every sleeper of this process."""
         self._leave_parent()

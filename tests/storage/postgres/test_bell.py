@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from packhorse.clock import SECOND
 from packhorse.conformance.builders import add, join, new_job
 from packhorse.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
@@ -209,3 +210,47 @@ def test_a_nap_is_woken_too_and_the_sleep_after_it_costs_no_write(
     until(lambda: sleeper.wait(0.01), "it is woken, be it in its next nap")
     assert asleep_since(storage, schema) == []
     sleeper.close()
+
+
+def test_a_worker_that_sleeps_on_without_a_ring_looks_every_other_time(
+    storage: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "_STANDS", 10 * PATIENCE)  # however slow this machine is just now
+    join(storage, "ann")
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+
+    def nap() -> bool:
+        """Did it look afterwards?"""
+        before = looks(storage)
+        assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+        return looks(storage) > before
+
+    assert all(nap() for _ in range(bell._IN_VAIN))  # the row may have come too late for somebody
+    looked_at, due_in = storage._in_vain or (0.0, None)
+    storage._in_vain = (looked_at + PATIENCE, due_in)  # as if it had been just now, on however slow a machine
+    assert not nap()
+    assert storage.next_due() is None
+    storage._in_vain = (looked_at - PATIENCE, due_in)
+    assert nap()
+
+
+def test_a_worker_that_sleeps_on_looks_when_a_job_is_due_or_was_brought(
+    storage: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "_STANDS", 10 * PATIENCE)
+    join(storage, "ann")
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+    for _ in range(bell._IN_VAIN + 1):
+        assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+    looked_at, _ = storage._in_vain or (0.0, None)
+
+    storage._in_vain = (looked_at + PATIENCE, round(-2 * PATIENCE * SECOND))
+    before = looks(storage)
+    assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+    assert looks(storage) > before
+    brought = add(storage)
+    assert [job.id for job in storage.reserve_when_rung("ann", {"mail": 1}, 10, PATIENCE)] == [brought.id]
+
+
+def looks(storage: Postgres) -> int:
+    return sum(each.calls for each in storage._db.meter.report() if each.name == "reserve")

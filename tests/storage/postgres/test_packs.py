@@ -286,7 +286,7 @@ def test_the_events_of_a_job_are_found_without_a_look_at_other_packs(storage: Po
         job_id = f"{1500 * 60000 >> 16:08x}-{1500 * 60000 & 0xFFFF:04x}-7000-8000-000000000002"
         (found,) = storage.events(EventFilter(job_id=job_id))
         assert found.job_id == job_id
-        query, values = storage._rows_with(EventFilter(job_id=job_id), "true")
+        query, _, values = storage._rows_with(EventFilter(job_id=job_id), "true")
         with storage._db.lent() as link:
             ((plan,),) = link.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {storage._dialect.say(query)}", values)
 
