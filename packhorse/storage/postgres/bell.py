@@ -21,7 +21,7 @@ import psycopg
 
 from packhorse import clock
 from packhorse.errors import StorageError
-from packhorse.storage.postgres.link import Pg, is_alive
+from packhorse.storage.postgres.link import Pg, has_not_hung_up
 from packhorse.storage.postgres.trouble import translate
 from packhorse.storage.sql.rows import to_json
 
@@ -213,7 +213,7 @@ class Bell:
         with self._lock:
             ear = self._ears.pop() if self._ears else None
         if ear is not None:
-            if is_alive(ear.connection):
+            if has_not_hung_up(ear.connection):
                 return ear
             ear.connection.close()
         try:

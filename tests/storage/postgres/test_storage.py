@@ -220,7 +220,7 @@ def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection
 
     assert in_child(work) == ["parent-1", "child-1"]
     assert stored(storage, "child-1").state is COMPLETED
-    assert storage._db.connections()[0] == 1
+    assert storage._db.pool.connections()[0] == 1
 
 
 def test_parent_and_children_write_at_the_same_time(storage: Postgres) -> None:
