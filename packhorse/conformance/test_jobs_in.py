@@ -36,8 +36,8 @@ from packhorse.errors import NotUnique
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, NewJob, State
 from packhorse.outcome import Completed, Failed, Stopped
+from packhorse.storage import open_storage
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.memory import Memory
 from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
 from packhorse.storage.sql.rows import to_json
 
@@ -451,7 +451,7 @@ def test_names_of_queues_and_tasks_become_known(storage: Storage, options: dict[
 def test_a_batch_of_unique_jobs_is_answered_as_one_by_one(storage: Storage, clock: TurnedClock, seed: int) -> None:
     """Whatever storages do to store many in one go: rivals before them and among them, and ids that come twice."""
     choose = random.Random(seed)
-    reference = Memory(now=clock)
+    reference = open_storage("memory://", now=clock)
     for each in (storage, reference):
         join(each)
     names = [f"job-{seed}-{number:03}" for number in range(90)]
