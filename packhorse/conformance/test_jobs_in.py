@@ -447,7 +447,6 @@ def test_names_of_queues_and_tasks_become_known(storage: Storage, options: dict[
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.usefixtures("exact_lines")
 def test_a_batch_of_unique_jobs_is_answered_as_one_by_one(storage: Storage, clock: TurnedClock, seed: int) -> None:
     """Whatever storages do to store many in one go: rivals before them and among them, and ids that come twice."""
     choose = random.Random(seed)
