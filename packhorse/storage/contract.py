@@ -98,7 +98,7 @@ class Storage(ABC):
 
     @abstractmethod
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store new jobs, all or none, those of one priority in their order; wake a worker.
+        """Store new jobs, all or none, in their order; wake a worker.
 
         An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing; nor does
         repeating one that has replaced another job's call, whatever became of that job and of its unique key since; it

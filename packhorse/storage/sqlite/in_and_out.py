@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
-from operator import attrgetter
 
 from packhorse import changes
 from packhorse.clock import SECOND
@@ -27,7 +26,6 @@ from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
 _SOON = 2 * SECOND
-_priority_of = attrgetter("priority")
 
 
 class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
@@ -68,8 +66,6 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
         seq = tx.execute(SQL["last_seq"]).fetchone()[0]
-        # Those of one priority, which will be taken together, shall lie together: pages, not jobs, are what is written.
-        jobs = sorted(jobs, key=_priority_of, reverse=True)
         stored = [changes.added_job(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
         # One alone is recorded when it is in: its id may turn out to be there already. Several are undone together.
         packs = self._record_added(tx, jobs, stored) if len(stored) > 1 else {}

@@ -55,6 +55,20 @@ SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
     ORDER BY seq
 )
 
+-- name: next_of_lines
+-- The same without knowing which of them have jobs: as many of each, the lines in their order, until there are enough.
+SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
+    SELECT {plain}, queue,
+        fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
+            timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
+        ) IS NULL AS is_plain
+    FROM (SELECT value AS line FROM json_each(?1)) CROSS JOIN packhorse_job
+    WHERE seq IN (
+        SELECT seq FROM packhorse_job WHERE state = 'queued' AND rank = ?2 AND queue = line ORDER BY seq LIMIT ?3
+    )
+    LIMIT ?4
+)
+
 -- name: take_plain
 UPDATE packhorse_job SET state = 'reserved', owner = ?, fence = 1, updated_at = ?, packs = packs || ?
 WHERE state = 'queued' AND rank = ? AND queue = ? AND seq BETWEEN ? AND ?
