@@ -17,7 +17,14 @@ from tests.mysql_server import new_database_url
 
 STORAGE = Path(statements.__file__).parent
 NAMES = list(statements_for("packhorse"))
-_ROWS = {"insert_jobs": 25, "insert_plain_jobs": 13, "put_events": 9, "put_deltas": 6}
+_ROWS = {
+    "insert_jobs": 25,
+    "insert_plain_jobs": 13,
+    "lock_keys": 1,
+    "put_locks": 5,
+    "put_events": 9,
+    "put_deltas": 6,
+}
 # Words that MySQL 8 reserves and MariaDB does not, or that only one of the two knows.
 _RESERVED_BY_MYSQL = [
     "cube",
