@@ -54,8 +54,12 @@ def environment(**more: str) -> dict[str, str]:
 def test_the_first_steps_run_and_use_what_is_public(tmp_path: Path):
     path = ROOT / "examples" / "first_steps.py"
 
-    ran = subprocess.run([sys.executable, path], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, path], cwd=tmp_path, env=environment(), capture_output=True, text=True)
 
+    first, ran = run(), run()  # it begins anew each time
+
+    assert first.returncode == 0, first.stderr
     assert ran.returncode == 0, ran.stderr
     assert "The sum is 5. Carol's notice: sent to carol@example.org. Anna: it was aborted" in ran.stdout
     assert re.search(r"failed +it is retrying\n.*completed +it is completed", ran.stdout, re.DOTALL)
