@@ -23,13 +23,17 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 
 def load_app(target: str | None = None) -> Packhorse:
     """The app that this target names; None: the one in app.py, jobs.py or tasks.py here."""
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     if target is None:
         target = find_target()
     name, _, attribute = target.partition(":")
-    module = _load_file(Path(name)) if name.endswith(".py") else _load_module(name)
-    return _app_in(module, attribute, target)
+    return _app_in(load_module(name), attribute, target)
+
+
+def load_module(name: str) -> ModuleType:
+    """The module of this name, or of this file. Raises AppNotFound when there is none, and AppBroken."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return _load_file(Path(name)) if name.endswith(".py") else _load_module(name)
 
 
 def find_target() -> str:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 Jobs = JobHandle[Any] | str | Iterable[JobHandle[Any] | str]
 """A job, its id, or several of them."""
 
+_End = tuple[str, int, int | None]
+"""One end of a job. It may be run again and end once more before anybody has looked: that is another end."""
+
 _PAGE = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two looks at what has ended
 
@@ -108,7 +111,7 @@ class Client:
 
         >>> for job in client.outcomes(timeout=0): client.acknowledge(job)
         """
-        shown: set[str] = set()
+        shown: set[_End] = set()
         pauses = _Pauses(timeout)
         while not self._closed.is_set():
             fresh = self._fresh(shown)
@@ -128,13 +131,13 @@ class Client:
             handled += 1
         return handled
 
-    def _fresh(self, shown: set[str]) -> list[Job]:
+    def _fresh(self, shown: set[_End]) -> list[Job]:
         """What has ended and was not shown yet; `shown` is brought up to date."""
         # Shown ones that wait for their acknowledgement still come first, so there must be room behind them.
         found = self._app.storage.outcomes_for(self.id, limit=min(len(shown) + _PAGE, BATCH))
-        fresh = [job for job in found if job.id not in shown]
-        shown.intersection_update(job.id for job in found)
-        shown.update(job.id for job in fresh)
+        fresh = [job for job in found if _end_of(job) not in shown]
+        shown.intersection_update(map(_end_of, found))
+        shown.update(map(_end_of, fresh))
         return fresh
 
     # --- the same for coroutines ----------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ class Client:
         """`outcomes`, for coroutines: `async for job in client.aoutcomes()`."""
         from asyncio import sleep
 
-        shown: set[str] = set()
+        shown: set[_End] = set()
         pauses = _Pauses(timeout)
         while not self._closed.is_set():
             fresh = await self._app._courier.call(self._fresh, shown)
@@ -223,6 +226,10 @@ class _Pauses:
         left = self._pause if self._deadline is None else self._deadline - time.monotonic()
         pause, self._pause = self._pause, min(self._pause * 1.5, _LONGEST_PAUSE)
         return min(pause, left) if left > 0 else None
+
+
+def _end_of(job: Job) -> _End:
+    return job.id, job.fence, job.finished_at
 
 
 def _ids_of(jobs: Iterable[Jobs]) -> list[str]:

@@ -28,7 +28,7 @@ class Turns:
         """
         if len(available) == 1:
             ((queue, count),) = available.items()
-            self._advance(queue, weights.get(queue, 1), min(count, limit))
+            self.take(queue, weights.get(queue, 1), min(count, limit))
             return {queue: min(count, limit)}
         taken = dict.fromkeys(available, 0)
         line = [(self._pass_of(queue), queue) for queue, count in available.items() if count > 0]
@@ -75,7 +75,8 @@ class Turns:
         then calls `share` with what was taken."""
         return self._present, [self._passes.get(queue, 0.0) for queue in queues]
 
-    def _advance(self, queue: str, weight: int, count: int) -> None:
+    def take(self, queue: str, weight: int, count: int) -> None:
+        """So many jobs were taken from this queue alone."""
         if count > 0:
             start = self._pass_of(queue)
             self._present = start + (count - 1) / weight

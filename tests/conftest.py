@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
+
+pytest.register_assert_rewrite("packhorse.conformance")  # before anybody imports it: its tests are ours, too
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("steady")

@@ -23,8 +23,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.children import until
 from tests.ports import free_port
-from tests.processor_time import processor_time
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -104,19 +104,14 @@ class PostgresServer:
     def kill(self) -> None:
         """As a power cut would: no goodbye to anybody."""
         assert self._process is not None
-        children = _children_of(self._process.pid)
+        data = _directory_of(self._process.pid)
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        # The others notice that it is gone and end; a new server may not start before.
-        deadline = time.monotonic() + 30
-        while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < deadline:
-            time.sleep(0.02)
         self._process = None
-
-    def processor_time(self) -> float:
-        """Seconds that it has worked so far, for those who are connected now."""
-        assert self._process is not None
-        return processor_time([self._process.pid, *_children_of(self._process.pid)])
+        # The others notice that it is gone and end; a new server may not start before. Known by where they are: who
+        # was just being started is in nobody's list of children.
+        if data is not None:
+            until(lambda: data not in map(_directory_of, _everybody()), "all processes of the server are gone")
 
     def stop(self) -> None:
         """At once, but in good order."""
@@ -259,6 +254,18 @@ def _await_port(port: int) -> None:
         except OSError:
             assert time.monotonic() < deadline, f"nobody answers on port {port}"
             time.sleep(0.01)
+
+
+def _everybody() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _directory_of(pid: int) -> str | None:
+    """Where this process is; None: it is gone, or the system does not tell."""
+    try:
+        return str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return None
 
 
 def _children_of(pid: int) -> list[int]:

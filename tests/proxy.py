@@ -63,6 +63,10 @@ class Proxy:
         there = threading.Thread(target=self._hand_on, args=(client, server, is_doomed, True), daemon=True)
         there.start()
         self._hand_on(server, client, is_doomed, False)
+        there.join()
+        # Not before: the other thread may be about to use their numbers, which would mean somebody else's sockets.
+        client.close()
+        server.close()
 
     def _hand_on(self, source: socket.socket, target: socket.socket, is_doomed: threading.Event, asks: bool) -> None:
         with contextlib.suppress(OSError):
@@ -75,7 +79,6 @@ class Proxy:
         for one in (source, target):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-            one.close()
 
     def cut(self) -> None:
         """End every connection."""

@@ -13,6 +13,7 @@ import pytest
 from packhorse.app import Packhorse
 from packhorse.calls import NewCall
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
+from packhorse.conformance.builders import FAILURE, add, in_every_state, in_state, run, take
 from packhorse.errors import (
     BadArguments,
     BadURL,
@@ -30,7 +31,6 @@ from packhorse.storage import open_storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Enqueued, Filter, Page, WorkerInfo
 from packhorse.task import Worker
-from tests.storage.builders import FAILURE, add, in_every_state, in_state, run, take
 
 
 @pytest.fixture

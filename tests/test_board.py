@@ -10,7 +10,7 @@ import pytest
 from packhorse import board as board_module
 from packhorse.board import Board
 from packhorse.ids import new_id
-from tests.children import in_child
+from tests.children import PATIENCE, in_child
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def board(tmp_path: Path) -> Board:
 def test_a_new_board_is_empty_and_was_just_beaten(board: Board):
     assert board.slots == 4
     assert board.running() == []
-    assert 0 <= board.beat_age() < 5
+    assert 0 <= board.beat_age() < PATIENCE
 
 
 def test_a_job_is_on_the_board_from_its_beginning_to_its_end(board: Board):

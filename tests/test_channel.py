@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from packhorse.channel import Channel
+from tests.children import PATIENCE
 
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Channel, socket.socket]]:
     """A channel, and the bare socket at its other end."""
     here, there = socket.socketpair()
-    there.settimeout(20)
+    there.settimeout(PATIENCE)
     channel = Channel(here)
     yield channel, there
     channel.close()

@@ -1,5 +1,5 @@
 """Copying: what the steps do when something comes between them. The copy itself is tested on every storage, in
-tests/storage/conformance/test_moving.py."""
+packhorse/conformance/test_moving.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from packhorse.clock import MINUTE, TurnedClock
+from packhorse.conformance.builders import add, new_job, run, stored
 from packhorse.copying import End, Progress, cancel, checksum, copy_storage
 from packhorse.errors import CopyRefused
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import Count, Filter
-from tests.storage.builders import add, new_job, run, stored
 
 
 class Stumbling:

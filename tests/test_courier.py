@@ -14,6 +14,7 @@ import pytest
 
 from packhorse.courier import Courier
 from packhorse.errors import StorageUnavailable
+from tests.children import PATIENCE
 
 
 @pytest.fixture
@@ -50,11 +51,11 @@ async def share(courier: Courier, call: Doubling, number: int) -> list[int | Bas
 
 
 def test_there_is_no_thread_before_the_first_call():
-    before = len(courier_threads())
+    before = courier_threads()
 
     Courier(limit=10)
 
-    assert len(courier_threads()) == before
+    assert set(courier_threads()) <= set(before)  # those of others may end meanwhile
 
 
 def test_a_call_is_made_in_the_couriers_thread(courier: Courier):
@@ -170,7 +171,7 @@ def test_close_finishes_what_was_handed_in_and_ends_the_thread(courier: Courier)
         return await asyncio.gather(*futures)
 
     assert asyncio.run(ask()) == [0, 1, 2, 3, 4]
-    assert courier_threads() == before
+    assert set(courier_threads()) <= set(before)
 
 
 def test_a_closed_courier_starts_again(courier: Courier):
@@ -195,7 +196,7 @@ def test_a_forgotten_courier_ends_its_thread():
     (thread,) = set(courier_threads()) - set(before)
     del courier
     gc.collect()
-    thread.join(timeout=10)
+    thread.join(timeout=PATIENCE)
 
     assert not thread.is_alive()
 

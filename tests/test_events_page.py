@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 
 from packhorse.clock import HOUR, TurnedClock
+from packhorse.conformance.builders import FAILURE, LEASE, add, finish, in_state, new_job, run, unique
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED
 from packhorse.order import Do, Order
@@ -14,7 +15,6 @@ from packhorse.outcome import Failed, Released, Snoozed
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, EventFilter, Retention, ScheduleInfo, Tick, WorkerInfo
 from tests.children import ROOT
-from tests.storage.builders import FAILURE, LEASE, add, finish, in_state, new_job, run, unique
 
 PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
 FIGURES = "its figures"

@@ -13,6 +13,7 @@ import pytest
 
 from packhorse.app import Packhorse
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
+from packhorse.conformance.builders import FAILURE, finish, in_state, run, take
 from packhorse.errors import (
     BadArguments,
     BadValue,
@@ -32,7 +33,6 @@ from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import CheckIn, LogLine, Page, TaskInfo, WorkerInfo
 from packhorse.task_handle import Task
-from tests.storage.builders import FAILURE, finish, in_state, run, take
 
 
 class Watched:

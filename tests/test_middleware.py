@@ -19,6 +19,7 @@ from packhorse.errors import PackhorseError
 from packhorse.job import QUEUED, Job
 from packhorse.middleware import Chain, compose, is_async
 from packhorse.task import RegisteredTask, Registry
+from tests.children import PATIENCE
 
 
 class NoLine:
@@ -46,7 +47,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(timeout=10)
+    thread.join(timeout=PATIENCE)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
 
@@ -58,7 +59,7 @@ def task_of(function: Any) -> RegisteredTask:
 def run(chain: Chain, is_async: bool, job: JobContext, loop: asyncio.AbstractEventLoop) -> Any:
     """As an executor does: a plain chain here, an async one on the loop."""
     if is_async:
-        return asyncio.run_coroutine_threadsafe(chain(job), loop).result(timeout=10)
+        return asyncio.run_coroutine_threadsafe(chain(job), loop).result(timeout=PATIENCE)
     return chain(job)
 
 
@@ -371,7 +372,7 @@ def test_a_cancelled_plain_task_below_an_async_part_has_not_ended_before_it_ends
 
     def task() -> None:
         began.set()
-        may_end.wait(10)
+        may_end.wait(PATIENCE)
         raise ValueError("nobody wants to know any more")
 
     def cancel() -> None:
@@ -381,15 +382,15 @@ def test_a_cancelled_plain_task_below_an_async_part_has_not_ended_before_it_ends
 
     chain, _ = compose(task_of(task), [async_middleware("m")], lambda: loop)
     running = asyncio.run_coroutine_threadsafe(chain(_with_order(context())), loop)
-    assert began.wait(10)
+    assert began.wait(PATIENCE)
     loop.call_soon_threadsafe(cancel)
-    assert asked.wait(10)
+    assert asked.wait(PATIENCE)
     had_ended = running.done()
     may_end.set()
 
     assert not had_ended
     with pytest.raises(CancelledError):
-        running.result(timeout=10)
+        running.result(timeout=PATIENCE)
 
 
 def test_what_must_be_awaited_is_known_of_functions_and_of_objects():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from packhorse.app import Packhorse
+from packhorse.conformance.builders import FAILURE, finish, stored, take
 from packhorse.errors import StorageUnavailable
 from packhorse.job import COMPLETED, DEAD, Job
 from packhorse.job_handle import JobHandle
@@ -18,7 +19,7 @@ from packhorse.results import ResultHandlers
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import LogKind
 from packhorse.task import Worker
-from tests.storage.builders import FAILURE, finish, stored, take
+from tests.children import PATIENCE
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def end(app: Packhorse, job: Job, outcome: Outcome, handlers: ResultHandlers | N
     finish(app.storage, outcome)
     handlers = handlers or ResultHandlers(app)
     handlers.put(job, outcome)
-    assert handlers.close(timeout=10) == 0
+    assert handlers.close(timeout=PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_handlers_are_called_one_after_the_other_in_order(app: Packhorse):
     for job in jobs:
         finish(app.storage, Completed(job.token))
         handlers.put(job, Completed(job.token))
-    handlers.close(timeout=10)
+    handlers.close(timeout=PATIENCE)
 
     assert told == list(range(250))
 
@@ -216,8 +217,8 @@ def test_others_do_not_wait_for_one_that_is_to_be_repeated(app: Packhorse):
         finish(app.storage, Completed(job.token))
         handlers.put(job, Completed(job.token))
 
-    assert called.wait(timeout=10)
-    assert handlers.close(timeout=10) == 0
+    assert called.wait(timeout=PATIENCE)
+    assert handlers.close(timeout=PATIENCE) == 0
 
 
 def test_a_repeated_call_comes_after_its_wait(app: Packhorse):
@@ -236,7 +237,7 @@ def test_a_repeated_call_comes_after_its_wait(app: Packhorse):
     finish(app.storage, Completed(job.token))
     handlers.put(job, Completed(job.token))
 
-    assert again.wait(timeout=10)
+    assert again.wait(timeout=PATIENCE)
     handlers.close()
 
 
@@ -252,7 +253,7 @@ def test_a_job_that_is_gone_by_then_is_told_of_as_it_ended(app: Packhorse):
 
     handlers = ResultHandlers(app)
     handlers.put(job, Completed(job.token, '"sent"'))
-    handlers.close(timeout=10)
+    handlers.close(timeout=PATIENCE)
 
     assert [(handle.state, handle.result) for handle in seen] == [(COMPLETED, "sent")]
 
@@ -264,7 +265,7 @@ def test_a_job_that_was_retried_by_then_is_told_of_as_it_ended(app: Packhorse, t
 
     handlers = ResultHandlers(app)
     handlers.put(job, Failed(job.token, FAILURE))
-    handlers.close(timeout=10)
+    handlers.close(timeout=PATIENCE)
 
     assert told == [("failure", "dead")]
 
@@ -302,7 +303,7 @@ def test_a_storage_that_is_away_keeps_no_handler_from_being_called(
 
     handlers = ResultHandlers(app, waits=())
     handlers.put(job, Failed(job.token, FAILURE))
-    handlers.close(timeout=10)
+    handlers.close(timeout=PATIENCE)
 
     assert told == [("failure", DEAD)]
 
@@ -324,14 +325,14 @@ def test_a_full_line_slows_down_and_then_drops(app: Packhorse, caplog: pytest.Lo
     @app.on_success
     def stand_still(job: JobHandle[Any]) -> None:
         called.set()
-        go_on.wait(timeout=10)
+        go_on.wait(timeout=PATIENCE)
 
     handlers = ResultHandlers(app, limit=2, patience=0.01)
     jobs = [attempt(app) for _ in range(6)]
     for job in jobs:
         finish(app.storage, Completed(job.token))
     taken = [handlers.put(jobs[0], Completed(jobs[0].token))]
-    assert called.wait(timeout=10)
+    assert called.wait(timeout=PATIENCE)
 
     with caplog.at_level(logging.ERROR, "packhorse.results"):
         taken += [handlers.put(job, Completed(job.token)) for job in jobs[1:]]
@@ -339,17 +340,17 @@ def test_a_full_line_slows_down_and_then_drops(app: Packhorse, caplog: pytest.Lo
 
     assert taken == [True, True, True, False, False, False]
     assert len(caplog.records) == 1
-    assert handlers.close(timeout=10) == 0
+    assert handlers.close(timeout=PATIENCE) == 0
 
 
 def test_a_line_that_moves_drops_nothing(app: Packhorse, told: list[Any]):
-    handlers = ResultHandlers(app, limit=1, patience=10)
+    handlers = ResultHandlers(app, limit=1, patience=PATIENCE)
     jobs = [attempt(app) for _ in range(50)]
 
     for job in jobs:
         finish(app.storage, Completed(job.token))
         assert handlers.put(job, Completed(job.token))
-    handlers.close(timeout=10)
+    handlers.close(timeout=PATIENCE)
 
     assert len(told) == 50
 
@@ -360,14 +361,14 @@ def test_what_a_hanging_handler_left_undone_is_counted(app: Packhorse, caplog: p
     @app.on_success
     def hang(job: JobHandle[Any]) -> None:
         called.set()
-        go_on.wait(timeout=10)
+        go_on.wait(timeout=PATIENCE)
 
     handlers = ResultHandlers(app)
     jobs = [attempt(app) for _ in range(3)]
     for job in jobs:
         finish(app.storage, Completed(job.token))
     handlers.put(jobs[0], Completed(jobs[0].token))
-    assert called.wait(timeout=10)
+    assert called.wait(timeout=PATIENCE)
     for job in jobs[1:]:
         handlers.put(job, Completed(job.token))
 

@@ -96,12 +96,12 @@ def test_the_default_backoff_is_capped_at_a_day():
 )
 def test_a_million_failures_wait_a_day_and_are_reckoned_quickly(written):
     backoff = parse_backoff(written)
-    begun = time.perf_counter()
+    begun = time.thread_time()
 
     waits = {backoff.wait(10**6) for _ in range(100)}
 
     assert waits == {DAY}
-    assert time.perf_counter() - begun < 2
+    assert time.thread_time() - begun < 2
 
 
 def test_a_shrinking_or_empty_exponential_backoff_stays_in_bounds():

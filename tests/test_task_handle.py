@@ -13,6 +13,7 @@ import pytest
 
 from packhorse.app import Packhorse
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
+from packhorse.conformance.builders import run, stored
 from packhorse.errors import BadArguments, BadValue, NotUnique, PayloadTooLarge
 from packhorse.job import QUEUED, SCHEDULED, Job
 from packhorse.job_handle import JobHandle
@@ -21,7 +22,6 @@ from packhorse.retry import Backoff
 from packhorse.storage import open_storage
 from packhorse.storage.records import ClientInfo
 from packhorse.task_handle import CoroutineTask, PlainTask, Task
-from tests.storage.builders import run, stored
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from packhorse import Packhorse
+from packhorse.conformance.builders import join
 from packhorse.errors import BadValue, NotUnique
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
@@ -35,7 +36,6 @@ from tests import mysql_server
 from tests.children import ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
 from tests.postgres_server import PostgresServer, new_database_url, new_schema_url, shared_postgres
-from tests.storage.builders import join
 from tests.storage.conftest import chosen_storages
 
 needs_postgres = pytest.mark.skipif("postgres" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")

@@ -26,7 +26,7 @@ def presence(contender: Contender, storage: Storage, plan: Plan, *, drained: flo
         time.sleep(_SETTLING_SECONDS)
         figures |= _latency(trial, "idle", _IDLE_RATE, plan.latency_seconds)
         if idles:
-            time.sleep(_SETTLING_SECONDS)
+            time.sleep(storage.tells_after)
             figures |= _idle(trial, plan.idle_seconds)
         if plan.half_seconds:
             figures |= _latency(trial, "half", drained / 2, plan.half_seconds)

@@ -20,9 +20,6 @@ STRAINS = {
     "priorities": "10 priorities in 2 queues",
 }
 
-_MOST_UNIQUE = 20_000
-"""They go in one by one, each asking for its key: on a server that takes a while."""
-
 
 def strain(contender: Contender, storage: Storage, plan: Plan) -> Figures:
     """Jobs a second under each strain, with one process: `…_many` going in, `…_drain` coming out."""
@@ -30,8 +27,6 @@ def strain(contender: Contender, storage: Storage, plan: Plan) -> Figures:
     figures: Figures = {}
     for kind in STRAINS:
         measured = int(contender.pace * plan.drain_seconds)
-        if kind == "unique":
-            measured = min(measured, _MOST_UNIQUE)
         waiting = plan.strain if kind == "deep" else measured
         with Trial(strained, storage, BENCH_STRAIN=kind) as trial:
             figures[f"{kind}_many"] = trial.feed("many", waiting)["rate"]

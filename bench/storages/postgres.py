@@ -18,6 +18,7 @@ class Postgres(Storage):
     """Every trial has a database of its own. PostgreSQL refuses to run as root, so root starts it as somebody else."""
 
     name = "postgres"
+    tells_after = 12.0  # a connection that rests tells of its last transactions ten seconds later
 
     def __enter__(self) -> Self:
         server, initdb, self._client = _program("postgres"), _program("initdb"), _program("psql")

@@ -16,6 +16,7 @@ class Storage(AbstractContextManager["Storage"], ABC):
     """A storage of our own, running between entering and leaving."""
 
     name: str
+    tells_after: float = 2.0  # seconds after which `operations` counts everything, and nobody is awake from a job
 
     @property
     @abstractmethod

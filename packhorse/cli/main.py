@@ -78,6 +78,7 @@ COMMANDS: dict[str, Entry] = {
     "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
     "doctor": Entry("Look after", "doctor:doctor", "look at everything, and say what to do about what is wrong"),
     "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
+    "storage-check": Entry("Other", "storage_checking:storage_check", "does a storage of yours keep the contract?"),
     "config": Entry("Other", "config:config", "every setting, and where its value came from"),
     "completion": Entry("Other", "completion:completion", "a script that teaches your shell our words"),
     "version": Entry("Other", "help_pages:version", "the version of Packhorse, and of what it runs on"),
@@ -159,7 +160,7 @@ class Commands(click.Group):
         for heading in dict.fromkeys(entry.heading for entry in COMMANDS.values()):
             with formatter.section(heading):
                 rows = [(name, entry.purpose) for name, entry in COMMANDS.items() if entry.heading == heading]
-                formatter.write_dl(rows, col_max=12)
+                formatter.write_dl(rows, col_max=13)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):

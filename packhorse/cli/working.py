@@ -81,6 +81,7 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
 def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs while you write them: as `work`, with a line for each job that begins and ends, and workers that are
     replaced whenever a Python file here is saved."""
+    seen = _saved(Path.cwd())  # before anything is imported: whatever is saved from here on is not what runs
     target = target or invocation.settings.app or find_target()
     app, settings = app_and_settings(invocation, target, options)
     FIGURES.setLevel(max(logging.WARNING, log.getEffectiveLevel()))  # what jobs do says more than the crew's figures
@@ -90,7 +91,7 @@ def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
         say(line, err=True)
     say("Workers are replaced when a Python file here is saved.", err=True)
     over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(Path.cwd(), foreman.ask, over), daemon=True)
+    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask, over), daemon=True)
     watch.start()
     try:
         return foreman.run()
@@ -199,9 +200,10 @@ def _place(task: RegisteredTask) -> str:
 # --- reloading --------------------------------------------------------------------------------------------------------
 
 
-def _watch(directory: Path, ask: Callable[[signal.Signals], None], over: threading.Event) -> None:
-    """Ask for a rolling restart when a Python file has been saved."""
-    seen = _saved(directory)
+def _watch(
+    directory: Path, seen: dict[Path, int], ask: Callable[[signal.Signals], None], over: threading.Event
+) -> None:
+    """Ask for a rolling restart when a Python file has been saved since it was `seen`."""
     while not over.wait(_LOOK_FOR_CHANGES):
         now = _saved(directory)
         if now != seen:

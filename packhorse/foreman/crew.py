@@ -272,9 +272,8 @@ class Crew:
 
     def _judge(self, member: Member, code: int) -> Ended:
         why = death.why_it_ended(member.pid, code, self._memory.verdict() if code < 0 else None)
-        in_order = (
-            (member.is_ordered and member.was_killed) or code == CONDEMNED or (code == 0 and member.leaving is not None)
-        )
+        was_ended = member.was_killed and (member.is_ordered or member.is_unknown)  # by us, who had told it to go
+        in_order = was_ended or code == CONDEMNED or (code == 0 and member.leaving is not None)
         if in_order:
             why = member.leaving or why
         elif code == 0:

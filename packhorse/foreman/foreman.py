@@ -149,8 +149,11 @@ class Foreman:
             key.data()
         for number in self._signals.read():
             self._obey(number)
+        is_ordered = False
         for order in self.orders.take():
             self._follow(order)
+            is_ordered = True
+        if is_ordered:
             self.heartbeat.beat_soon()  # so that whoever gave the order sees that it was heard
         if self._is_orphaned() and not self._is_stopping:
             self._stop("the program that started it has ended")
@@ -266,7 +269,7 @@ class Foreman:
 
     def _ask_for_stacks(self) -> dict[str, Any]:
         """What has a worker say where its threads stand; it answers soon, and the answer goes with the heartbeat."""
-        return {"do": "stacks", "order": self.orders.followed}
+        return {"do": "stacks", "order": self.orders.taken}
 
     def _follow_for(self, member: Member, order: Order) -> None:
         if order.do is Do.QUIET:
@@ -393,6 +396,7 @@ class Foreman:
 
     def report(self) -> dict[str, Any]:
         """What the storage, the status file and the log are told; any thread may ask."""
+        followed = self.orders.followed  # first: what it has changed must not be missing in what is read after it
         members, need = self.crew.members, self.backlog.need
         report = {
             "state": self._state(),
@@ -412,7 +416,7 @@ class Foreman:
             "skew": round(self.heartbeat.skew, 1),
             "checkin": self.pulse.calls.status,
             "problem": self.problem,
-            "order": self.orders.followed,
+            "order": followed,
         }
         if self.backoff.wait:
             left = self.backoff.seconds_left(time.monotonic())

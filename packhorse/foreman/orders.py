@@ -29,7 +29,8 @@ class Orders:
     """Those that have come in. `wake` wakes the foreman's loop."""
 
     def __init__(self, storage: Storage, record: Record, wake: Callable[[], None]) -> None:
-        self.followed: int | None = None  # the id of the last one that was taken, by which operators see that it was
+        self.taken: int | None = None  # the id of the one that is being followed
+        self.followed: int | None = None  # the id of the last one that was, by which operators see that it was
         self._storage = storage
         self._record = record
         self._wake = wake
@@ -89,11 +90,12 @@ class Orders:
         return found[0].id if found else 0
 
     def take(self) -> Iterator[Order]:
-        """Those that have not been followed yet, the oldest first."""
+        """Those not followed yet, the oldest first. One counts as followed when the next is asked for."""
         while self._waiting:
-            number, order = self._waiting.popleft()
-            self.followed = max(number, self.followed or 0)
+            self.taken, order = self._waiting.popleft()
             if order is None:
                 log.warning("an operator has left an order that this version does not know")
             else:
                 yield order
+            # Not before: whoever reads it looks at what the order has changed.
+            self.followed = max(self.taken, self.followed or 0)

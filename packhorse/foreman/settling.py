@@ -20,34 +20,32 @@ class Settling:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._ended: deque[Ended] = deque()
-        self._is_done = threading.Event()
-        self._is_done.set()
+        self._ended: deque[Ended] = deque()  # each stays in it until the storage knows; the thread alone takes them out
+        self._changed = threading.Condition()
         self.rescued = 0
         self.duty = Duty("settling the end of a worker", self.step, longest_retry=1.0)
 
     def put(self, ended: Ended) -> None:
         """A worker has ended."""
-        self._is_done.clear()
         self._ended.append(ended)
         self.duty.wake()
 
     def step(self) -> None:
         """Settle all there are."""
         while self._ended:
-            ended = self._ended.popleft()
             try:
-                self._settle(ended)
+                self._settle(self._ended[0])
             except Exception:
-                self._ended.append(ended)
+                self._ended.rotate(-1)  # the next one may have more luck
                 raise
-        self._is_done.set()
-        if self._ended:  # one came in between the last two lines
-            self.duty.wake()
+            with self._changed:
+                self._ended.popleft()
+                self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
         """True: all is settled."""
-        return self._is_done.wait(seconds) and not self._ended
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._ended, seconds)
 
     def _settle(self, ended: Ended) -> None:
         if not ended.died:

@@ -1,7 +1,9 @@
-"""Where jobs live. `open_storage(url)` is the only place that knows every implementation, and imports it on demand."""
+"""Where jobs live. `open_storage(url)` is the only place that knows every implementation, and imports it on demand;
+other packages may register theirs."""
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from packhorse import clock
@@ -48,10 +50,8 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
                 raise
             hint = f"pip install 'packhorse[{_EXTRAS[scheme]}]'"
             raise MissingDriver(f"no driver for {scheme}:// is installed", why=str(error), hint=hint) from error
-    raise BadURL(
-        f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
-        hint="use sqlite://, postgresql://, mysql://, redis:// or memory://",
-    )
+    brought: Storage = _others(url, scheme).from_url(url, now=now)
+    return brought
 
 
 def _open_with_driver(url: str, extra: str, now: clock.Now | None) -> Storage:
@@ -66,3 +66,19 @@ def _open_with_driver(url: str, extra: str, now: clock.Now | None) -> Storage:
     from packhorse.storage.mysql import MySQL
 
     return MySQL.from_url(url, now=now)
+
+
+def _others(url: str, scheme: str) -> Any:
+    """The class that an installed package has registered for this scheme: docs/storages.md."""
+    from importlib.metadata import entry_points  # slow to import, and hardly ever needed
+
+    for found in entry_points(group="packhorse.storages", name=scheme):
+        try:
+            return found.load()
+        except (ImportError, AttributeError) as error:
+            what = f"the storage for {scheme}:// cannot be imported: {found.value}"
+            raise MissingDriver(what, why=str(error), hint="look at the package that registers it") from error
+    raise BadURL(
+        f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
+        hint="use sqlite://, postgresql://, mysql://, redis:// or memory://, or install the package that brings it",
+    )

@@ -98,7 +98,7 @@ class Storage(ABC):
 
     @abstractmethod
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store new jobs, all or none, in their order; wake a worker.
+        """Store new jobs, all or none, those of one priority in their order; wake a worker.
 
         An id that is stored already is left alone and answered `kept`, so repeating a lost call adds nothing; nor does
         repeating one that has replaced another job's call, whatever became of that job and of its unique key since; it
@@ -196,6 +196,9 @@ class Storage(ABC):
     ) -> tuple[list[Verdict], list[Job]]:
         """`finish`, then `reserve`; storages that can do both in one round trip do."""
         return self.finish(outcomes), self.reserve(owner, queues, limit)
+
+    any_thread_may_wait = False
+    """Whether it is all the same which thread calls `reserve_when_rung`: then that may be the one that runs the job."""
 
     def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         """`wait`, then `reserve`, for a worker that has nothing to do; storages that can do both in one round trip do.
@@ -438,4 +441,4 @@ class Storage(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Wake all of this process's sleepers, because it wants to stop."""
+        """Wake all of this process's sleepers, and whoever is about to lie down: there is something else to do."""

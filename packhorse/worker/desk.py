@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
 from packhorse.worker import lock
+from packhorse.worker.deputy import depute
 from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
@@ -86,6 +88,7 @@ class Desk:
         may_begin: Callable[[], bool] = lambda: True,
         on_stored: Callable[[Seat, Outcome], None] | None = None,
         condemn: Callable[[str], None] = lambda why: None,
+        lend: Callable[[Callable[[], None]], bool] = lambda work: False,
     ) -> None:
         self._storage = storage
         self._owner = owner
@@ -96,6 +99,7 @@ class Desk:
         self._max_jobs = max_jobs
         self._may_begin = may_begin
         self._on_stored = on_stored
+        self._lend = lend
         self.finisher = Finisher(self.ring)
         self._scribe = Scribe(storage, keep_lines)
         self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace, last_seconds)
@@ -424,17 +428,27 @@ class Desk:
         wanted = min(self._fetcher.slots, self._wanted(0, self._next_ask))
         if wanted == 0:
             return
+        work = partial(self._take_when_rung, wanted, seconds)
+        if not (self._storage.any_thread_may_wait and depute(self._lend, work, self._storage.interrupt)):
+            work()
+        if self.seats:
+            self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock
+
+    def _take_when_rung(self, wanted: int, seconds: float) -> None:
+        """Also done by a deputy, while the desk sleeps."""
         try:
             jobs = self._storage.reserve_when_rung(self._owner, self._queues, wanted, seconds)
         except Exception:
             self._may_hold_more = True
             raise
+        finally:
+            self._asleep = None  # who rings need not call anybody back any more
         if jobs:
             self._fetcher.woken()
         if self.takes_jobs and self._may_begin():
             self._take_in(jobs, wanted, time.monotonic())
-            if jobs:
-                self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock
+            if len(jobs) == 1:
+                lock.relax()  # until it has begun
         else:
             self._refused += [Released(job.token, "its worker takes no more jobs") for job in jobs]
 

@@ -123,6 +123,7 @@ class WorkerProcess:
             may_begin=self._may_begin,
             on_stored=self._on_stored if app.has_result_handlers else None,
             condemn=self._condemn,
+            lend=lambda work: self._threads.lend(work),
         )
         self._report = Report(self.desk, concurrency, say)
         limit = app.settings.result_limit
@@ -283,9 +284,10 @@ class WorkerProcess:
             child = Stack(title_of(seat), text, seat.job.id)
             self._say({"say": "stack", "order": order, "stack": msgspec.to_builtins(child)})
 
-        asked = self._children.ask_stacks(tell) if self._children is not None else 0
-        told = msgspec.to_builtins(cut(found))
-        self._say({"say": "stacks", "order": order, "items": told, "more": asked})
+        busy = self._children.busy if self._children is not None else 0
+        self._say({"say": "stacks", "order": order, "items": msgspec.to_builtins(cut(found)), "more": busy})
+        if self._children is not None:
+            self._children.ask_stacks(tell)  # only now: the foreman drops the answer to what it has not heard of yet
 
     # --- seating --------------------------------------------------------------------------------------------------
 

@@ -58,5 +58,5 @@ def test_the_cost_of_processes_is_their_sum(parent: subprocess.Popen[str], tmp_p
 
     assert cost.processes == 2
     assert cost.memory_mb > family.cost(both[1:]).memory_mb > 0
-    assert cost.largest_mb == family.cost(both[:1]).largest_mb
+    assert cost.largest_mb == pytest.approx(family.cost(both[:1]).largest_mb, rel=0.05)  # it may still be settling
     assert family.cost([]) == family.Cost(0, 0, 0, 0)

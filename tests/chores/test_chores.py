@@ -5,11 +5,11 @@ from __future__ import annotations
 from packhorse.chores import all_chores
 from packhorse.chores.chore import Foreseen
 from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import add, in_state, stored
 from packhorse.job import ABORTED, QUEUED, RUNNING
 from packhorse.settings import Settings
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Filter
-from tests.storage.builders import add, in_state, stored
 
 
 def test_a_foreman_has_these_chores(storage: Memory):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from packhorse.chores.expire import Expire
 from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import add, stored
 from packhorse.job import ABORTED, QUEUED, Reason
 from packhorse.storage.memory import Memory
-from tests.storage.builders import add, stored
 
 
 def test_a_job_that_waited_too_long_is_aborted(storage: Memory, clock: TurnedClock):

@@ -8,10 +8,10 @@ import pytest
 
 from packhorse.chores.promote import Promote
 from packhorse.clock import HOUR, TurnedClock
+from packhorse.conformance.builders import add, in_state, stored
 from packhorse.job import QUEUED, RETRYING, SCHEDULED
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
-from tests.storage.builders import add, in_state, stored
 
 
 @pytest.mark.parametrize("state", [SCHEDULED, RETRYING])

@@ -8,13 +8,13 @@ import pytest
 
 from packhorse.chores.prune import Prune, retention
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.conformance.builders import in_state
 from packhorse.event import Kind
 from packhorse.job import ABORTED, COMPLETED, DEAD
 from packhorse.settings import Settings
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, EventFilter, Pruned, Retention
-from tests.storage.builders import in_state
 
 
 class Steps:

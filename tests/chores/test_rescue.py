@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from packhorse.chores.rescue import Rescue
 from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import add, history, in_state, join, stored
 from packhorse.event import Kind, Subject
 from packhorse.job import HELD, QUEUED, RANK_HALTED, RANK_RECOVERED, RUNNING
 from packhorse.settings import Settings
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Filter, WorkerInfo
-from tests.storage.builders import add, history, in_state, join, stored
 
 
 def rescue(storage: Memory, *steady: bool) -> Rescue:

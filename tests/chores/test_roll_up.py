@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from packhorse.chores.roll_up import RollUp
 from packhorse.clock import TurnedClock
+from packhorse.conformance.builders import add
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Span
-from tests.storage.builders import add
 
 
 def test_old_minutes_become_hours(storage: Memory, clock: TurnedClock):

@@ -16,6 +16,7 @@ import pytest
 from packhorse.app import Packhorse
 from packhorse.chores.schedules import TickSchedules, decide, due_slots
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock, from_datetime, to_datetime
+from packhorse.conformance.builders import add, find_all, finish, run
 from packhorse.cron import Cron
 from packhorse.job import Job, UniqueLock
 from packhorse.outcome import Completed
@@ -24,7 +25,7 @@ from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ScheduleInfo
-from tests.storage.builders import add, find_all, finish, run
+from tests.children import PATIENCE
 
 LJUBLJANA = ZoneInfo("Europe/Ljubljana")
 
@@ -484,19 +485,19 @@ def test_however_many_tick_each_slot_is_enqueued_once(foremen: list[Storage], cl
     def tick(storage: Storage) -> None:
         chore = TickSchedules(storage)
         for _ in range(rounds):
-            start.wait(timeout=30)
+            start.wait(timeout=PATIENCE)
             chore.run()
-            end.wait(timeout=30)
+            end.wait(timeout=PATIENCE)
 
     threads = [Thread(target=tick, args=(storage,)) for storage in foremen]
     for thread in threads:
         thread.start()
     for number in range(rounds):
         clock.turn("2m" if number % 3 == 0 else "1m")
-        start.wait(timeout=30)
-        end.wait(timeout=30)
+        start.wait(timeout=PATIENCE)
+        end.wait(timeout=PATIENCE)
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE)
 
     for name in names:
         ticks = foremen[0].ticks(name, limit=1_000)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from packhorse.cli.pager import Pages, Sheet, paged
 from packhorse.ids import new_id
 from packhorse.job import NewJob
+from tests.children import until
 from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal
 from tests.cli.yard import Yard
@@ -71,12 +75,21 @@ def test_help_is_paged_too(yard: Yard):
     assert seen.startswith("|Usage: packhorse")
 
 
+def leaves_ctrl_c_to_the_pager(pid: int) -> bool:
+    """Has this program said all, so that it only waits for its pager?"""
+    ignored = re.search(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert ignored
+    return bool(int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 @pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
 def test_ctrl_c_in_the_pager_ends_neither(full: Yard, monkeypatch: pytest.MonkeyPatch):
     for name in ("PAGER", "LESS"):
         monkeypatch.delenv(name, raising=False)
     with Terminal(full, "jobs") as screen:
         screen.read_until(":")
+        until(lambda: leaves_ctrl_c_to_the_pager(screen.child.pid), "it has said all")
         screen.write(b"\x03")
         screen.read_until("50 of 60 are shown", keys=b"G")  # what is typed before Ctrl-C is heard is lost
         screen.write(b"q")

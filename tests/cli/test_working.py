@@ -18,7 +18,7 @@ from tests.cli.conftest import Call
 APP = """
 from packhorse import Packhorse
 
-app = Packhorse("sqlite:///jobs.db", heartbeat="0.2s", lease="1s")
+app = Packhorse("sqlite:///jobs.db", heartbeat="0.2s", lease="30s")
 
 @app.task(queue="post")
 def send() -> str:
@@ -103,6 +103,16 @@ def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path:
 
     assert first == "first"
     assert dev.told().count("have died young") == deaths, "nothing broken was tried after that"
+    assert dev.end() == 0
+
+
+def test_dev_misses_no_file_that_is_saved_while_it_starts(tmp_path: Path, start: Start):
+    save_once = "from pathlib import Path\nif not Path('late.py').exists():\n    Path('late.py').touch()\n"
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent") + save_once)
+    dev = start("dev", "--max", "1")
+
+    dev.until_told("late.py was saved")
+
     assert dev.end() == 0
 
 

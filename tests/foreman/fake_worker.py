@@ -1,7 +1,8 @@
 """A worker for tests of the foreman: speaks the channel, reserves jobs, and does what its mode and its jobs tell it.
 
-A job's `do` is "hold" (runs until it is stopped or its worker quits), "finish", "die" (by `signal` or with `code`) or
-"orphan" (starts a process in a group of its own and holds).
+A job's `do` is "hold" (runs until it is stopped or its worker quits), "finish", "die" (by `signal` or with `code`),
+"orphan" (starts a process in a group of its own and holds) or "freeze" (finishes, and then the worker is stopped as by
+`kill -STOP`, but surely not while it holds the lock of the storage's file).
 """
 
 from __future__ import annotations
@@ -109,7 +110,12 @@ class FakeWorker:
             case "die":
                 os._exit(args["code"])
             case "orphan":
-                subprocess.Popen(["sleep", "60"], process_group=0)
+                nowhere = subprocess.DEVNULL  # whoever reads what we write shall not wait for it
+                subprocess.Popen(["sleep", "60"], process_group=0, stdout=nowhere, stderr=nowhere)
+            case "freeze":
+                self.storage.finish([Completed(job.token)])
+                self.forget(job.id)
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     def stop(self, job_id: str, fence: int, reason: Reason) -> None:
         if job_id in self.held and self.held[job_id][1].fence == fence:
@@ -122,6 +128,7 @@ class FakeWorker:
 
     def report(self) -> None:
         report = {"busy": len(self.held), "slots": options.concurrency, "done": self.done, "failed": 0}
+        report["takes_jobs"] = self.takes_jobs
         if report != self.reported:
             self.reported = report
             self.channel.send({"say": "report", **report, "running": []})

@@ -46,7 +46,7 @@ def test_the_foreman_beats_for_its_workers_and_becomes_steady(start: Start) -> N
     until(lambda: foreman.workers()[0].beat_at > worker.beat_at + SECOND // 2, "it was beaten for")
 
     until(lambda: foreman.report().get("steady"), "a lease without a gap")
-    assert foreman.workers()[0].report["slots"] == 2
+    until(lambda: foreman.workers()[0].report.get("slots") == 2, "what it says of itself goes with the beat")
 
 
 @pytest.mark.parametrize(
@@ -102,23 +102,23 @@ def test_a_restart_tries_a_broken_app_again_at_once(start: Start) -> None:
     foreman = start(online=0, mode="broken", options={"gives_up": True})
     until(lambda: foreman.report().get("starts") == 5, "five have died young")
     until(lambda: foreman.report().get("state") == "unhealthy", "it has given up")
-    before = foreman.report()
+    until(lambda: foreman.report().get("next_start_in", 0) is None, "and will not try again by itself")
 
     foreman.signal(signal.SIGHUP)
 
     until(lambda: foreman.report().get("starts") == 10, "five more were tried")
-    assert before["next_start_in"] is None
 
 
 def test_an_app_that_does_not_start_causes_no_storm_of_starts(start: Start) -> None:
     foreman = start(online=0, mode="broken")
 
-    until(lambda: foreman.report().get("state") == "unhealthy", "five have died young")
+    why = "exited with code 1; 5 in a row have died young"
+    until(lambda: why in (foreman.report().get("problem") or ""), "five have died young")
 
     report = foreman.report()
+    assert report["state"] == "unhealthy"
     assert report["starts"] == 5
-    assert report["next_start_in"] > 50
-    assert "exited with code 1; 5 in a row have died young" in report["problem"]
+    assert report["next_start_in"] > 10, "longer than after any death before"
     assert report["stderr"][-1] == "ImportError: no module named horse"
 
 
@@ -127,7 +127,7 @@ def test_workers_that_leave_at_once_without_having_done_anything_are_not_replace
 
     until(lambda: foreman.report().get("next_start_in"), "the foreman waits")
 
-    assert foreman.report()["starts"] <= 4
+    assert foreman.report()["starts"] <= 5  # then it waits for a minute
 
 
 # --- scaling ----------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_on_term_the_crew_is_drained(start: Start, storage: Storage) -> None:
     until(lambda: state_of(storage, 1) == "running", "a job runs")
 
     foreman.signal(signal.SIGTERM)
-    until(lambda: foreman.report().get("state") == "stopping", "it stops")
+    until(lambda: foreman.report().get("state") == "stopping" and not foreman.takes_jobs(), "it stops")
     add(storage, 2)
     storage.abort(["job-1"])  # which ends it
     until(foreman.is_over, "the foreman has ended")
@@ -257,10 +257,12 @@ def test_a_quiet_crew_takes_no_more_jobs(start: Start, storage: Storage) -> None
     foreman = start(max_workers=3)
 
     foreman.signal(signal.SIGUSR1)
-    until(lambda: foreman.report().get("state") == "quiet", "it is quiet")
+    until(lambda: foreman.report().get("state") == "quiet" and not foreman.takes_jobs(), "it is quiet")
     add(storage, 1)
-    os.kill(foreman.workers()[0].pid, signal.SIGKILL)
-    until(lambda: foreman.report().get("deaths") == 1 and len(foreman.workers()) == 1, "the replacement is online")
+    (worker,) = foreman.workers()
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: foreman.pids() and worker.pid not in foreman.pids(), "the replacement is online")
+    until(lambda: not foreman.takes_jobs(), "and has heard it too")
 
     until(lambda: foreman.report().get("backlog") == 1, "the job is seen to wait")
     assert state_of(storage, 1) == "queued"
@@ -274,8 +276,9 @@ def test_ttin_shows_what_everybody_is_doing(start: Start) -> None:
     shown = ""
     assert foreman.process.stderr is not None
     while not ("the stacks of a worker" in shown and "in _turn" in shown):  # two signals at once come in any order
-        shown += foreman.process.stderr.readline()
-        assert shown, "it has ended without a word"
+        line = foreman.process.stderr.readline()
+        assert line, "it has ended without a word"
+        shown += line
 
     foreman.signal(signal.SIGTERM)
     foreman.process.communicate(timeout=PATIENCE)
@@ -294,15 +297,16 @@ def test_an_abort_is_handed_on_long_before_the_next_heartbeat(start: Start, stor
     until(lambda: state_of(storage, 1) == "aborted", "it was stopped")
 
 
-def test_a_worker_that_was_struck_off_is_replaced(start: Start, storage: Storage) -> None:
-    foreman = start()
+@pytest.mark.parametrize("mode", ["obedient", "stubborn"])
+def test_a_worker_that_was_struck_off_is_replaced_and_has_not_died(start: Start, storage: Storage, mode: str) -> None:
+    foreman = start(mode=mode)
     (worker,) = foreman.workers()
 
     storage.rescue_owner(worker.id, why="another foreman thought it dead")
 
-    until(lambda: not death.is_alive(worker.pid), "it has quit")
-    until(lambda: len(foreman.workers()) == 1, "another has come")
-    assert foreman.report()["deaths"] == 0
+    until(lambda: not death.is_alive(worker.pid), "it has quit, or was killed for not doing so")
+    until(lambda: foreman.report().get("starts") == 2 and foreman.report().get("leaving") == 0, "another has come")
+    assert (foreman.report()["deaths"], foreman.report()["problem"]) == (0, None)
 
 
 def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, storage: Storage) -> None:
@@ -323,7 +327,7 @@ def test_nobody_beats_for_a_worker_that_a_signal_has_stopped(start: Start, stora
     foreman = start()
     (worker,) = foreman.workers()
 
-    os.kill(worker.pid, signal.SIGSTOP)
+    add(storage, 1, "freeze")
     until(lambda: len(foreman.workers()) == 2, "another takes its place")
     (old,) = [each for each in foreman.workers() if each.id == worker.id]
     assert storage.now() - old.beat_at > SECOND
@@ -366,6 +370,7 @@ def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, sto
 def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) -> None:
     foreman = start(online=2, min_workers=2, max_workers=2)
     until(lambda: foreman.report().get("online") == 2, "both have said that they are online")
+    until(lambda: not list(scratch.iterdir()), "and nothing bears a name any more")
     pids = foreman.pids()
 
     foreman.process.kill()

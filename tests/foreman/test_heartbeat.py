@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.foreman.crew import Crew
-from packhorse.foreman.heartbeat import Heartbeat, boot_time, skew_of
+from packhorse.foreman.heartbeat import Heartbeat, skew_of
 from packhorse.foreman.pulse import Record
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Outlook
@@ -19,9 +19,15 @@ def clock() -> TurnedClock:
     return TurnedClock()
 
 
+NOW = 1_000.0
+"""Seconds since the machine was started. They stand still: a test that is held up on a busy machine would else look as
+if the storage's clock had been set back."""
+
+
 @pytest.fixture
-def heartbeat(clock: TurnedClock) -> Heartbeat:
+def heartbeat(clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
     """One whose beats were accepted for longer than a lease."""
+    monkeypatch.setattr("packhorse.foreman.heartbeat.boot_time", lambda: NOW)
     heartbeat = Heartbeat(
         Memory(clock),
         create_autospec(Crew, instance=True),
@@ -31,9 +37,8 @@ def heartbeat(clock: TurnedClock) -> Heartbeat:
         report=dict,
         wake=lambda: None,
     )
-    now = boot_time()
     for ago in (180.0, 120.0, 60.0, 0.0):
-        heartbeat.steady.accepted(now - ago, now - ago, clock() / SECOND - ago)
+        heartbeat.steady.accepted(NOW - ago, NOW - ago, clock() / SECOND - ago)
     return heartbeat
 
 
@@ -55,8 +60,8 @@ def test_a_clock_that_was_set_since_the_last_beat_forbids_it(
 def test_the_time_that_the_lookout_has_seen_is_as_good(
     heartbeat: Heartbeat, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, now = boot_time(), clock()
-    heartbeat.heed(Outlook(now), seen, seen)
+    now = clock()
+    heartbeat.heed(Outlook(now), NOW, NOW)
     monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("it need not be asked"))
 
     assert heartbeat.steady_time() == now
@@ -66,15 +71,13 @@ def test_by_a_clock_that_was_set_before_the_lookout_saw_it_nobody_is_silent(
     heartbeat: Heartbeat, clock: TurnedClock
 ) -> None:
     clock.turn(3_600)
-    seen = boot_time()
-    heartbeat.heed(Outlook(clock()), seen, seen)
+    heartbeat.heed(Outlook(clock()), NOW, NOW)
 
     assert heartbeat.steady_time() is None
 
 
 def test_what_was_seen_a_while_ago_is_asked_for_again(heartbeat: Heartbeat, clock: TurnedClock) -> None:
-    seen = boot_time() - 10.0
-    heartbeat.heed(Outlook(clock() - 10 * SECOND), seen, seen)
+    heartbeat.heed(Outlook(clock() - 10 * SECOND), NOW - 10.0, NOW - 10.0)
 
     assert heartbeat.steady_time() == clock()
 

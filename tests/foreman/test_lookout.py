@@ -9,6 +9,7 @@ from unittest.mock import Mock, create_autospec
 import pytest
 
 from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import WORKER, add, finish, in_state, join
 from packhorse.errors import StorageUnavailable
 from packhorse.foreman.backlog import Backlog
 from packhorse.foreman.crew import Crew
@@ -23,7 +24,6 @@ from packhorse.job import RUNNING
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed
 from packhorse.storage.memory import Memory
-from tests.storage.builders import WORKER, add, finish, in_state, join
 
 
 def is_woken(duty: Duty) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from packhorse.clock import SECOND
 from packhorse.event import Kind
-from packhorse.foreman import death
+from packhorse.foreman import Foreman, death
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.order import Do, Order
+from packhorse.settings import Settings
 from packhorse.stacks import have_answered, stacks_of
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
@@ -46,6 +48,7 @@ def test_a_quiet_crew_takes_no_more_jobs_and_fresh_workers_do(start: Start, stor
 
     is_followed(foreman, give(foreman, Order(Do.QUIET)))
     assert foreman.report()["state"] == "quiet"
+    until(lambda: not foreman.takes_jobs(), "the worker has heard it")
     add(storage, 1)
     until(lambda: foreman.report().get("backlog") == 1, "the job is seen to wait")
     before = foreman.pids()
@@ -131,6 +134,40 @@ def test_an_order_that_nobody_understands_is_passed_over(start: Start, storage: 
     is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=2)))
 
     assert foreman.report()["max"] == 2
+
+
+def test_an_order_counts_as_followed_when_it_was_and_not_before(storage: Storage) -> None:
+    record = Record(storage, {})
+    record.join()
+    orders = Orders(storage, record, wake=lambda: None)
+    storage.order(record.id, Order(Do.SCALE, least=1, most=2))
+    storage.order(record.id, Order(Do.QUIET))
+    first, second = (event.id for event in storage.events(EventFilter(kind=Kind.ORDERED)))
+    orders.step()
+
+    seen = [(order.do, orders.taken, orders.followed) for order in orders.take()]
+
+    assert seen == [(Do.SCALE, first, None), (Do.QUIET, second, first)]
+    assert orders.followed == second
+
+
+def test_a_report_that_tells_of_an_order_tells_of_what_it_has_changed(
+    storage: Storage, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreman = Foreman("app:app", Settings(url=url, max_workers=1), storage)
+    is_steady = foreman.heartbeat.is_steady
+
+    def overtaken() -> bool:  # the main loop follows an order while another thread makes a report
+        foreman.limits = replace(foreman.limits, most=4)
+        foreman.orders.followed = 7
+        return is_steady()
+
+    monkeypatch.setattr(foreman.heartbeat, "is_steady", overtaken)
+    with foreman._signals:
+        first, second = foreman.report(), foreman.report()
+    foreman._selector.close()
+
+    assert [(report["order"], report["max"]) for report in (first, second)] == [(None, 1), (7, 4)]
 
 
 def test_an_order_that_comes_to_be_seen_late_is_followed_and_none_twice(

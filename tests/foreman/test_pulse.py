@@ -12,9 +12,11 @@ import pytest
 
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
+from packhorse.foreman import pulse
 from packhorse.foreman.pulse import Calls, Pulse, Record, Systemd
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
+from tests.children import PATIENCE
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -34,6 +36,12 @@ def server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is called may take its time: the machine may be busy."""
+    monkeypatch.setattr(pulse, "_CALL_LIMIT", PATIENCE)
 
 
 def well() -> bool:
@@ -157,20 +165,20 @@ def test_a_foreman_has_a_record_of_its_own() -> None:
 
 def test_a_status_file_says_how_it_is_and_goes_at_the_end(tmp_path: Path) -> None:
     file = tmp_path / "status.json"
-    pulse = Pulse(lambda: {"crew": 3}, well, file=file)
+    signs = Pulse(lambda: {"crew": 3}, well, file=file)
 
-    pulse.tick(100.0)
+    signs.tick(100.0)
     told = json.loads(file.read_text())
-    pulse.close()
+    signs.close()
 
     assert told["crew"] == 3
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_status_file_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pulse = Pulse(lambda: {"crew": 3}, well, file=tmp_path / "missing" / "status.json")
+    signs = Pulse(lambda: {"crew": 3}, well, file=tmp_path / "missing" / "status.json")
 
-    pulse.tick(100.0)
-    pulse.tick(200.0)
+    signs.tick(100.0)
+    signs.tick(200.0)
 
     assert len(caplog.records) == 1

@@ -47,6 +47,10 @@ class RunningForeman:
         """Those that are online."""
         return [each for each in self.storage.workers() if each.subject is Subject.WORKER]
 
+    def takes_jobs(self) -> bool:
+        """Does any worker of it? What a foreman says of itself its workers may not have heard yet."""
+        return any(each.report.get("takes_jobs", True) for each in self.workers())
+
     def pids(self) -> set[int]:
         return {worker.pid for worker in self.workers()}
 

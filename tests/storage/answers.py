@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from packhorse.conformance.builders import ids
 from packhorse.errors import PackhorseError
 from packhorse.event import Event, Subject
 from packhorse.job import Job, Token
 from packhorse.outcome import Halted, Outcome, Released, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LogLine, Placement, Pruned
-from tests.storage.builders import ids
 
 
 class Refusal(NamedTuple):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.conformance.builders import FAILURE, LEASE
 from packhorse.failure import Failure
 from packhorse.job import Reason, Token, UniqueLock
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.storage.records import Retention
-from tests.storage.builders import FAILURE, LEASE
 
 QUEUES = ("mail", "pics", "sums")
 TASKS = ("send", "draw")

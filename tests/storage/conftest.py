@@ -1,4 +1,5 @@
-"""The storages on which the conformance suite runs, each fresh for every test, and the clock that they are handed.
+"""The storages on which the suite that all must pass is run, each fresh for every test, and the clock that they are
+handed.
 
 `PACKHORSE_TEST_STORAGES=memory,sqlite` chooses among them. To add a storage, write a function that answers the URL of
 an empty one, and give it a line in `ADDRESSES`.

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.conformance.builders import LEASE, find_all, ids
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import (
     FINAL,
@@ -57,7 +58,6 @@ from packhorse.storage.records import (
 )
 from tests.storage import laws
 from tests.storage.answers import Refusal, answer_of, answer_to_repetition, by_subject, differences, in_order, plain
-from tests.storage.builders import LEASE, find_all, ids
 from tests.storage.choices import (
     ANY_TOKENS,
     BATCHES,

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.clock import DAY, SECOND
+from packhorse.conformance.builders import LEASE
 from packhorse.job import Job
 from packhorse.outcome import Failed
 from packhorse.storage.sql import finishing, in_and_out, keeper, steering, upkeep
@@ -26,7 +27,6 @@ from packhorse.storage.sql.working import Hand
 from packhorse.storage.sqlite import working
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
-from tests.storage.builders import LEASE
 from tests.storage.choices import Ending, Wish
 from tests.storage.conftest import chosen_storages
 from tests.storage.machine import Machine, Move, does

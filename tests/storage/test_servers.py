@@ -16,20 +16,33 @@ import psycopg
 import pymysql
 import pytest
 
+from packhorse.conformance.builders import (
+    FAILURE,
+    add,
+    at_once,
+    find_all,
+    history,
+    join,
+    new_job,
+    new_jobs,
+    recount,
+    tallies,
+)
 from packhorse.errors import StorageFull, StorageUnavailable
 from packhorse.job import COMPLETED
 from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from tests import mysql_server
-from tests.children import PATIENCE
+from tests.children import PATIENCE, until
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PostgresServer, new_schema_url
 from tests.storage import laws
-from tests.storage.builders import FAILURE, add, at_once, find_all, history, join, new_job, new_jobs, recount, tallies
 from tests.storage.conftest import chosen_storages
 
 Server = PostgresServer | MySQLServer
+MOST = 20
+"""How many connections a server gives."""
 
 
 @pytest.fixture(params=["postgres", "mysql"])
@@ -46,7 +59,7 @@ def new_server(kind: str, *settings: str) -> Server:
 @pytest.fixture
 def server(kind: str) -> Iterator[Server]:
     """A server that the test may kill, with few connections."""
-    server = new_server(kind, "max_connections=20").start()
+    server = new_server(kind, f"max_connections={MOST}").start()
     yield server
     server.end()
 
@@ -67,11 +80,16 @@ def with_options(url: str, options: str) -> str:
 
 
 def all_connections(server: Server) -> list[Any]:
-    """Every one that the server gives."""
+    """Every one that the server gives. It may refuse one more for a moment, until it has noticed who has left."""
+    most = MOST + isinstance(server, MySQLServer)  # which keeps one for its operator
     others: list[Any] = []
-    with suppress(psycopg.OperationalError, pymysql.OperationalError):
-        while True:
+
+    def are_all_ours() -> bool:
+        with suppress(psycopg.OperationalError, pymysql.OperationalError):
             others.append(server.connect())
+        return len(others) == most
+
+    until(are_all_ours, "all connections are ours")
     return others
 
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
+from packhorse.conformance.builders import find_all
 from packhorse.event import Event, Kind
 from packhorse.job import ABORTED, DEAD, FINAL
-from tests.storage.builders import find_all
 from tests.system.ledger import Line
 from tests.system.sites import Site
 from tests.system.soundness import Stories, assert_sound, final_events, stories_of

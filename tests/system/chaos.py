@@ -122,7 +122,7 @@ class Chaos:
 
     def _do_harm(self, end: float) -> None:
         deck: list[str] = []
-        while time.monotonic() < end or (not self._is_enough() and time.monotonic() < end + LONGEST_END / 2):
+        while time.monotonic() < end or (not self._is_enough() and time.monotonic() < end + LONGEST_END):
             deck = deck or self._dice.sample(list(DECK), sum(DECK.values()), counts=list(DECK.values()))
             if time.monotonic() >= end:
                 # On a slow machine some had nobody to hit so far, or hit nobody who was at work.
@@ -233,7 +233,8 @@ class Chaos:
 
 def run(plan: Plan, directory: Path, storage: str = "sqlite") -> Aftermath:
     """One round of chaos in this directory, and what is to be said of it."""
-    site = Site(directory, ADDRESSES[storage](directory))
+    url = ADDRESSES[storage](directory)
+    site = Site(directory, f"{url}{'&' if '?' in url else '?'}patience=30s")  # as SQLite has it: a server may be busy
     chaos = Chaos(site, plan)
     try:
         chaos.run()

@@ -1,8 +1,9 @@
 """The ledger: a file to which tasks add a line when they begin and when they have done their work, whatever happens to
 their process in between. The tests compare it with what the storage says.
 
-A line is `begin|end ID FENCE PID AT`, written in one step to a file that is only ever added to; AT is microseconds
-since 1970, so it can be compared with the times of events.
+A line is `begin|end ID FENCE PID AT .`, written in one step to a file that is only ever added to; AT is microseconds
+since 1970, so it can be compared with the times of events. Who is killed in that step may leave only the beginning of a
+line, and who reads in that moment may see no more of it: a line counts when its full stop is there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def noted() -> Iterator[None]:
 
 def _note(word: str) -> None:
     job = current_job()
-    line = f"{word} {job.id} {job.fence} {os.getpid()} {time.time_ns() // 1_000}\n"
+    line = f"\n{word} {job.id} {job.fence} {os.getpid()} {time.time_ns() // 1_000} ."
     file = os.open(os.environ[LEDGER], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, line.encode())
@@ -63,8 +64,9 @@ class Ledger:
     def lines(self) -> list[Line]:
         if not self.path.exists():
             return []
-        words = [line.split() for line in self.path.read_text().splitlines()]
-        return [Line(word, job_id, int(fence), int(pid), int(at)) for word, job_id, fence, pid, at in words]
+        lines = [line for line in self.path.read_text().splitlines() if line.endswith(" .")]
+        words = [line.split() for line in lines]
+        return [Line(word, job_id, int(fence), int(pid), int(at)) for word, job_id, fence, pid, at, _ in words]
 
     def begun(self, job_id: str | None = None) -> list[Line]:
         """The executions that began, in their order; of this job, or of all."""

@@ -159,6 +159,14 @@ class Site:
                     found.append(int(path.name))
         return [pid for pid in found if is_alive(pid)]
 
+    def programs(self) -> list[str]:
+        """The names of what they run, in the order of the alphabet."""
+        names = []
+        for pid in self.processes():
+            with suppress(OSError):
+                names.append(Path(f"/proc/{pid}/comm").read_text().strip())
+        return sorted(names)
+
     def children_of(self, pid: int) -> list[int]:
         """The processes that this one has started: of a worker its nursery, of that the isolated jobs."""
         return [child for child in self.processes() if parent_of(child) == pid]
@@ -254,6 +262,12 @@ def new_job(task: str, args: dict[str, Any] | None = None, **fields: Any) -> New
     """A new job as a client would send it, with what its task says of queue and attempts."""
     template = JobTemplate.of_task(app.registry.get(task), app.settings.payload_limit)
     return replace(template.fill((), args or {}), **fields)
+
+
+def has_two_sleepers(site: Site) -> bool:
+    """Foreman, worker, nursery and child, and what two jobs, or one, have started: not a shell that is about to."""
+    programs = site.programs()
+    return len(programs) == 6 and programs.count("sleep") == 2
 
 
 def kill(pid: int, process: subprocess.Popen[bytes] | None = None) -> float:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.conformance.builders import find_all
 from packhorse.cron import Cron
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, RUNNING, SCHEDULED
 from packhorse.storage.records import ScheduleInfo
-from tests.storage.builders import find_all
 from tests.system.sites import LEASE, Site, until
 from tests.system.soundness import assert_sound
 
@@ -57,7 +57,13 @@ class Machine:
 
     def until_settled(self) -> None:
         """Wait until a step was noticed, and a lease has passed since."""
-        until(lambda: not any(crew.is_steady() for crew in self.site.crews), "the step was noticed")
+        have_noticed: set[int] = set()
+
+        def look() -> bool:  # they need not be unsteady all at the same moment
+            have_noticed.update(crew.pid for crew in self.site.crews if not crew.is_steady())
+            return len(have_noticed) == len(self.site.crews)
+
+        until(look, "the step was noticed")
         self.until_steady()
 
 

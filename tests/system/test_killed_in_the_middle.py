@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from packhorse.conformance.builders import find_all
 from packhorse.event import Kind
 from packhorse.job import State
 from packhorse.storage.contract import Storage
@@ -20,7 +21,6 @@ from packhorse.storage.records import EventFilter, Filter
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.schema import SCHEMA
 from tests.children import program, running
-from tests.storage.builders import find_all
 from tests.storage.laws import check_history, check_job, check_tallies
 from tests.system.world import BY_NAME, ONLY_READING, OPERATIONS, Operation, build, migrate, open_world
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.conformance.builders import find_all, recount, tallies
 from packhorse.event import Subject
 from packhorse.job import COMPLETED
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import program, running
-from tests.storage.builders import find_all, recount, tallies
 from tests.storage.conftest import ADDRESSES, chosen_storages
 
 PRODUCERS, WORKERS, JOBS = 8, 8, 20_000

@@ -3,9 +3,6 @@ the new storage has everything once. And while it works, nobody loses a job and 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -22,22 +19,23 @@ from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import LogLine, WorkerInfo
-from tests.children import ROOT, until
+from tests.children import program, running, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
 PAGE = 1_000
 KILLS = 4
 
 
-def begin(source: str, target: str) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "packhorse", "copy-store", source, target, "--yes"]
-    return subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
-
-
-def kill_after_a_page(copying: subprocess.Popen[bytes], target: Storage, rows: int) -> None:
-    until(lambda: rows_in(target.move()) > rows or copying.poll() is not None, "another page", 60)
-    copying.kill()
-    copying.communicate()
+def kill_after_a_page(source: str, target: str, filled: Storage) -> int:
+    """Begin, and kill it in the middle of the page after the next full one. Answers how many rows are there then."""
+    goal = rows_in(filled.move()) + PAGE // 2
+    copying = program("tests.system.braked_copy", goal, source, target, "--yes")
+    with running(copying):
+        until(lambda: rows_in(filled.move()) > goal or copying.poll() is not None, "another page")
+        assert copying.stdin is not None
+        copying.stdin.write("\n")  # the next page
+        copying.stdin.flush()
+    return rows_in(filled.move())
 
 
 def rows_in(mark: Move | None) -> int:
@@ -63,16 +61,14 @@ def test_a_copy_that_is_killed_goes_on_and_nothing_is_there_twice(kind: str, tmp
     (tmp_path / "new").mkdir()
     source_url, target_url = f"sqlite:///{tmp_path / 'old.db'}", ADDRESSES[kind](tmp_path / "new")
     source, target = lived(source_url), open_storage(target_url)
-    before, killed_at = contents(source), [0]
+    before = contents(source)
 
-    for _ in range(KILLS):
-        kill_after_a_page(begin(source_url, target_url), target, killed_at[-1])
-        killed_at.append(rows_in(target.move()))
-    ended = begin(source_url, target_url)
+    killed_at = [kill_after_a_page(source_url, target_url, target) for _ in range(KILLS)]
+    ended = program("packhorse", "copy-store", source_url, target_url, "--yes")
     _, told = ended.communicate(timeout=120)
 
-    assert ended.returncode == 0, told.decode()
-    assert 0 < killed_at[1] < killed_at[2]
+    assert ended.returncode == 0, told
+    assert 0 < killed_at[0] < killed_at[1] < killed_at[2] < killed_at[3], "each came further, and none to the end"
     assert contents(target) == before
     assert target.tallies() == source.tallies()
     assert target.move() is None

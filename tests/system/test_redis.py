@@ -84,20 +84,25 @@ def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job
     enqueueing = threading.Thread(target=_enqueue_until, args=(site, over))
     enqueueing.start()
 
-    for _ in range(2):
-        goal = len(site.acknowledged) + 100
-        until(lambda goal=goal: len(site.acknowledged) >= goal, "jobs come in")
-        own_server.kill()
-        own_server.start()
-    goal = len(site.acknowledged) + 100
-    until(lambda: len(site.acknowledged) >= goal, "jobs come in")
-    over.set()
-    enqueueing.join()
+    try:
+        for _ in range(2):
+            _until_more(site, 100)
+            own_server.kill()
+            own_server.start()
+        _until_more(site, 100)
+    finally:
+        over.set()
+        enqueueing.join()
     site.until_final()
 
     tell(f"{len(site.acknowledged)} jobs through two deaths of the server")
     assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == len(site.acknowledged)
     assert_sound(site)
+
+
+def _until_more(site: Site, number: int) -> None:
+    goal = len(site.acknowledged) + number
+    until(lambda: len(site.acknowledged) >= goal, "jobs come in")
 
 
 def _enqueue_until(site: Site, over: threading.Event) -> None:

@@ -74,13 +74,15 @@ def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job
     enqueueing = threading.Thread(target=_enqueue_until, args=(site, over))
     enqueueing.start()
 
-    for _ in range(2):
+    try:
+        for _ in range(2):
+            _until_more(site, 100)
+            server.kill()
+            server.start()
         _until_more(site, 100)
-        server.kill()
-        server.start()
-    _until_more(site, 100)
-    over.set()
-    enqueueing.join()
+    finally:
+        over.set()
+        enqueueing.join()
     site.until_final()
 
     tell(f"{len(site.acknowledged)} jobs through two deaths of the server")

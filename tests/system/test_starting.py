@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from packhorse.clock import SECOND
 from packhorse.event import Kind, Subject
+from packhorse.foreman.death import is_alive
 from packhorse.job import COMPLETED, RANK_FORCED, RANK_HALTED, RUNNING, SCHEDULED
 from packhorse.storage.records import WorkerInfo
 from tests.system.conftest import Tell
@@ -95,7 +96,9 @@ def test_jobs_of_a_dead_pool_are_recovered_first_and_those_of_a_live_one_are_not
     dying = site.start(slots=2, lease=30)
     lost = site.add("nap", {"seconds": 30}, number=2)
     until(lambda: all(site.job(job_id).state is RUNNING for job_id in lost), "they are known to run")
+    workers = dying.workers()
     dying.kill()
+    until(lambda: not any(is_alive(worker.pid) for worker in workers), "the whole pool is dead")
     urgent = site.add("nap", priority=10, number=3)
 
     site.start(slots=1, lease=30)

@@ -13,7 +13,7 @@ from packhorse.event import Kind
 from packhorse.foreman.death import is_alive
 from packhorse.job import ABORTED, COMPLETED, HELD, QUEUED, Reason
 from tests.system.conftest import Tell
-from tests.system.sites import SLACK, Site, until
+from tests.system.sites import SLACK, Site, has_two_sleepers, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -38,10 +38,12 @@ def test_term_in_the_middle_of_load_finishes_what_runs_and_hands_back_the_rest_u
     crew = site.start(workers=2, slots=4)
     jobs = site.add("nap", {"seconds": 0.04}, number=300) + site.add("anap", {"seconds": 0.04}, number=100)
     jobs += site.add("inap", {"seconds": 0.04}, number=50)
+    *most, last = site.add("nap", {"seconds": 0.04}, number=1_000)  # so that it is in the middle, however late we come
     until(lambda: len(site.ledger.ended()) > 100, "they are at work")
 
     code = crew.end()
-    left = site.unfinished(jobs)
+    site.storage.abort(most)
+    left = site.unfinished([*jobs, last])
     begun_before = {line.job_id for line in site.ledger.begun()}
     site.start(workers=2, slots=4)
     site.until_final()
@@ -157,17 +159,20 @@ def test_twenty_running_jobs_aborted_in_a_row_are_all_aborted_and_none_halted(si
 
 def test_a_job_that_completes_while_it_is_asked_to_stop_is_completed_or_aborted_and_never_halted(site: Site) -> None:
     site.start(workers=2, slots=5)
-    jobs = [site.add(("nap", "anap", "inap")[number % 3], {"seconds": 0.1})[0] for number in range(120)]
+    jobs: list[str] = []
 
     def abort_every_other() -> bool:
         left = site.unfinished(jobs)
         site.storage.abort([job.id for job in left if job.state in HELD][::2])
+        if not left and not has_both():  # at first, and when no foreman has looked at the right moment
+            jobs.extend(site.add(("nap", "anap", "inap")[number % 3], {"seconds": 0.1})[0] for number in range(120))
         return not left
 
-    until(abort_every_other, "all are final")
+    def has_both() -> bool:
+        return {job.state for job in site.storage.get_many(jobs)} == {ABORTED, COMPLETED}
 
-    states = {job.state for job in site.storage.get_many(jobs)}
-    assert states == {ABORTED, COMPLETED}
+    until(lambda: abort_every_other() and has_both(), "there are some of both, and all are final")
+
     assert {job.halts for job in site.storage.get_many(jobs)} == {0}
     assert_sound(site)
 
@@ -176,7 +181,7 @@ def test_what_an_aborted_job_has_started_ends_with_it_even_in_a_session_of_its_o
     site.start()
     (job_id,) = site.add("start_daemons", {"seconds": 30})
     site.until_begun(job_id)
-    until(lambda: len(site.processes()) == 6, "foreman, worker, nursery, child and two daemons are there")
+    until(lambda: has_two_sleepers(site), "foreman, worker, nursery, child and two daemons are there")
 
     seconds_until_aborted(site, job_id)
 

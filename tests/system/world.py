@@ -55,9 +55,16 @@ def open_world(path: Path) -> SQLite:
 
 
 def build(path: Path) -> None:
-    """Make the world: what happened forty days ago, and what is going on now."""
+    """Make the world in a file."""
     clock = TurnedClock(BEGINNING)
     storage = SQLite(path, now=clock, options=Options(synchronous="off"))
+    fill(storage, clock)
+    storage.close()
+
+
+def fill(storage: Storage, clock: TurnedClock) -> None:
+    """Make the world: what happened forty days ago, and what is going on now."""
+    clock.set(BEGINNING)
     _build_the_past(storage)
     clock.set(NOW - 10 * SECOND)
     _build_what_waits(storage)
@@ -65,7 +72,6 @@ def build(path: Path) -> None:
     _build_what_ended(storage)
     clock.set(NOW)
     storage.beat({"ann": {}})
-    storage.close()
 
 
 def migrate(path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
@@ -19,7 +18,8 @@ from packhorse.web.application import Application, make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.tokens import Tokens
-from tests.children import PATIENCE, until
+from packhorse.web.server import WebServer
+from tests.children import PATIENCE
 from tests.cli.yard import Yard
 from tests.storage.conftest import ADDRESSES, chosen_storages
 
@@ -99,15 +99,19 @@ def browser() -> Iterator[Any]:
 @contextmanager
 def served(application: Application) -> Iterator[str]:
     """The application behind a real server on a free port of this machine; its address."""
-    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
+    with serving(application) as server:
+        yield server.url.removesuffix("/")
+
+
+@contextmanager
+def serving(application: Application) -> Iterator[WebServer]:
+    """The server itself, which ends its streams in its own thread when it is told to stop."""
+    server = WebServer(application, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        until(lambda: server.started, "the server has not started")
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        yield server
     finally:
-        application.close()
-        server.should_exit = True
+        server.stop()
         thread.join(PATIENCE)
+        assert not thread.is_alive(), "the server goes on"

@@ -68,10 +68,10 @@ class Hand:
         """Press a button; where scripts ask first, say yes. Then the page must say so."""
         if self.look.scripts:
             self.page.locator("[data-livemark]:not([hidden])").wait_for()
-        self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
-        if asks and self.look.scripts:
-            self.page.get_by_role("dialog").get_by_role("button").first.click()
-        self.page.wait_for_url(f"**said={said}**")
+        with self.page.expect_navigation(url=f"**said={said}**"):  # to another page, though this one may say it, too
+            self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
+            if asks and self.look.scripts:
+                self.page.get_by_role("dialog").get_by_role("button").first.click()
         assert self.page.locator("[data-said]").inner_text()
         keep_picture(self.page, str(self.look), f"said {said}")
 

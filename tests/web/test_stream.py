@@ -12,7 +12,7 @@ from packhorse.web.application import Application
 from packhorse.web.sampler import MOST_VIEWERS
 from tests.children import PATIENCE, until
 from tests.cli.yard import Yard
-from tests.web.conftest import MAIL_SECRET, bearer, served
+from tests.web.conftest import MAIL_SECRET, bearer, served, serving
 
 STREAM = "/api/v1/stream"
 
@@ -144,11 +144,11 @@ def test_too_many_viewers_are_turned_away(application: Application, monkeypatch:
 
 
 def test_a_server_that_ends_ends_its_streams(application: Application):
-    with served(application) as base, watching(base) as response:
+    with serving(application) as server, watching(server.url.removesuffix("/")) as response:
         watched = Watched(response)
         watched.next("overview")
 
-        application.close()
+        server.stop()
 
         with pytest.raises(AssertionError, match="ended"):
             watched.next("never")

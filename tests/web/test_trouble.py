@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from packhorse.errors import StorageUnavailable
 from packhorse.web.application import Application
+from tests.children import PATIENCE
 from tests.cli.yard import Yard
 from tests.web.conftest import served
 from tests.web.test_stream import Watched, watching
@@ -78,9 +79,11 @@ def test_what_nobody_expected_is_logged_under_an_id_and_not_told(
 
 def test_what_takes_too_long_is_given_up(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("packhorse.web.api.endpoint.TIME_LIMIT", 0.05)
-    monkeypatch.setattr(yard.storage, "tasks", lambda: time.sleep(0.5))
+    has_answered = threading.Event()
+    monkeypatch.setattr(yard.storage, "tasks", lambda: has_answered.wait(PATIENCE))
 
     answer = web.get("/api/v1/tasks")
+    has_answered.set()
 
     assert answer.status_code == 429
     assert "took longer" in answer.json()["title"]

@@ -27,6 +27,8 @@ from packhorse.worker.process import Limits, WorkerProcess
 from tests.children import PATIENCE
 
 DEADLINE = PATIENCE
+PATIENT = {"stop_grace": DEADLINE, "abort_grace": DEADLINE, "neighbours": DEADLINE}
+"""Nobody is given up because the machine is slow."""
 
 
 class Shaky:
@@ -42,6 +44,8 @@ class Shaky:
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._storage, name)
+        if not callable(call):
+            return call
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             if name == "interrupt":
@@ -74,7 +78,7 @@ class Works:
     def open(self, concurrency: int = 4, *, join: bool = True, **options: Any) -> WorkerProcess:
         """A worker that is turned by hand."""
         owner = options.pop("owner", "ann")
-        limits = Limits(**{"abort_grace": 10.0, **options.pop("limits", {})})
+        limits = Limits(**{**PATIENT, **options.pop("limits", {})})
         say = self.said.append
         self.worker = WorkerProcess(
             self.app,

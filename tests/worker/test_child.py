@@ -26,6 +26,7 @@ from packhorse.middleware import compose
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker import child
 from packhorse.worker.child import decode_outcome, encode_outcome, is_stop
+from tests.children import PATIENCE
 from tests.worker.making import RESULT_LIMIT, a_job, chain_of, task_of
 
 TOKEN = a_job().token
@@ -107,7 +108,7 @@ def test_sigterm_interrupts_the_job(serving: Callable[..., Child]):
     def task() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
-            threading.Event().wait(20)
+            threading.Event().wait(PATIENCE)
         finally:
             cleaned.append(True)
 
@@ -123,7 +124,7 @@ def test_sigterm_cancels_a_coroutine(serving: Callable[..., Child]):
     async def task() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(20)
+            await asyncio.sleep(PATIENCE)
         finally:
             await asyncio.sleep(0)
             cleaned.append(True)
@@ -237,7 +238,7 @@ def test_a_stop_is_seen_by_the_check_in_and_said(serving: Callable[..., Child]):
     thread = threading.Thread(target=worker)
     thread.start()
     child.serve(one._its, lambda name: (one.task, chain_of(one.task), False), RESULT_LIMIT)
-    thread.join(20)
+    thread.join(PATIENCE)
 
     assert {"saw_stop": True} in said
     assert [type(outcome) for outcome in outcomes(said)] == [Completed]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.worker.nursery import Exit, Nursery
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.worker.running import is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
@@ -67,7 +67,7 @@ def nursery() -> Iterator[Nursery]:
 
 def spawn(nursery: Nursery) -> tuple[socket.socket, int]:
     ours, its = socket.socketpair()
-    ours.settimeout(20)
+    ours.settimeout(PATIENCE)
     nursery.spawn(its)
     its.close()
     born = nursery.receive()
@@ -160,7 +160,7 @@ def test_a_fork_that_fails_is_told_and_costs_nobody_anything(monkeypatch: pytest
     one, _ = spawn(nursery)
     full.touch()
     ours, its = socket.socketpair()
-    ours.settimeout(20)
+    ours.settimeout(PATIENCE)
     nursery.spawn(its)
     its.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RETRYING, RUNNING, Reason
 from packhorse.storage.records import EventFilter
 from packhorse.worker.process import CONDEMNED, is_isolated
+from packhorse.worker.seat import Seat
 from tests.worker.conftest import DEADLINE, Works
-from tests.worker.making import a_job, task_of
+from tests.worker.making import a_job, a_seat, task_of
 
 
 def said(works: Works, what: str) -> list[dict[str, Any]]:
@@ -292,11 +294,10 @@ def test_a_drain_while_the_storage_is_away_waits_for_it(works: Works, gate: thre
 
 
 def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, gate: threading.Event):
-    began, neighbour_may_end = threading.Event(), threading.Event()
+    neighbour_may_end = threading.Event()
 
     @works.app.task
     def stubborn() -> None:
-        began.set()
         gate.wait(DEADLINE)
 
     @works.app.task
@@ -310,7 +311,7 @@ def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, ga
     works.run(2, limits={"abort_grace": 0.1})
     works.fill_buffer()
     bad, good, rest = stubborn.enqueue(), neighbour.enqueue(), waiting.enqueue()
-    works.until(lambda: began.is_set() and works.state(rest) is RESERVED)
+    works.until(lambda: works.has_begun(bad) and works.has_begun(good) and works.state(rest) is RESERVED)
 
     works.storage.abort([bad.id])
     stop = {"do": "stop", "job_id": bad.id, "owner": "ann", "fence": works.job(bad).fence, "reason": "ABORTED"}
@@ -467,6 +468,29 @@ def test_the_stacks_of_all_threads_can_be_seen(works: Works, capsys: pytest.Capt
     err = capsys.readouterr().err
     assert "--- MainThread" in err
     assert "test_the_stacks_of_all_threads_can_be_seen" in err
+
+
+class QuickChildren:
+    """One child, which answers while it is being asked."""
+
+    busy = 1
+
+    def ask_stacks(self, tell: Callable[[Seat, str], None]) -> None:
+        tell(a_seat(), "in the child")
+
+    def close(self) -> None: ...
+
+
+def test_where_children_stand_is_told_after_that_they_were_asked(works: Works):
+    works.app.task(lambda: None, name="task")
+    worker = works.open()
+    worker._children = QuickChildren()  # type: ignore[assignment]
+
+    worker.handle({"do": "stacks", "order": 7})
+
+    first, second = works.said
+    assert (first["say"], first["more"]) == ("stacks", 1)
+    assert (second["say"], second["stack"]["text"]) == ("stack", "in the child")
 
 
 def test_result_handlers_are_told_after_the_outcome_is_stored(works: Works):

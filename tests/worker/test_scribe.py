@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from packhorse.conformance.builders import add, stored, take
 from packhorse.errors import StorageUnavailable
 from packhorse.job import RESERVED, RUNNING, Job
 from packhorse.storage.contract import Storage
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
-from tests.storage.builders import add, stored, take
 from tests.worker.conftest import Shaky
 from tests.worker.making import a_seat
 

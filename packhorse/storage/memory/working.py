@@ -15,6 +15,8 @@ from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, Chec
 
 
 class Working(Keeper):
+    any_thread_may_wait = True
+
     @atomic
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if owner not in self._workers:

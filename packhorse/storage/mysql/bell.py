@@ -29,6 +29,7 @@ class Bell:
         self._sleepers = 0
         self._rings = 0
         self._interrupts = 0
+        self._heard = 0  # how many of them those who slept have heard
         self._pause = _FIRST_LOOK
 
     def serve(self, queues: Iterable[str]) -> None:
@@ -45,7 +46,7 @@ class Bell:
                 self._woken.notify()
 
     def interrupt(self) -> None:
-        """Wake every sleeper of this process."""
+        """Wake every sleeper of this process, and whoever is about to lie down."""
         self._leave_parent()
         with self._woken:
             self._interrupts += 1
@@ -54,27 +55,32 @@ class Bell:
     def wait(self, timeout: float) -> bool:
         """Sleep until rung, interrupted, work is seen, or `timeout` seconds are over."""
         self._leave_parent()
-        deadline = time.monotonic() + timeout
+        heard = self._heard  # an interrupt from now on counts, also one that comes between two dozes
+        try:
+            return self._sleep(time.monotonic() + timeout, heard)
+        finally:
+            self._heard = self._interrupts
+
+    def _sleep(self, deadline: float, heard: int) -> bool:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                return False
-            if self._doze(min(left, self._pause)):
+                return self._interrupts != heard
+            if self._doze(min(left, self._pause), heard):
                 return True
             if self._pause < left and self._has_work(self._queues):
                 self._pause = _FIRST_LOOK
                 return True
             self._pause = min(self._pause * _SLOWER, _LAST_LOOK)
 
-    def _doze(self, seconds: float) -> bool:
+    def _doze(self, seconds: float, heard: int) -> bool:
         with self._woken:
-            interrupts = self._interrupts
             self._sleepers += 1
             try:
-                self._woken.wait_for(lambda: self._rings or self._interrupts != interrupts, seconds)
+                self._woken.wait_for(lambda: self._rings or self._interrupts != heard, seconds)
                 was_rung = self._rings > 0
                 self._rings -= was_rung
-                return was_rung or self._interrupts != interrupts
+                return was_rung or self._interrupts != heard
             finally:
                 self._sleepers -= 1
                 self._rings = min(self._rings, self._sleepers)

@@ -1,13 +1,10 @@
-"""The server, and this process's connections to it: opened on first use, lent to one thread at a time, never shared
-with a forked child. Repeats what lost a race with others, and tells errors in our own words."""
+"""The server: connections to it with our settings, lent by a pool, and calls on them. Repeats what lost a race with
+others, and tells errors in our own words."""
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,13 +13,12 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from packhorse import clock
-from packhorse.errors import PackhorseError, StorageUnavailable
-from packhorse.storage.meter import Meter
 from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.link import Link
-from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
+from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.trouble import LOST_RACES, code_of, lacks_package, may_pass, refuse_old, translate
 from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.pool import Pool
 
 R = TypeVar("R")
 
@@ -43,9 +39,6 @@ _SESSION = (
 )
 _FOR_MIGRATING = "SET SESSION lock_wait_timeout = 300 /*M! , max_statement_time = 0 */"
 
-# Connections inherited through fork: the child must not use them, nor say goodbye for the parent.
-_inherited: list[object] = []
-
 
 class Database:
     """A database server as one storage uses it. Safe for threads and across fork."""
@@ -60,23 +53,20 @@ class Database:
         after_commit: Callable[[Transaction], None],
     ) -> None:
         self.address = address
-        self.meter = Meter()
         self._sql = sql
-        self._dialect = dialect
         self._prepare = prepare
         self._now = now
         self._after_commit = after_commit
-        self._forget()
-        _databases.add(self)
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()  # guards what follows, for moments
-        self._preparing = threading.Lock()
-        self._idle: list[Link] = []
-        self._room = threading.BoundedSemaphore(self.address.connections)
-        self._is_prepared = False
-        self._has_answered = False
-        self.opened = 0
+        self.pool = Pool(
+            address.shown,
+            address.connections,
+            address.patience,
+            connect=lambda: Link(self._connect(), sql, dialect),
+            prepare=self._prepare_first,
+            may_pass=_may_pass,
+        )
+        self.lent = self.pool.lent
+        self.meter = self.pool.meter
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -130,94 +120,21 @@ class Database:
     # --- connections ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def lent(self) -> Iterator[Link]:
-        """A connection for this thread alone."""
-        room = self._room
-        if not room.acquire(timeout=self.address.patience):
-            raise StorageUnavailable(
-                f"all {self.address.connections} connections of this process to {self.address.shown} are in use",
-                hint="raise ?connections= in the storage address",
-            )
-        try:
-            link = self._take()
-            try:
-                yield link
-            except (PackhorseError, pymysql.Error, NotAsExpectedError, UnicodeEncodeError):
-                self._take_back(link, is_sound=link.roll_back())
-                raise
-            except BaseException:
-                self._take_back(link, is_sound=False)  # who knows in the middle of what
-                raise
-            self._take_back(link, is_sound=True)
-        finally:
-            room.release()
-
-    @contextmanager
     def unprepared(self) -> Iterator[Link]:
         """A connection for migrating, whatever the tables are like."""
         try:
-            link = self._connect_patiently()
+            link = self.pool.connect_patiently()
             try:
                 link.script([_FOR_MIGRATING])  # an index over many jobs takes its time
                 yield link
             finally:
                 link.close()
-        except pymysql.Error as error:
+        except (pymysql.Error, OSError) as error:
             raise self.told(error) from error
 
-    def _take(self) -> Link:
-        while True:
-            with self._lock:
-                link = self._idle.pop() if self._idle else None
-            if link is None:
-                return self._open()
-            if link.is_alive:
-                return link
-            self._drop(link)
-
-    def _take_back(self, link: Link, *, is_sound: bool) -> None:
-        if not is_sound:
-            self._drop(link)
-            return
-        with self._lock:
-            self._idle.append(link)
-
-    def _drop(self, link: Link) -> None:
-        link.close()
-        with self._lock:
-            self.opened -= 1
-
-    def _open(self) -> Link:
-        link = self._connect_patiently()
-        with self._lock:
-            self.opened += 1
-        if not self._is_prepared:
-            with self._preparing:
-                if not self._is_prepared:
-                    try:
-                        refuse_old(link.connection.get_server_info())
-                        self._prepare(link)
-                    except BaseException:
-                        self._drop(link)
-                        raise
-                    self._is_prepared = True
-        return link
-
-    def _connect_patiently(self) -> Link:
-        """A server that is full, or starting again, may have room in a moment; one that never answered is not there."""
-        deadline = time.monotonic() + self.address.patience
-        pause = 0.02
-        while True:
-            try:
-                link = Link(self._connect(), self._sql, self._dialect)
-                self._has_answered = True
-                return link
-            except (pymysql.Error, OSError) as error:
-                is_passing = self._has_answered or (isinstance(error, pymysql.Error) and may_pass(error))
-                if not is_passing or time.monotonic() + pause > deadline:
-                    raise self.told(error) from error
-                time.sleep(random.uniform(0.5, 1.5) * pause)
-                pause = min(pause * 2, 0.5)
+    def _prepare_first(self, link: Link) -> None:
+        refuse_old(link.connection.get_server_info())
+        self._prepare(link)
 
     def _connect(self) -> Any:
         """A new connection with our settings. Several statements may go in one trip, and an UPDATE counts the rows that
@@ -245,33 +162,6 @@ class Database:
             raise
         return connection
 
-    def connections(self) -> tuple[int, int]:
-        """(open, in use) in this process."""
-        with self._lock:
-            return self.opened, self.opened - len(self._idle)
 
-    def close(self) -> None:
-        """Close what is not in use. The next call opens again."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._is_prepared = False
-        for link in idle:
-            self._drop(link)
-
-    def begin_anew(self) -> None:
-        """In a forked child: the parent's connections, and the locks that its threads hold, are not ours."""
-        _inherited.append(self._idle)
-        self.meter.part_ways()
-        self._forget()
-
-
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for database in list(_databases):
-        database.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+def _may_pass(error: Exception, has_answered: bool) -> bool:
+    return may_pass(error) or (has_answered and isinstance(error, pymysql.Error | OSError))

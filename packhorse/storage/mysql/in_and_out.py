@@ -145,13 +145,29 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         self._know(tx, self._unknown(jobs))
         if any(new.unique or new.subscriber for new in jobs):
             self._lock_keys(tx, {new.unique.key for new in jobs if new.unique})
-            return [self._enqueue_one(tx, new) for new in jobs]
+            return self._enqueue_each(tx, jobs)
         try:
             tx.nested(lambda own: self._insert(own, jobs))
         except pymysql.IntegrityError as error:
             _must_be_known_id(error)
             return [self._enqueue_one(tx, new) for new in jobs]
         return [Enqueued(new.id) for new in jobs]
+
+    def _stored_among(self, tx: Any, job_ids: Sequence[str]) -> set[str]:
+        return {row[0] for row in tx.execute(self._sql["jobs_by_ids"], (to_json(list(job_ids)),)).fetchall()}
+
+    def _put_locks(self, tx: Any, locks: Sequence[tuple[str, str, int | None, str]]) -> None:
+        tx.execute(self._sql["put_locks"], ([(*lock, tx.now) for lock in locks],))
+
+    def _insert_run(self, tx: Any, run: Sequence[NewJob]) -> None:
+        if not run:
+            return
+        try:
+            tx.nested(lambda own: super(InAndOut, self)._insert_run(own, run))
+        except pymysql.IntegrityError as error:
+            _must_be_known_id(error)
+            for new in run:
+                self._enqueue_one(tx, new)
 
     def _enqueue_one(self, tx: Any, new: NewJob) -> Enqueued:
         try:

@@ -36,7 +36,8 @@ class MySQLKeeper(Keeper):
         return tx.execute(self._sql["is_stored"], (job_id,)).fetchone() is not None
 
     def _lock_keys(self, tx: Any, keys: Collection[str]) -> None:
-        tx.executemany(self._sql["lock_key"], [(key,) for key in sorted(keys)])
+        if keys:
+            tx.execute(self._sql["lock_keys"], ([(key,) for key in sorted(keys)],))
 
     @abstractmethod
     def _counting(self, rows: int) -> None:

@@ -9,11 +9,16 @@ from typing import Any
 
 import pymysql
 
+from packhorse.errors import PackhorseError
 from packhorse.storage.mysql.spelling import spelled
 from packhorse.storage.sql.dialect import Dialect
 
 _LONGEST_SCRIPT = 1_000_000
 """Characters that are sent in one trip; the server's `max_allowed_packet` is never less."""
+
+
+class NotAsExpectedError(Exception):
+    """A statement that was sent in good faith has met other rows than it should."""
 
 
 class Answer:
@@ -81,7 +86,14 @@ class Link:
         with suppress(pymysql.Error):
             self.script([f"ROLLBACK TO SAVEPOINT {savepoint}"])
 
-    def roll_back(self) -> bool:
+    def is_fit_after(self, error: BaseException | None) -> bool:
+        if error is None:
+            return True
+        # After any other error, who knows in the middle of what it came?
+        is_known = isinstance(error, PackhorseError | pymysql.Error | NotAsExpectedError | UnicodeEncodeError)
+        return is_known and self._roll_back()
+
+    def _roll_back(self) -> bool:
         """End whatever was begun. False: the connection is of no use any more."""
         try:
             while self._cursor.nextset():

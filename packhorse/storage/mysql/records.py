@@ -54,11 +54,17 @@ def _locked(link: Link, sql: str, values: Sequence[Any]) -> list[Any] | None:
     lock nothing."""
     try:
         link.script(["SET SESSION innodb_lock_wait_timeout = 1"])
-        return link.rows(f"{sql} LOCK IN SHARE MODE", values)
+        rows: list[Any] | None = link.rows(f"{sql} LOCK IN SHARE MODE", values)
     except pymysql.Error as error:
         if code_of(error) not in LOST_RACES | NOT_ALLOWED:
+            _be_patient_again(link)
             raise
-        return None
-    finally:
-        if link.connection.open:
-            link.script([f"SET SESSION innodb_lock_wait_timeout = {LOCK_PATIENCE}"])
+        rows = None
+    # Not after an interrupt: half an answer may still be on its way, and this would be taken for what has failed.
+    _be_patient_again(link)
+    return rows
+
+
+def _be_patient_again(link: Link) -> None:
+    if link.connection.open:
+        link.script([f"SET SESSION innodb_lock_wait_timeout = {LOCK_PATIENCE}"])

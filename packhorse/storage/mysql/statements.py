@@ -90,8 +90,8 @@ def dialect_for(schema: str) -> Dialect:
         job=_JOB,
         args="args",
         of_rank="`rank` = ?",
-        texts="(?*)",
-        numbers="(?*)",
+        one_of_texts="IN (?*)",
+        one_of_numbers="IN (?*)",
         # In the Hebrew character set nothing but A to Z has a lower case, and every byte is a letter.
         like="{bytes_of} LIKE {bytes_asked}".format(bytes_of=_folded("{column}"), bytes_asked=_folded("?")),
         escape="",  # a backslash is what MySQL takes by itself

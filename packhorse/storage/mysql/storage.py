@@ -92,7 +92,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
 
     def close(self) -> None:
         self._known.clear()
-        self._db.close()
+        self._db.pool.close()
 
     def _committed(self, tx: Transaction) -> None:
         if tx.wakes:
@@ -143,7 +143,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         )
         counters = {name.lower(): int(value) for name, value in self._db.read("health", self._sql["server_counters"])}
         used, history = counters.get("threads_connected", 0), counters.get("innodb_history_list_length", 0)
-        opened, in_use = self._db.connections()
+        opened, in_use = self._db.pool.connections()
         problems = moving.problems(self.move())
         if flushes != 1:
             problems.append("the server does not wait for its disk: a power cut may lose jobs")

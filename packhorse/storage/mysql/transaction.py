@@ -12,15 +12,11 @@ from typing import Any, TypeVar
 from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.series import MINUTES
-from packhorse.storage.mysql.link import Answer, Link
+from packhorse.storage.mysql.link import Answer, Link, NotAsExpectedError
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row
 
 R = TypeVar("R")
-
-
-class NotAsExpectedError(Exception):
-    """A statement that was sent in good faith has met other rows than it should."""
 
 
 class Transaction(transaction.Transaction):

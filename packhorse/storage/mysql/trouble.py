@@ -36,7 +36,7 @@ def code_of(error: BaseException) -> int:
     return number if isinstance(number, int) else 0
 
 
-def may_pass(error: pymysql.Error) -> bool:
+def may_pass(error: Exception) -> bool:
     """Will the server perhaps take a connection in a moment?"""
     return code_of(error) in _NO_ROOM | {1053}
 

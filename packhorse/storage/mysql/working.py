@@ -15,9 +15,10 @@ from packhorse.errors import WorkerNotFound
 from packhorse.job import RANK_FORCED, RANKS, RESERVED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.storage.mysql.keeper import MySQLKeeper
+from packhorse.storage.mysql.link import NotAsExpectedError
 from packhorse.storage.mysql.spelling import Raw, literal, spelled
 from packhorse.storage.mysql.starts import Starts
-from packhorse.storage.mysql.transaction import NotAsExpectedError, Transaction
+from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.sql.finishing import Finishing
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
 from packhorse.storage.sql.transaction import Place

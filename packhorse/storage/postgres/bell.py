@@ -21,7 +21,7 @@ import psycopg
 
 from packhorse import clock
 from packhorse.errors import StorageError
-from packhorse.storage.postgres.link import Pg, is_alive
+from packhorse.storage.postgres.link import Pg, has_not_hung_up
 from packhorse.storage.postgres.trouble import translate
 from packhorse.storage.sql.rows import to_json
 
@@ -102,6 +102,12 @@ class Bell:
         """Wake one sleeper, in whatever process it is."""
         with contextlib.suppress(StorageError):  # a hint that fails must not fail a write that is stored
             self._db.run("wake", self._sql["wake"], (self._moment(),))
+
+    def is_lasting(self) -> bool:
+        """Has a sleeper of this process slept in vain for long, and does its row still stand? Whoever brings work has
+        seen it."""
+        with self._lock:
+            return any(ear.in_vain > _IN_VAIN and not ear.is_up() for ear in self._ears)
 
     def interrupt(self) -> None:
         """Wake every sleeper of this process."""
@@ -207,7 +213,7 @@ class Bell:
         with self._lock:
             ear = self._ears.pop() if self._ears else None
         if ear is not None:
-            if is_alive(ear.connection):
+            if has_not_hung_up(ear.connection):
                 return ear
             ear.connection.close()
         try:

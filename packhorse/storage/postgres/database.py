@@ -1,15 +1,12 @@
-"""The server, and this process's connections to it: opened on first use, lent to one thread at a time, never shared
-with a forked child. Repeats what lost a race with others, and tells errors in our own words."""
+"""The server: connections to it with our settings, lent by a pool, and calls on them. Repeats what lost a race with
+others, and tells errors in our own words."""
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -17,12 +14,11 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from packhorse import clock
-from packhorse.errors import StorageUnavailable
-from packhorse.storage.meter import Meter
-from packhorse.storage.postgres.link import Link, Pg, PooledLink, is_alive
+from packhorse.storage.postgres.link import Link, Pg, PooledLink
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import may_pass, translate
+from packhorse.storage.postgres.trouble import may_pass, translate, without_password
 from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.pool import Pool
 
 R = TypeVar("R")
 
@@ -60,9 +56,6 @@ _POOLED = (
     + ", ".join(f"set_config('{name}', '{_SESSION[name]}', true)" for name in ("statement_timeout", "lock_timeout")),
 )
 
-# Connections inherited through fork: the child must not use them, nor say goodbye for the parent.
-_inherited: list[object] = []
-
 
 class Options(NamedTuple):
     """What the URL may choose."""
@@ -88,24 +81,21 @@ class Database:
     ) -> None:
         self.address = address
         self.options = options
-        self.meter = Meter()
         self._sql = sql
         self._dialect = dialect
-        self._prepare = prepare
         self._now = now
         self._after_commit = after_commit
         self._begin_words = "; ".join(_POOLED) if options.pgbouncer else "BEGIN"
-        self._forget()
-        _databases.add(self)
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()  # guards what follows, for moments
-        self._preparing = threading.Lock()
-        self._idle: list[Link] = []
-        self._room = threading.BoundedSemaphore(self.options.connections)
-        self._is_prepared = False
-        self._has_answered = False
-        self.opened = 0
+        self.pool = Pool(
+            without_password(address),
+            options.connections,
+            options.patience,
+            connect=lambda: self._link(self.connect()),
+            prepare=prepare,
+            may_pass=_may_pass,
+        )
+        self.lent = self.pool.lent
+        self.meter = self.pool.meter
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -162,94 +152,16 @@ class Database:
     # --- connections ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def lent(self) -> Iterator[Link]:
-        """A connection for this thread alone."""
-        room = self._room
-        if not room.acquire(timeout=self.options.patience):
-            raise StorageUnavailable(
-                f"all {self.options.connections} connections of this process to {self.address} are in use",
-                hint="raise ?connections= in the storage address",
-            )
-        try:
-            link = self._take()
-            try:
-                yield link
-            except BaseException:
-                self._take_back(link, is_sound=False)
-                raise
-            self._take_back(link, is_sound=True)
-        finally:
-            room.release()
-
-    @contextmanager
     def unprepared(self) -> Iterator[Link]:
         """A connection for migrating, whatever the schema is like."""
         try:
-            link = self._connect_patiently()
+            link = self.pool.connect_patiently()
             try:
                 yield link
             finally:
                 link.close()
         except psycopg.Error as error:
             raise translate(error, self.address) from error
-
-    def _take(self) -> Link:
-        while True:
-            with self._lock:
-                link = self._idle.pop() if self._idle else None
-            if link is None:
-                return self._open()
-            # A call just before proves that it lives; else it is asked, which costs less than finding out in a call.
-            if time.monotonic() - link.used_at < 0.05 or is_alive(link.connection):
-                return link
-            self._drop(link)
-
-    def _take_back(self, link: Link, *, is_sound: bool) -> None:
-        if not is_sound and not link.is_idle:
-            with suppress(psycopg.Error):  # it is closed below
-                link.connection.rollback()
-        if not link.is_idle:
-            self._drop(link)
-            return
-        link.used_at = time.monotonic()
-        with self._lock:
-            self._idle.append(link)
-
-    def _drop(self, link: Link) -> None:
-        link.close()
-        with self._lock:
-            self.opened -= 1
-
-    def _open(self) -> Link:
-        link = self._connect_patiently()
-        with self._lock:
-            self.opened += 1
-        if not self._is_prepared:
-            with self._preparing:
-                if not self._is_prepared:
-                    try:
-                        self._prepare(link)
-                    except BaseException:
-                        self._drop(link)
-                        raise
-                    self._is_prepared = True
-        return link
-
-    def _connect_patiently(self) -> Link:
-        """A server that is full, or starting again, may have room in a moment; one that never answered is not there."""
-        deadline = time.monotonic() + self.options.patience
-        pause = 0.02
-        while True:
-            try:
-                link = self._link(self.connect())
-                self._has_answered = True
-                return link
-            except psycopg.OperationalError as error:
-                is_passing = self._has_answered or may_pass(error)
-                if not is_passing or time.monotonic() + pause > deadline:
-                    raise
-                time.sleep(random.uniform(0.5, 1.5) * pause)
-                pause = min(pause * 2, 0.5)
 
     def _link(self, connection: Pg) -> Link:
         if self.options.pgbouncer:
@@ -266,25 +178,6 @@ class Database:
         settings = [str(said.get("options", "")), *ours]
         return _in_unicode(psycopg.connect(self.address, autocommit=True, options=" ".join(settings), **asked))
 
-    def connections(self) -> tuple[int, int]:
-        """(open, in use) in this process."""
-        with self._lock:
-            return self.opened, self.opened - len(self._idle)
-
-    def close(self) -> None:
-        """Close what is not in use. The next call opens again."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._is_prepared = False
-        for link in idle:
-            self._drop(link)
-
-    def begin_anew(self) -> None:
-        """In a forked child: the parent's connections, and the locks that its threads hold, are not ours."""
-        _inherited.append(self._idle)
-        self.meter.part_ways()
-        self._forget()
-
 
 def _in_unicode(connection: Pg) -> Pg:
     """Of a database without an encoding psycopg would hand out bytes."""
@@ -293,13 +186,5 @@ def _in_unicode(connection: Pg) -> Pg:
     return connection
 
 
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for database in list(_databases):
-        database.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+def _may_pass(error: Exception, has_answered: bool) -> bool:
+    return isinstance(error, psycopg.OperationalError) and (has_answered or may_pass(error))

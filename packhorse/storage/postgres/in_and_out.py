@@ -154,7 +154,10 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if not any(new.unique or new.subscriber for new in jobs):
             return self._insert(tx, jobs)
         self._lock_keys(tx, {new.unique.key for new in jobs if new.unique})
-        return [self._enqueue_one(tx, new) for new in jobs]
+        return self._enqueue_each(tx, jobs)
+
+    def _put_locks(self, tx: Transaction, locks: Sequence[tuple[str, str, int | None, str]]) -> None:
+        tx.execute(self._sql["put_locks"], [*(list(column) for column in zip(*locks, strict=True)), tx.now])
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         rows = tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_guest)).fetchall()

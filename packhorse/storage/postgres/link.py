@@ -18,8 +18,8 @@ from packhorse.storage.sql.transaction import Cursor
 Pg = psycopg.Connection[tuple[Any, ...]]
 
 
-def is_alive(connection: Pg) -> bool:
-    """Has the server not hung up? On a connection that nobody uses it says so, or it says nothing."""
+def has_not_hung_up(connection: Pg) -> bool:
+    """Does the server still listen? On a connection that nobody uses it says its goodbye, or it says nothing."""
     if connection.closed:
         return False
     poll = select.poll()
@@ -40,7 +40,7 @@ class Link:
         self.connection = connection
         self.sql = sql
         self.dialect = dialect
-        self.used_at = time.monotonic()
+        self._used_at = time.monotonic()
         self.looked_for = 0  # microseconds for which lines were looked for, before the jobs in them
         connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type for numbers: one plan for a statement
         self._cursor = psycopg.RawCursor(connection)
@@ -79,6 +79,18 @@ class Link:
     def is_idle(self) -> bool:
         """Is it between two transactions, and whole?"""
         return not self.connection.closed and self.connection.info.transaction_status is pq.TransactionStatus.IDLE
+
+    @property
+    def is_alive(self) -> bool:
+        # A call just before proves that it lives; else it is asked, which costs less than finding out in a call.
+        return time.monotonic() - self._used_at < 0.05 or has_not_hung_up(self.connection)
+
+    def is_fit_after(self, error: BaseException | None) -> bool:
+        if error is not None and not self.is_idle:
+            with suppress(psycopg.Error):  # then it is not idle
+                self.connection.rollback()
+        self._used_at = time.monotonic()
+        return self.is_idle
 
     def close(self) -> None:
         with suppress(psycopg.Error):

@@ -13,17 +13,17 @@ from packhorse.storage.sql.lists import AT_ONCE, HIGHEST
 from packhorse.storage.sql.transaction import Connection
 
 # In one statement, and so of one moment: a job that comes into line or leaves it is neither missed nor seen twice.
-# Worded so that no other index can give their order.
+# Here and below, what is before a place is said as a pair: no other index can look for that, or give the order.
 _NEWEST_OF_QUEUE = f"""
 SELECT -seq FROM (
     (
-        SELECT seq FROM {{jobs}} WHERE queue BETWEEN $1 AND $1 AND state <> 'queued' AND seq < $2
+        SELECT seq FROM {{jobs}} WHERE queue >= $1 AND (queue, seq) < ($1, $2) AND state <> 'queued'
         ORDER BY queue DESC, seq DESC LIMIT $3
     )
     UNION ALL
     SELECT line.seq FROM generate_series({RANKS[0]}, {RANKS[-1]}) AS place (rank), LATERAL (
         SELECT seq FROM {{jobs}} AS job
-        WHERE state = 'queued' AND queue = $1 AND job.rank BETWEEN place.rank AND place.rank AND seq < $2
+        WHERE state = 'queued' AND queue = $1 AND job.rank >= place.rank AND (job.rank, seq) < (place.rank, $2)
         ORDER BY job.rank DESC, seq DESC LIMIT $3
     ) AS line
 ) AS found ORDER BY seq DESC LIMIT $3"""
@@ -35,6 +35,18 @@ class Lists(lists.Lists):
 
 
 class Index(lists.Index):
+    def _walk_one_line(self, rank: int, queue: str, behind: int, first: int) -> Iterator[Place]:
+        sql = f"""
+        SELECT rank, seq FROM {self._jobs}
+        WHERE state = 'queued' AND queue = ? AND rank <= ? AND (rank, seq) > (?, ?) ORDER BY rank, seq"""
+        return self._rows(sql, (rank, behind), (queue, rank), first)
+
+    def _newest_with(self, column: str, value: str, behind: int) -> Iterator[Place]:
+        sql = f"""
+        SELECT -seq FROM {self._jobs} WHERE {column} >= ? AND ({column}, seq) < (?, ?)
+        ORDER BY {column} DESC, seq DESC"""
+        return self._rows(sql, (behind,), (value, value))
+
     def _newest_of_queue(self, where: Filter, after: Place | None) -> Iterator[Place]:
         sql, behind = _NEWEST_OF_QUEUE.format(jobs=self._jobs), -after[0] if after else HIGHEST
         while rows := self._execute(sql, (where.queue, behind, AT_ONCE)).fetchall():

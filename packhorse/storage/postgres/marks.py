@@ -9,7 +9,7 @@ most. A job that came back into line behind a mark, by another process, waits no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 
 from packhorse.clock import SECOND
@@ -17,6 +17,8 @@ from packhorse.job import RANKS, Job
 
 LONG_WALK = 10_000
 """Microseconds of looking for jobs after which it is worth remembering where they were."""
+_MANY_QUEUES = 100
+"""Who looks into more than so many may take as much longer, without any jobs that are gone."""
 _PATIENCE = 10
 _LONGEST = 10.0
 """Seconds for which a mark may hide a job that came back into line, whatever a walk costs."""
@@ -38,10 +40,10 @@ class Marks:
         self._starts.clear()
         self._until.clear()
 
-    def note(self, queues: Iterable[str], jobs: Sequence[Job], took: int, *, is_all: bool) -> None:
+    def note(self, queues: Collection[str], jobs: Sequence[Job], took: int, *, is_all: bool) -> None:
         """A walk of `took` microseconds along these queues has found these jobs; `is_all`: there were no more. Else all
         are here that are of a better rank than the last."""
-        if took < LONG_WALK or not jobs:
+        if not jobs or took < LONG_WALK * max(1.0, len(queues) / _MANY_QUEUES):
             return
         newest, last_rank = max(job.seq for job in jobs), max(job.rank for job in jobs)
         for queue in queues:

@@ -24,6 +24,16 @@ _ROW_CONDITIONS = {
     "after": "id > ?",
     "before": f"id - span < ? AND id < ? + {BATCH}",
 }
+# Of a job there are few: they are all read, and the table's order, in which the server would walk over everybody's
+# events, is not offered.
+_JOBS_CONDITIONS = {**_ROW_CONDITIONS, "after": "id + 0 > ?", "before": f"id - span < ? AND id + 0 < ? + {BATCH}"}
+# Of those without a job there may be many, in the order of their own index, which no other can give.
+_SUBJECTS_CONDITIONS = {
+    **_ROW_CONDITIONS,
+    "subject": "subject >= ? AND subject <= ?",
+    "after": "(subject, id) > (?, ?)",
+    "before": "(subject, id) < (?, ?)",
+}
 _EVENT_CONDITIONS = {"job_id": "each.job_id = ?", "after": "each.id > ?", "before": "each.id < ?"}
 # Each row that is found has at least one event that is meant, so no more rows are needed than events; of packs far
 # fewer. The first may reach over a bound: hence a pack more.
@@ -47,40 +57,41 @@ class Records(PostgresKeeper, records.Records):
 
     def _walk_events(self, where: EventFilter, limit: int, direction: str, *, is_followed: bool) -> list[Event]:
         settled, theirs = self._settled() if is_followed else ("true", [])
-        rows, asked = self._rows_with(where, settled)
+        rows, order, asked = self._rows_with(where, settled)
         conditions, values = _asked(where, _EVENT_CONDITIONS)
-        unpacked = _UNPACKED.format(
-            rows=f"{rows} ORDER BY id {direction} LIMIT ?", direction=direction, conditions=conditions
-        )
+        rows += f" ORDER BY {order.replace('?', direction)} LIMIT ?"
+        unpacked = _UNPACKED.format(rows=rows, direction=direction, conditions=conditions)
         sql = f"SELECT each.id, at, kind, subject, each.job_id, queue, state, owner, fence, data, is_settled{unpacked}"
         found = self._db.read("events", self._dialect.say(sql), [*theirs, *asked, limit, limit, *values, limit])
         # Whoever saw a later one would never come back for the first that is not settled.
         return [event_of(row[:-1]) for row in takewhile(itemgetter(-1), found)]
 
-    def _rows_with(self, where: EventFilter, settled: str) -> tuple[str, list[Any]]:
-        """A query for the rows that events may lie in, and its values."""
-        conditions, values = _asked(where, _ROW_CONDITIONS)
+    def _rows_with(self, where: EventFilter, settled: str) -> tuple[str, str, list[Any]]:
+        """A query for the rows that events may lie in, its order with a mark for each direction, and its values."""
         table = f"{self._dialect.prefix}event"
         rows = f"SELECT id, span, job_id, jobs, {_TOLD}, {settled} AS is_settled FROM {table}"
         if where.job_id is not None:
+            conditions, values = _asked(where, _JOBS_CONDITIONS)
             alone = f"{rows} WHERE job_id = ? AND {conditions}"
             reaching = "last_job >= ? AND last_job <= ? AND first_job <= ? AND strpos(jobs, ?) > 0"
             packed = f"{rows} WHERE {reaching} AND {conditions}"
             job_id = where.job_id
             asked = [job_id, *values, job_id, packs.farthest(job_id), job_id, job_id, *values]
-            return f"({alone} UNION ALL {packed})", asked
-        # Said so that the index over events without a job, which are few, can serve.
+            return f"SELECT * FROM ({alone} UNION ALL {packed}) AS of_job", "id + 0 ?", asked
         if where.subject not in (None, "job"):
-            conditions += " AND job_id IS NULL"
-        return f"{rows} WHERE {conditions}", values
+            conditions, values = _asked(where, _SUBJECTS_CONDITIONS)
+            return f"{rows} WHERE job_id IS NULL AND {conditions}", "subject ?, id ?", values
+        conditions, values = _asked(where, _ROW_CONDITIONS)
+        return f"{rows} WHERE {conditions}", "id ?", values
 
 
 def _asked(where: EventFilter, conditions: dict[str, str]) -> tuple[str, list[Any]]:
     """Those of the conditions that are asked for, and their values."""
     asked = {name: getattr(where, name) for name in conditions if getattr(where, name) is not None}
-    values = [
-        str(value) if isinstance(value, str) else value
-        for name, value in asked.items()
-        for _ in range(conditions[name].count("?"))
-    ]
+    values: list[Any] = []
+    for name, value in asked.items():
+        if conditions[name].startswith("(subject, id)"):
+            values += [str(where.subject), value]
+        else:
+            values += [str(value) if isinstance(value, str) else value] * conditions[name].count("?")
     return " AND ".join(conditions[name] for name in asked) or "true", values

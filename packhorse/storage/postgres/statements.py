@@ -41,11 +41,13 @@ def dialect_for(schema: str) -> Dialect:
         prefix=f"{quoted(schema)}.packhorse_",
         job=_JOB,
         args="args",
-        texts="(SELECT json_array_elements_text(?::json))",
-        numbers="(SELECT value::bigint FROM json_array_elements_text(?::json))",
+        one_of_texts="= ANY (ARRAY(SELECT json_array_elements_text(?::json)))",
+        one_of_numbers="= ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(?::json)))",
         like="{column} ILIKE ? ESCAPE '\\'",
         true="true",
         of_rank="rank BETWEEN ? AND ?",  # in the order of (rank, seq) no other index can give them
+        unordered_seq="(seq + 0)",  # the server would walk over all jobs to have a few in order
+        later_of_job="(later.job_id, later.id) > ({event}.job_id, {event}.id) AND later.job_id <= {event}.job_id",
         say=numbered,
     )
 

@@ -110,7 +110,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
         self._known.clear()
         self._here = None
         self._bell.close()
-        self._db.close()
+        self._db.pool.close()
 
     def _counting(self, rows: int) -> None:
         """So many rows were added to what is to be folded."""
@@ -154,7 +154,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
         ((version, synchronous, fsync, size, dead_rows, used, most, oldest),) = self._db.read(
             "health", self._sql["server_facts"]
         )
-        opened, in_use = self._db.connections()
+        opened, in_use = self._db.pool.connections()
         problems = moving.problems(self.move())
         if fsync == "off" or synchronous == "off":
             problems.append("the server does not wait for its disk: a power cut may lose jobs")

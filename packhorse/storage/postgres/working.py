@@ -27,6 +27,9 @@ from packhorse.storage.sql.working import Hand
 _SOME_TRIES = 3
 _LINES_AT_ONCE = 100
 """How many lines share the turns of one call."""
+_LOOK_EVERY = 1.9
+"""Seconds between two looks of a worker that sleeps on and was not rung for. Whoever enqueues a job that is due within
+two seconds rings, so none that was not there at the last look comes before the next."""
 
 
 class _Line(msgspec.Struct):
@@ -70,11 +73,13 @@ class _Told(msgspec.Struct):
 class Working(PostgresKeeper, working.Working):
     _last_line: str
     _marks: Marks
+    _in_vain: tuple[float, int | None] | None = None  # when nothing was found last, and when the next is due after that
 
     # --- reserve --------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         self._bell.serve(queues)
+        self._in_vain = None
         taken: list[Job] = []  # each batch in it is committed: nothing that fails later may forget one
         try:
             is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken))
@@ -86,7 +91,21 @@ class Working(PostgresKeeper, working.Working):
         self._counting(2 * len(queues))
         if taken:
             self._bell.rouse()
+        else:
+            self._in_vain = self._due_seen
         return taken
+
+    def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
+        is_rung = self._bell.wait(timeout)
+        looked = self._in_vain
+        if is_rung or looked is None or self._clock is not None or not self._bell.is_lasting():
+            return self.reserve(owner, queues, limit)
+        ago = time.monotonic() - looked[0]
+        due_in = None if looked[1] is None else looked[1] - round(ago * SECOND)
+        if ago >= _LOOK_EVERY or (due_in is not None and due_in <= 0):
+            return self.reserve(owner, queues, limit)
+        self._due_seen = (time.monotonic(), due_in)
+        return []
 
     def _see_to_time(self, tx: Transaction) -> bool:
         self._promote(tx, 100)

@@ -3,6 +3,7 @@ that come twice, are decided here and written by a transaction."""
 
 from __future__ import annotations
 
+import functools
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -42,15 +43,14 @@ class InAndOut(Keeper):
     def _enqueue_plainest(self, new: NewJob) -> Enqueued:
         self._next_due = None
         task, queue = new.task, new.queue
-        is_known = self._known.get((task, queue), 0.0) > time.monotonic()
-        is_new = self._server.run(
-            "enqueue_one", new.id, body_of_new(new), queue, place(queue, task), rank_of(new.priority), new.priority,
-            PERSISTENT if new.persistent else 0, added_entry(new), *(() if is_known else (task, _task_text(queue))),
-        )  # fmt: skip
+        words = (new.id, body_of_new(new), added_entry(new), _kind(queue, task, new.priority, new.persistent))
+        if self._known.get((task, queue), 0.0) > time.monotonic():
+            is_new = self._server.run("enqueue_one", *words)
+        else:
+            is_new = self._server.run("enqueue_one", *words, task, _task_text(queue))
+            self._remember([(task, queue)] if is_new is not None else [])
         if is_new is None:
             self._refuse()
-        if not is_known:
-            self._remember([(task, queue)])
         return Enqueued(new.id) if is_new else Enqueued(new.id, Placement.KEPT)
 
     def _enqueue_plain(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -185,6 +185,14 @@ def _is_plainest(new: NewJob) -> bool:
         and new.total_timeout is None
         and new.expires is None
     )
+
+
+@functools.lru_cache(maxsize=1_000)
+def _kind(queue: str, task: str, priority: int, persistent: bool) -> bytes:
+    """What `lua/enqueue_one.lua` has to know of a job, and is the same for all of its kind."""
+    names = [name.encode() for name in (queue, place(queue, task))]
+    numbers = bytes((PERSISTENT if persistent else 0, priority, rank_of(priority)))
+    return numbers + b"".join(len(name).to_bytes(2, "big") + name for name in names)
 
 
 def _runs(jobs: Sequence[NewJob]) -> list[Word]:

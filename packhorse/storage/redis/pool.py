@@ -7,6 +7,7 @@ none free waits, and `waits` says how often that happened. As long as one is fre
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -41,21 +42,16 @@ class Pool:
     def take(self, patience: float) -> Connection:
         """A connection for this thread alone, until `give`. Raises `Lost`; `StorageUnavailable` if none gets free."""
         while True:
-            connection = self._pop()
-            if connection is None and not self._may_open(patience):
+            try:
+                connection = self._free.pop()
+            except IndexError:
+                if self._may_open(patience):
+                    return self._open()
                 continue  # one came back
-            if connection is None:
-                return self._open()
             is_fresh = time.perf_counter() - connection.used_at < _IDLE or not connection.has_more()
-            if connection in self._all and is_fresh:
+            if is_fresh and connection in self._all:
                 return connection
             self._discard(connection)
-
-    def _pop(self) -> Connection | None:
-        try:
-            return self._free.pop()
-        except IndexError:
-            return None
 
     def _may_open(self, patience: float) -> bool:
         """Wait until there may be one more, or one has come back: then False."""
@@ -119,8 +115,9 @@ class Pool:
         """Close what is free; what is in use is closed when it comes back."""
         with self._lock:
             self._all.clear()
-            while (connection := self._pop()) is not None:
-                connection.close()
+            with contextlib.suppress(IndexError):
+                while True:
+                    self._free.pop().close()
             self._returned.notify_all()
 
     def counts(self) -> tuple[int, int]:

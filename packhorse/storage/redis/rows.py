@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL, HELD, Job, NewJob, Reason, State, Token
+from packhorse.job import FINAL, HELD, Job, NewJob, Reason, Token
 from packhorse.storage.records import Stop
 from packhorse.storage.redis.keys import LETTERS, STATES, place
 
@@ -226,13 +227,7 @@ def job_of(job_id: str, head: bytes, body: bytes) -> Job:
     asked = _body(body)
     is_held = letter == 114 or letter == 120
     queued_at = queued_at or None
-    if length:
-        cold = _decode(head[position + 14 : position + 14 + length])
-        return _odd_job(
-            cold, job_id, asked, state, flags, fence, attempts, updated_at, queued_at, started_at or None, owner,
-            is_held, seq, result, created_at, priority, rank,
-        )  # fmt: skip
-    return Job(
+    job = Job(
         job_id, seq, asked.task, asked.queue, asked.args, state, priority, rank, created_at, updated_at,
         None, queued_at, queued_at, started_at or None,  # due_at, queued_at, first_queued_at, started_at
         updated_at if state in FINAL else None,  # finished_at
@@ -243,77 +238,21 @@ def job_of(job_id: str, head: bytes, body: bytes) -> Job:
         result, None, None, None, None,  # progress, progress_text, checkin, checkin_at
         asked.unique_key, flags >= PERSISTENT, asked.created_by, asked.schedule, asked.backoff, asked.meta,
     )  # fmt: skip
+    return _with_cold(job, _decode(head[position + 14 : position + 14 + length])) if length else job
 
 
-def _odd_job(
-    cold: dict[str, Any],
-    job_id: str,
-    asked: Body,
-    state: State,
-    flags: int,
-    fence: int,
-    attempts: int,
-    updated_at: int,
-    queued_at: int | None,
-    started_at: int | None,
-    owner: str | None,
-    is_held: bool,
-    seq: int,
-    result: str | None,
-    created_at: int,
-    priority: int,
-    rank: int,
-) -> Job:
-    """A job with something in `cold`."""
-    get = cold.get
-    return Job(
-        job_id,
-        seq,
-        asked.task,
-        asked.queue,
-        asked.args,
-        state,
-        priority,
-        rank,
-        created_at,
-        updated_at,
-        due_at=get("due_at"),
-        queued_at=queued_at,
-        first_queued_at=get("first_queued_at", queued_at) or None,
-        started_at=started_at,
-        finished_at=get("finished_at", updated_at if state in FINAL else None) or None,
-        owner=owner if is_held else None,
-        last_owner=get("last_owner") if is_held else owner,
-        fence=fence,
-        attempts=attempts,
-        failures=get("failures", 0),
-        halts=get("halts", 0),
-        losses=get("losses", 0),
-        snoozes=get("snoozes", 0),
-        max_attempts=asked.max_attempts,
-        max_halts=asked.max_halts,
-        timeout=asked.timeout,
-        idle_timeout=asked.idle_timeout,
-        expires=asked.expires,
-        total_timeout=asked.total_timeout,
-        expire_at=get("expire_at"),
-        abort_at=get("abort_at"),
-        abort_reason=_REASONS.get(get("abort_reason")),
-        reason=_REASONS.get(get("reason")),
-        error=get("error"),
-        cause=get("cause"),
-        result=result,
-        progress=get("progress"),
-        progress_text=get("progress_text"),
-        checkin=get("checkin"),
-        checkin_at=get("checkin_at"),
-        unique_key=asked.unique_key,
-        persistent=flags >= PERSISTENT,
-        created_by=asked.created_by,
-        schedule=asked.schedule,
-        backoff=asked.backoff,
-        meta=asked.meta,
-    )
+def _with_cold(job: Job, cold: dict[str, Any]) -> Job:
+    """The job with what `_cold` has written of it."""
+    found: dict[str, Any] = {name: cold[name] for name in (*_COUNTERS, *_RARE) if name in cold}
+    for name in ("abort_reason", "reason"):
+        if name in found:
+            found[name] = _REASONS.get(found[name])
+    for name in ("first_queued_at", "finished_at"):
+        if name in cold:
+            found[name] = cold[name] or None
+    if job.state in HELD:
+        found["last_owner"] = cold.get("last_owner")
+    return replace(job, **found)
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

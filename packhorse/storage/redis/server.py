@@ -60,19 +60,20 @@ class Server:
 
         def work(connection: Connection, again: bool) -> Any:
             script = _script(connection, name)
-            words = (1, self.prefix, clock_now, "1" if again else "", *args)
-            try:
-                return connection.call("EVALSHA", script.sha, *words)
-            except Refusal as refusal:
-                if refusal.code != "NOSCRIPT":
-                    raise
+            connection.send(("EVALSHA", script.sha, "1", self.prefix, clock_now, "1" if again else "", *args))
+            reply = connection.read()
+            if not isinstance(reply, Refusal):
+                return reply
+            if reply.code != "NOSCRIPT":
+                raise reply
+            words = ("1", self.prefix, clock_now, "1" if again else "", *args)
             return connection.call("EVAL", script.text, *words)  # from now on the server knows it
 
         return self._do(name, work, repeat=repeat)
 
     def run_later(self, connection: Connection, name: str, *args: Word) -> tuple[Word, ...]:
         """The command that runs a script by the server's clock: for whoever sends it behind another that blocks."""
-        return ("EVALSHA", _script(connection, name).sha, 1, self.prefix, "", "", *args)
+        return ("EVALSHA", _script(connection, name).sha, "1", self.prefix, "", "", *args)
 
     def ask(self, name: str, *commands: tuple[Word, ...]) -> list[Any]:
         """Send plain commands in one packet and answer their replies. For reading: together they are not atomic."""

@@ -29,6 +29,8 @@ _ANSWERS = {"g": CheckInAnswer.GO_ON, "s": CheckInAnswer.STOP, "o": CheckInAnswe
 _OUTCOME = struct.Struct(">IQQB").pack
 _KEEP = 1_000
 _DUE_AT_ONCE = 100
+_LINES_AT_ONCE = 32
+"""So many lines share their turns in `lua/parts/take.lua`; of more, those whose turn is nearest go first."""
 _NOBODY = Job("", 0, "", "", "", QUEUED, 1, 12, 0, 0)
 
 
@@ -37,6 +39,8 @@ class Working(Keeper):
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         return self._reserved(self._ask_for_jobs(owner, queues, limit, is_seen=False), owner, queues, limit)
+
+    any_thread_may_wait = True
 
     def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         """The question lies at the server already when the bell rings, behind the one that blocks."""
@@ -59,10 +63,14 @@ class Working(Keeper):
         """What `lua/parts/take.lua` is asked for."""
         names = sorted(queues)
         present, passes = self._turns.standing(names)
-        words: list[Word] = [owner, limit, "1" if is_seen else "", repr(present), len(names)]
+        if len(names) > _LINES_AT_ONCE:  # then the script looks at some of them only: those whose turn is nearest
+            order = sorted(range(len(names)), key=passes.__getitem__)
+            names, passes = [names[number] for number in order], [passes[number] for number in order]
+        shares: list[float] = []
         for name, its_pass in zip(names, passes, strict=True):
-            words += (name, queues[name], repr(its_pass))
-        return words
+            shares += (queues[name], its_pass)
+        packed = struct.pack(f">{len(shares)}d", *shares)
+        return [owner, limit, "1" if is_seen else "", repr(present), len(names), packed, *names]
 
     def _reserved(self, reply: Any, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         """The jobs of a reply. As long as it says that some are due or over, these come first, and it is asked anew."""
@@ -82,17 +90,20 @@ class Working(Keeper):
             for job_id, head, body in zip(told[::3], told[1::3], told[2::3], strict=True)
         ]
         self._take_turns(turns, queues)
-        if len(turns) > 1 or any(len(rank) > 2 for rank in turns):
+        if len(turns) > 1 or (turns and len(turns[0]) > 2):
             jobs.sort(key=lambda job: (job.rank, job.seq))
         self._next_due = None if jobs or self._now else NextDue(due_in, time.monotonic())
         self._bell.reserved(len(jobs), limit)
         return jobs
 
-    def _take_turns(self, turns: Sequence[Sequence[int]], queues: Mapping[str, int]) -> None:
+    def _take_turns(self, turns: Sequence[Sequence[Any]], queues: Mapping[str, int]) -> None:
         """The script has shared the turns; here they are remembered."""
-        names = sorted(queues)
         for rank in turns:
-            taken = {names[index - 1]: number for index, number in zip(rank[::2], rank[1::2], strict=True)}
+            if len(rank) == 2:
+                name = rank[0].decode()
+                self._turns.take(name, queues[name], rank[1])
+                continue
+            taken = {name.decode(): number for name, number in zip(rank[::2], rank[1::2], strict=True)}
             self._turns.share(taken, queues, sum(taken.values()))
 
     # --- start ----------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from typing import Any
 
 from packhorse import changes
 from packhorse.errors import ClientNotFound, NotUnique
-from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State
+from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State, UniqueLock
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
+from packhorse.storage.sql.batch import Batch
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import from_json, job_of, to_json
 from packhorse.storage.sql.transaction import Connection, Transaction
@@ -37,6 +38,58 @@ class InAndOut(Keeper):
     @abstractmethod
     def _insert(self, tx: Any, jobs: Sequence[NewJob]) -> object:
         """Store jobs whose ids are known to be new."""
+
+    def _enqueue_each(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Jobs whose keys are locked, in their order: those that meet nobody in large steps, the others one by one."""
+        if len(jobs) == 1:
+            return [self._enqueue_one(tx, new) for new in jobs]
+        ids = [new.id for new in jobs]
+        batch = Batch(self._stored_among(tx, ids), self._holders(tx, jobs), self._replaced_among(tx, jobs))
+        answers: list[Enqueued] = []
+        for new in jobs:
+            answer = batch.place(new)
+            if answer is None:
+                self._insert_run(tx, batch.take_run())
+                answer = self._enqueue_one(tx, new)
+                batch.note(new, answer)
+            answers.append(answer)
+        self._insert_run(tx, batch.take_run())
+        return answers
+
+    def _stored_among(self, tx: Transaction, job_ids: Sequence[str]) -> set[str]:
+        return set(self._jobs(tx, job_ids))
+
+    def _replaced_among(self, tx: Transaction, jobs: Sequence[NewJob]) -> set[str]:
+        """The ids of those that have replaced another's call already."""
+        ids = [new.id for new in jobs if new.unique and new.unique.on_conflict == "replace"]
+        return {row[0] for row in tx.execute(self._sql["replaced_among"], (to_json(ids),)).fetchall()} if ids else set()
+
+    def _holders(self, tx: Transaction, jobs: Sequence[NewJob]) -> dict[str, str | None]:
+        """The job that holds each of these jobs' keys now; None: the key is to be asked for. Free ones are left out."""
+        keys = sorted({new.unique.key for new in jobs if new.unique})
+        if not keys:
+            return {}
+        locks = tx.execute(self._sql["get_locks"], (to_json(keys),)).fetchall()
+        if tx.is_guest:  # whose jobs are looked at in another way
+            return {row[0]: None for row in locks}
+        twins = self._jobs(tx, {row[1] for row in locks}) if locks else {}
+        return {
+            key: job_id
+            for key, job_id, period, until, taken_at in locks
+            if job_id in twins and changes.holds(twins[job_id], UniqueLock(key, period, until), taken_at, tx.now)
+        }
+
+    def _insert_run(self, tx: Transaction, run: Sequence[NewJob]) -> None:
+        """Jobs whose ids are new and whose keys are free."""
+        locks = [(new.unique.key, new.id, new.unique.period, new.unique.until) for new in run if new.unique]
+        if locks:
+            self._put_locks(tx, locks)
+        if run:
+            self._insert(tx, run)
+
+    def _put_locks(self, tx: Any, locks: Sequence[tuple[str, str, int | None, str]]) -> None:
+        """Each is a key, the job that takes it, a period, and until when."""
+        tx.executemany(self._sql["put_lock"], [(*lock, tx.now) for lock in locks])
 
     def _enqueue_one(self, tx: Transaction, new: NewJob) -> Enqueued:
         if self._is_stored(tx, new.id):

@@ -111,7 +111,7 @@ class Keeper(Storage):
         event, job = f"{self._dialect.prefix}event", f"{self._dialect.prefix}job"
         told_since = (
             f"SELECT 1 FROM {event} AS later"
-            f" WHERE later.job_id = {event}.job_id AND later.id > {event}.id AND later.at >= {old}"
+            f" WHERE {self._dialect.later_of_job.replace('{event}', event)} AND later.at >= {old}"
         )
         begun_since = (
             f"SELECT 1 FROM {job} AS job WHERE job.id = {event}.job_id AND job.state = 'running'"

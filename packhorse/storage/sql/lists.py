@@ -152,20 +152,23 @@ class Index:
 
     def _walk_newest(self, where: Filter, after: Place | None) -> Iterator[Place]:
         """The best index: the holder's, all held jobs, the cause's, the queue's, or simply all jobs."""
-        condition, order, values = "", "seq", ()  # type: tuple[str, str, tuple[str, ...]]
+        behind = -after[0] if after else HIGHEST
+        condition, order = "", "seq"
         if where.owner is not None:
-            condition, values = "owner = ? AND ", (where.owner,)
-        elif where.states and where.states <= HELD:
+            return self._newest_with("owner", where.owner, behind)
+        if where.states and where.states <= HELD:
             condition, order = "owner IS NOT NULL AND ", self._dialect.unordered_seq
         elif where.cause is not None:
-            condition, values = "cause = ? AND ", (where.cause,)
+            return self._newest_with("cause", where.cause, behind)
         elif where.queue is not None:
             return self._newest_of_queue(where, after)
-        return self._rows(
-            f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC",
-            (-after[0] if after else HIGHEST,),
-            values,
-        )
+        sql = f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC"
+        return self._rows(sql, (behind,))
+
+    def _newest_with(self, column: str, value: str, behind: int) -> Iterator[Place]:
+        """Along an index over this column and the seq."""
+        sql = f"SELECT -seq FROM {self._jobs} WHERE {column} = ? AND seq < ? ORDER BY seq DESC"
+        return self._rows(sql, (behind,), (value,))
 
     def _newest_of_queue(self, where: Filter, after: Place | None) -> Iterator[Place]:
         return self._rows(
@@ -220,14 +223,14 @@ class Index:
     def _ask(self, columns: str, where: Filter, places: list[Place]) -> list[Any]:
         condition, values = self._conditions(where)
         seqs = to_json([abs(place[-1]) for place in places])
-        sql = f"SELECT {columns} FROM {self._jobs} WHERE seq IN {self._dialect.numbers} AND {condition}"
+        sql = f"SELECT {columns} FROM {self._jobs} WHERE seq {self._dialect.one_of_numbers} AND {condition}"
         return self._execute(self._dialect.say(sql), [seqs, *values]).fetchall()
 
     def _conditions(self, where: Filter) -> tuple[str, list[Any]]:
         """The filter in SQL, from fixed pieces; only values come from users."""
         pieces: list[tuple[str, list[Any]]] = []
         if where.states:
-            pieces.append((f"state IN {self._dialect.texts}", [to_json(sorted(where.states))]))
+            pieces.append((f"state {self._dialect.one_of_texts}", [to_json(sorted(where.states))]))
         columns = ("queue", "task", "owner", "schedule", "unique_key", "cause")
         pieces += [(f"{column} = ?", [value]) for column in columns if (value := getattr(where, column)) is not None]
         if where.halted is not None:

@@ -119,13 +119,13 @@ class Bell:
                 path.unlink()
 
     def interrupt(self) -> None:
-        """Wake every sleeper of this process."""
+        """Wake every sleeper of this process, and whoever is about to lie down."""
         self._leave_parent()
+        self._seen_version = -1  # before the sleepers are counted: who comes too late to be among them looks at it
         with self._lock:
             paths = [Path(sleeper.getsockname()) for sleeper in self._sleepers]
         for path in paths:
             self._send(path, 0)
-        self._seen_version = -1
 
     def _leave_parent(self) -> None:
         """After a fork: the parent's sleepers are not ours, and its lock may be held for ever."""

@@ -302,18 +302,24 @@ class Database:
             self._fold_failed = False
 
     def _take_reader(self) -> sqlite3.Connection:
-        with self._readers_lock:
-            if self._readers:
-                return self._readers.pop()
-        if self._writer is None:
+        while True:
+            with self._readers_lock:
+                if self._readers:
+                    return self._readers.pop()
+                if self._writer is not None:
+                    self.readers_open += 1  # already: a fork has to wait until it is open
+                    break
             with self._lock:
                 if self._writer is None:
                     self._open_writer()  # makes the file and its tables, which a reader may not
-        connection = self._connect()
-        connection.execute(f"PRAGMA busy_timeout = {round(self.options.patience * 1000)}")
-        connection.execute("PRAGMA query_only = ON")
-        with self._readers_lock:
-            self.readers_open += 1
+        try:
+            connection = self._connect()
+            connection.execute(f"PRAGMA busy_timeout = {round(self.options.patience * 1000)}")
+            connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            with self._readers_lock:
+                self.readers_open -= 1
+            raise
         return connection
 
     # --- connections ----------------------------------------------------------------------------------------------
@@ -378,11 +384,12 @@ class Database:
             self._open.set()
             return False
         deadline = time.monotonic() + _STILL
-        while self.connections()[1] > 1 and time.monotonic() < deadline:
+        while True:
+            with self._readers_lock:  # whoever reads after this finds no writer, and waits for the lock
+                if self.connections()[1] <= 1 or time.monotonic() >= deadline:
+                    self._close_all()
+                    return True
             time.sleep(0.001)  # a read is under way in another thread
-        with self._readers_lock:
-            self._close_all()
-        return True
 
     def go_on(self) -> None:
         """The fork is done, and this is the parent."""

@@ -6,6 +6,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
+from operator import attrgetter
 
 from packhorse import changes
 from packhorse.clock import SECOND
@@ -25,6 +27,7 @@ from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
 _SOON = 2 * SECOND
+_priority_of = attrgetter("priority")
 
 
 class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
@@ -65,6 +68,8 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
         seq = tx.execute(SQL["last_seq"]).fetchone()[0]
+        # Those of one priority, which will be taken together, shall lie together: pages, not jobs, are what is written.
+        jobs = sorted(jobs, key=_priority_of, reverse=True)
         stored = [changes.added_job(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
         # One alone is recorded when it is in: its id may turn out to be there already. Several are undone together.
         packs = self._record_added(tx, jobs, stored) if len(stored) > 1 else {}
@@ -82,14 +87,16 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def _record_added(self, tx: Transaction, new_jobs: Sequence[NewJob], added: Sequence[Job]) -> dict[str, str]:
         """The event of each, and in which pack it is, if it is in one."""
-        alike: dict[tuple[str, State], list[Packed]] = {}
+        alike: dict[State, dict[str, list[Packed]]] = {}
         for new, job in zip(new_jobs, added, strict=True):
             facts = changes.added_facts(new, job)
             packed = (job.id, 0) if facts is None else (job.id, 0, 0, facts)
-            alike.setdefault((job.queue, job.state), []).append(packed)
+            alike.setdefault(job.state, {}).setdefault(job.queue, []).append(packed)
         packs: dict[str, str] = {}
-        for (queue, state), jobs in alike.items():
-            pack = tx.events.pack(Kind.ADDED, tx.now, queue, state.value, "", jobs)
+        for state, queues in alike.items():
+            lines = [(queue, len(jobs)) for queue, jobs in queues.items()]
+            jobs = list(chain.from_iterable(queues.values()))
+            pack = tx.events.pack(Kind.ADDED, tx.now, lines, state.value, "", jobs)
             if pack:
                 packs.update(dict.fromkeys([job_id for job_id, *_ in jobs], pack))
         return packs

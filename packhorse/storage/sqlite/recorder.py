@@ -1,13 +1,15 @@
 """The recorder: gathers the events of a transaction and writes them just before its commit.
 
 Events that differ only in their jobs, as those of a batch do, become one row: a pack. A job that is in a pack keeps the
-pack's id in its own row, which is how its events are found; so the id must be known before anything is written.
+pack's id in its own row, which is how its events are found; so the id must be known before anything is written. The
+jobs of a pack may be of several queues: its row then has no queue, and tells in `data` how many are of which.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from packhorse.event import Event, Kind, Subject
@@ -16,6 +18,9 @@ from packhorse.storage.sqlite.insert import Insert
 
 Packed = tuple[Any, ...]
 """What an event of a pack has of its own: (job_id, fence, its `at` less the pack's, data); the last ones may lack."""
+
+Lines = Sequence[tuple[str, int]]
+"""Of which queues the jobs of a pack are, and how many of each, in the order of the jobs."""
 
 FEWEST = 4
 """So many alike events are worth a pack; fewer are rows of their own."""
@@ -31,15 +36,23 @@ _INSERT_AT = (
     "INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data, id)"
     " VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, 0), nullif(?, ''), ?)"
 )
-_INSERT_PACK = Insert("packhorse_event", ("id", "at", "kind", "subject", "queue", "state", "owner", "jobs", "span"))
+_INSERT_PACK = Insert(
+    "packhorse_event", ("id", "at", "kind", "subject", "queue", "state", "owner", "data", "jobs", "span")
+)
 
 
 class _Pack(NamedTuple):
     kind: str
-    queue: str
+    lines: Lines
     state: str
     owner: str
     jobs: Sequence[Packed]
+
+    def row(self, number: int, now: int) -> Row:
+        """It as a row; the newest of its events has this number."""
+        queue, data = (self.lines[0][0], None) if len(self.lines) == 1 else (None, to_json(self.lines))
+        state, owner, jobs = self.state, self.owner or None, self.jobs
+        return (number, now, self.kind, "job", queue, state, owner, data, to_json(jobs), len(jobs) - 1)
 
 
 class Recorder:
@@ -61,12 +74,13 @@ class Recorder:
         self._rows += rows
         self.number += len(rows)
 
-    def pack(self, kind: Kind, now: int, queue: str, state: str, owner: str, jobs: Sequence[Packed]) -> str:
+    def pack(self, kind: Kind, now: int, lines: Lines, state: str, owner: str, jobs: Sequence[Packed]) -> str:
         """The same event for many jobs. Answers what each of them has to append to its `packs`."""
         if len(jobs) < FEWEST:
-            self.add([_row(kind.value, now, queue, state, owner, *job) for job in jobs])
+            each = zip(_queues_of(lines), jobs, strict=True)
+            self.add([_row(kind.value, now, queue, state, owner, *job) for queue, job in each])
             return ""
-        self._rows.append(_Pack(kind.value, queue, state, owner, jobs))
+        self._rows.append(_Pack(kind.value, lines, state, owner, jobs))
         self._packs += 1
         self.number += len(jobs)
         return f"{self._newest() + self.number},"
@@ -100,8 +114,7 @@ class Recorder:
         for row in self._rows:
             if type(row) is _Pack:
                 number += len(row.jobs)
-                kind, queue, state, owner, jobs = row
-                packs.append((number, now, kind, "job", queue, state, owner or None, to_json(jobs), len(jobs) - 1))
+                packs.append(row.row(number, now))
             else:
                 number += 1
                 rows.append((*row, number))
@@ -117,13 +130,19 @@ def _row(
 
 def events_of(row: Row) -> Iterator[Event]:
     """The events of a row of `EVENT_COLUMNS`: one, or all those of a pack."""
-    number, at, kind, _, _, queue, state, owner, _, _, jobs, span = row
+    number, at, kind, _, _, queue, state, owner, _, data, jobs, span = row
     if jobs is None:
         yield event_of(row[:-2])
         return
-    for packed in from_json(jobs):
-        yield _unpacked(number - span, at, Kind(kind), queue, state, owner, *packed)
+    queues = repeat(queue) if data is None else _queues_of(from_json(data))
+    for its_queue, packed in zip(queues, from_json(jobs), strict=False):
+        yield _unpacked(number - span, at, Kind(kind), its_queue, state, owner, *packed)
         span -= 1
+
+
+def _queues_of(lines: Lines) -> Iterator[str]:
+    """The queue of each job of a pack, in their order."""
+    return chain.from_iterable(repeat(queue, number) for queue, number in lines)
 
 
 def _unpacked(

@@ -19,7 +19,9 @@ _CONDITIONS = {
     "job_id": f"(job_id = ? OR id IN ({_PACKS_OF}))",
     "subject": "subject = ?",
     "kind": "kind = ?",
-    "queue": "queue = ?",
+    # A pack of jobs of several queues tells in its data which.
+    "queue": "(queue = ? OR (queue IS NULL AND jobs IS NOT NULL AND EXISTS ("
+    "SELECT 1 FROM json_each(packhorse_event.data) AS line WHERE line.value ->> 0 = ?)))",
     "owner": "owner = ?",
     "after": "id > ?",
     "before": "id < ? AND id - span < ?",
@@ -56,6 +58,8 @@ def _values(name: str, value: str | int) -> list[str | int]:
     """What to bind for a condition."""
     if name == "job_id":
         return [value, value, value]
+    if name == "queue":
+        return [str(value), str(value)]
     if name == "before":
         assert isinstance(value, int)
         return [value + BATCH, value]  # the first bounds the walk: no pack spans more ids
@@ -66,6 +70,7 @@ def _is_asked(event: Event, where: EventFilter) -> bool:
     """Of a pack, only some may be meant."""
     return (
         where.job_id in (None, event.job_id)
+        and where.queue in (None, event.queue)
         and (where.after is None or event.id > where.after)
         and (where.before is None or event.id < where.before)
     )

@@ -13,8 +13,8 @@ DIALECT = Dialect(
     prefix="packhorse_",
     job=JOB_COLUMNS,
     args=ARGS,
-    texts=_JSON_LIST,
-    numbers=_JSON_LIST,
+    one_of_texts=f"IN {_JSON_LIST}",
+    one_of_numbers=f"IN {_JSON_LIST}",
     like="{column} LIKE ? ESCAPE '\\'",
     unordered_seq="+seq",  # SQLite would walk over all jobs to have a few in order
 )

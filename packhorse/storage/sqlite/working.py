@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
+from typing import TypeVar
 
 from packhorse import changes
 from packhorse.errors import WorkerNotFound
@@ -20,20 +22,24 @@ from packhorse.storage.sqlite.rows import LARGE_ARGS, reserved_plain_job
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
+R = TypeVar("R")
+
 _seq_of = itemgetter(FIELDS.index("seq"))
 _by_seq = attrgetter("seq")
 
 
 _LINES_AT_ONCE = 32
 """How many queues of one rank share the turns at once: a job alone costs more than one among others of its queue."""
+_LONG_RUN = 16
+"""So many jobs that came one after the other, on average, are worth a statement of their own."""
 _MOST_DEALT = 10_000
 """How many reserved jobs are remembered; those of workers that have died are never asked for again."""
 
 
 _Ended = tuple[Job, Completed, int]
 """A job, its outcome, and when it started."""
-_Row = tuple[int, int, str | None, str]
-"""What a completed job's row is told: its seq, when it started, its result, and the packs that it is in."""
+_Row = tuple[int, int, str | None]
+"""What a completed job's row is told: its seq, when it started, its result."""
 
 
 def _counted(lines: Sequence[str], weights: Mapping[str, int], wanted: int) -> int:
@@ -45,7 +51,7 @@ def _counted(lines: Sequence[str], weights: Mapping[str, int], wanted: int) -> i
 
 
 class _NotHeldError(Exception):
-    """Somebody else has one of the jobs by now."""
+    """Somebody else has one of the jobs by now that were dealt here."""
 
 
 class Working(SQLiteKeeper, Finishing):
@@ -124,7 +130,7 @@ class Working(SQLiteKeeper, Finishing):
             for row in rows
         ]
         packed = [(job.id, job.fence) for job in jobs]
-        pack = tx.events.pack(Kind.RESERVED, tx.now, queue, "reserved", owner, packed)
+        pack = tx.events.pack(Kind.RESERVED, tx.now, [(queue, len(jobs))], "reserved", owner, packed)
         take = SQL["take_any"] if others else SQL["take_plain"]
         # In line between the first and the last there are these jobs and no others.
         tx.execute(take, (owner, tx.now, pack, rank, queue, first, last))
@@ -135,25 +141,33 @@ class Working(SQLiteKeeper, Finishing):
 
     def _take_of_each(self, tx: Transaction, owner: str, rank: int, shares: Mapping[str, int]) -> list[Job]:
         """As `_take` from each of these lines, with fewer statements where all jobs are plain."""
-        heads: dict[str, list[Row]] = {queue: [] for queue in shares}
-        for share in set(shares.values()):
-            asked = to_json([queue for queue in shares if shares[queue] == share])
-            for row in from_json(tx.execute(SQL["heads_of_lines"], (asked, rank, share)).fetchone()[0]):
-                heads[row[-2]].append(row)
         jobs: list[Job] = []
-        taken: list[tuple[int, str]] = []
-        for queue, rows in heads.items():
+        lines: list[tuple[str, int]] = []
+        others: list[Job] = []
+        for queue, rows in self._heads(tx, rank, shares).items():
             if not all(row[-1] for row in rows):
-                jobs += self._take(tx, owner, rank, queue, len(rows))
+                others += self._take(tx, owner, rank, queue, len(rows))
                 continue
             line = [reserved_plain_job(row[:-2], queue, rank, owner, tx.now) for row in rows]
-            packed = [(job.id, job.fence) for job in line]
-            pack = tx.events.pack(Kind.RESERVED, tx.now, queue, "reserved", owner, packed)
-            taken += [(job.seq, pack) for job in line]
+            lines.append((queue, len(line)))
             self._note_taken(tx, queue, line)
             jobs += line
-        tx.execute(SQL["take_scattered"], (owner, tx.now, to_json(taken)))
-        return jobs
+        if jobs:
+            packed = [(job.id, job.fence) for job in jobs]
+            pack = tx.events.pack(Kind.RESERVED, tx.now, lines, "reserved", owner, packed)
+            tx.execute(SQL["take_scattered"], (owner, tx.now, pack, to_json([job.seq for job in jobs])))
+        return jobs + others
+
+    def _heads(self, tx: Transaction, rank: int, shares: Mapping[str, int]) -> dict[str, list[Row]]:
+        """The heads of these lines, of each as many as its share. Nearly equal shares are asked for at once."""
+        heads: dict[str, list[Row]] = {queue: [] for queue in shares}
+        most = max(shares.values(), default=0)
+        is_even = most * len(shares) <= sum(shares.values()) + len(shares)
+        for share in [most] if is_even else set(shares.values()):
+            asked = to_json([queue for queue in shares if is_even or shares[queue] == share])
+            for row in from_json(tx.execute(SQL["heads_of_lines"], (asked, rank, share)).fetchone()[0]):
+                heads[row[-2]].append(row)
+        return {queue: rows[: shares[queue]] for queue, rows in heads.items()}
 
     def _note_taken(self, tx: Transaction, queue: str, jobs: Sequence[Job]) -> None:
         tasks = [job.task for job in jobs]
@@ -211,7 +225,15 @@ class Working(SQLiteKeeper, Finishing):
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         if not outcomes:
             return []
-        return self._write("finish", lambda tx: self._finish(tx, outcomes))
+        return self._end("finish", lambda tx: self._finish(tx, outcomes))
+
+    def _end(self, name: str, work: Callable[[Transaction], R]) -> R:
+        """As `_write`. Where somebody else has a job by now that was dealt here, all is undone and done once more: what
+        was dealt is forgotten by then, and everything is looked up."""
+        try:
+            return self._write(name, work)
+        except _NotHeldError:
+            return self._write(name, work)
 
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
@@ -221,14 +243,14 @@ class Working(SQLiteKeeper, Finishing):
         def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
             return self._finish(tx, outcomes), self._reserve(tx, owner, queues, limit)
 
-        verdicts, jobs = self._write("finish_and_reserve", work)
+        verdicts, jobs = self._end("finish_and_reserve", work)
         self._hand_bell_on(len(jobs), limit)
         return verdicts, jobs
 
     def _finish(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
         dealt = self._completed_of_dealt(outcomes)
-        if dealt and not self._complete_dealt(tx, list(dealt.values())):
-            dealt = {}
+        if dealt:
+            self._complete_dealt(tx, list(dealt.values()))
         if len(dealt) == len(outcomes):
             return [Verdict.ACCEPTED] * len(outcomes)
         others = [outcome for outcome in outcomes if outcome.token.job_id not in dealt]
@@ -247,36 +269,27 @@ class Working(SQLiteKeeper, Finishing):
             return {}  # several outcomes of one job: the first counts, and only the others' way keeps to that
         return found
 
-    def _complete_dealt(self, tx: Transaction, completed: Sequence[tuple[Job, Completed]]) -> bool:
-        """Complete these if all of them are still held, as they were dealt; else change nothing. As `_complete`."""
-
-        def work(own: Transaction) -> None:
-            now = own.now
-            runs: dict[Place, list[tuple[int, int]]] = {}
-            alike: dict[tuple[str, str], list[_Ended]] = {}  # by owner and queue
-            for job, outcome in completed:
-                queued_at = job.queued_at or 0
-                started_at = max(now - outcome.ago - outcome.ran, queued_at)
-                alike.setdefault((outcome.token.owner, job.queue), []).append((job, outcome, started_at))
-                runs.setdefault((job.queue, job.task, "reserved"), []).append((outcome.ran, started_at - queued_at))
-            rows: dict[str, list[_Row]] = {}  # by owner
-            for (owner, queue), ended in alike.items():
-                begun = [(job.id, 1, started_at - now) for job, _, started_at in ended]
-                done = [(job.id, 1, 0, {"ran": outcome.ran}) for job, outcome, _ in ended]
-                packs = own.events.pack(Kind.STARTED, now, queue, "running", owner, begun)
-                packs += own.events.pack(Kind.COMPLETED, now, queue, "completed", owner, done)
-                its_rows = [(job.seq, started_at, outcome.result, packs) for job, outcome, started_at in ended]
-                rows.setdefault(owner, []).extend(its_rows)
-            for owner, its_rows in rows.items():
-                if _complete_rows(own, owner, its_rows) < len(its_rows):
-                    raise _NotHeldError
-            self._count_completed(own, runs)
-
-        try:
-            tx.nested(work)
-        except _NotHeldError:
-            return False
-        return True
+    def _complete_dealt(self, tx: Transaction, completed: Sequence[tuple[Job, Completed]]) -> None:
+        """As `_complete`, if all of these are still held as they were dealt; else `_NotHeldError`."""
+        now = tx.now
+        runs: dict[Place, list[tuple[int, int]]] = {}
+        alike: dict[str, dict[str, list[_Ended]]] = {}  # by owner and queue
+        for job, outcome in completed:
+            queued_at = job.queued_at or 0
+            started_at = max(now - outcome.ago - outcome.ran, queued_at)
+            alike.setdefault(outcome.token.owner, {}).setdefault(job.queue, []).append((job, outcome, started_at))
+            runs.setdefault((job.queue, job.task, "reserved"), []).append((outcome.ran, started_at - queued_at))
+        for owner, queues in alike.items():
+            lines = [(queue, len(ended)) for queue, ended in queues.items()]
+            ended = list(chain.from_iterable(queues.values()))
+            begun = [(job.id, 1, started_at - now) for job, _, started_at in ended]
+            done = [(job.id, 1, 0, {"ran": outcome.ran}) for job, outcome, _ in ended]
+            packs = tx.events.pack(Kind.STARTED, now, lines, "running", owner, begun)
+            packs += tx.events.pack(Kind.COMPLETED, now, lines, "completed", owner, done)
+            rows = [(job.seq, started_at, outcome.result) for job, outcome, started_at in ended]
+            if _complete_rows(tx, owner, packs, rows) < len(rows):
+                raise _NotHeldError
+        self._count_completed(tx, runs)
 
     def _complete(self, tx: Transaction, completed: Sequence[tuple[Hand, Completed]]) -> None:
         now = tx.now
@@ -297,11 +310,16 @@ class Working(SQLiteKeeper, Finishing):
         self._count_completed(tx, runs)
 
 
-def _complete_rows(tx: Transaction, owner: str, rows: list[_Row]) -> int:
+def _complete_rows(tx: Transaction, owner: str, packs: str, rows: list[_Row]) -> int:
     """Complete these rows; answers how many of them were still held."""
     rows.sort()
-    first, last, packs = rows[0][0], rows[-1][0], rows[0][3]
-    if last - first >= len(rows) or len({row[3] for row in rows}) > 1:  # with others between, or of several queues
-        return tx.execute(SQL["complete_scattered"], (owner, tx.now, to_json(rows))).rowcount
-    starts, results = to_json([row[1] for row in rows]), to_json([row[2] for row in rows])
-    return tx.execute(SQL["complete_together"], (owner, tx.now, packs, first, last, starts, results)).rowcount
+    gaps = [place for place in range(1, len(rows)) if rows[place][0] - rows[place - 1][0] > 1]
+    if len(gaps) * _LONG_RUN >= len(rows):
+        return tx.execute(SQL["complete_scattered"], (owner, tx.now, packs, to_json(rows))).rowcount
+    number = 0
+    for start, end in pairwise([0, *gaps, len(rows)]):
+        run = rows[start:end]
+        starts, results = to_json([row[1] for row in run]), to_json([row[2] for row in run])
+        values = (owner, tx.now, packs, run[0][0], run[-1][0], starts, results)
+        number += tx.execute(SQL["complete_together"], values).rowcount
+    return number

@@ -126,12 +126,15 @@ class ProcessExecutor:
         self._order(lambda: self._stop(seat, hard))
         return True
 
-    def ask_stacks(self, tell: Callable[[Seat, str], None]) -> int:
-        """Have every child say where its job stands; `tell` is called with each answer. How many are asked."""
-        if self._thread is None:
-            return 0
-        self._order(lambda: self._ask_stacks(tell))
-        return self._busy()
+    @property
+    def busy(self) -> int:
+        """How many children have a job. Any thread may ask, while others come and go."""
+        return sum(child.seat is not None for child in list(self._children.values()))
+
+    def ask_stacks(self, tell: Callable[[Seat, str], None]) -> None:
+        """Have every child that has a job say where that stands; `tell` is called with each answer."""
+        if self._thread is not None:
+            self._order(lambda: self._ask_stacks(tell))
 
     def close(self) -> None:
         """Kill what still runs; its jobs are handed back by whoever closes."""
@@ -205,7 +208,7 @@ class ProcessExecutor:
             self._watch(child)
 
     def _add_child(self) -> None:
-        if len(self._children) + len(self._unborn) >= min(self._slots.number, self._busy() + len(self._given)):
+        if len(self._children) + len(self._unborn) >= min(self._slots.number, self.busy + len(self._given)):
             return
         if time.monotonic() < self._next_birth:
             return
@@ -224,9 +227,6 @@ class ProcessExecutor:
         self._birth_pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, self._birth_pause * 2))
         self._next_birth = time.monotonic() + self._birth_pause
         log.warning("no child for isolated jobs can be forked; the next try is in %g s: %s", self._birth_pause, why)
-
-    def _busy(self) -> int:
-        return sum(child.seat is not None for child in self._children.values())
 
     # --- what the nursery and the children say ----------------------------------------------------------------------
 

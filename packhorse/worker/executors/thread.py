@@ -18,6 +18,9 @@ from packhorse.worker.stacks import SLOT_THREADS
 
 log = logging.getLogger("packhorse.worker")
 
+_Given = tuple[Seat, int]
+"""A seat, and the slot that it may begin in."""
+
 
 class ThreadExecutor:
     """As many threads as are needed at once, at most one for each slot; they stay for the next jobs. `condemn` is
@@ -34,18 +37,35 @@ class ThreadExecutor:
         self._finisher = finisher
         self._result_limit = result_limit
         self._condemn = condemn
-        self._given: SimpleQueue[tuple[Seat, int] | None] = SimpleQueue()
+        self._given: SimpleQueue[_Given | Callable[[], None] | None] = SimpleQueue()
+        self._lent: int | None = None  # the thread that does something else just now
+        self._kept: _Given | None = None  # what it will run then
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._idle = 0  # threads that wait, less the seats on their way to one
 
     def begin(self, seat: Seat, slot: int) -> None:
+        if self._lent == threading.get_ident() and self._kept is None:
+            self._kept = (seat, slot)
+            return
         with self._lock:
             self._idle -= 1
             # Whoever has just given up its slot is about to come for the next: no thread more than there are slots.
             if self._idle < 0 and len(self._threads) < self._slots.number:
                 self._add_thread()
         self._given.put((seat, slot))
+
+    def lend(self, work: Callable[[], None]) -> bool:
+        """Have an idle thread do this, which must not raise. The first job that this very work calls `begin` with is
+        then run by the same thread. False: all threads are busy."""
+        with self._lock:
+            if self._idle <= 0 and len(self._threads) < self._slots.number:
+                self._add_thread()
+            if self._idle <= 0:
+                return False
+            self._idle -= 1
+        self._given.put(work)
+        return True
 
     def _add_thread(self) -> None:
         thread = threading.Thread(target=self._work, name=f"{SLOT_THREADS}{len(self._threads)}", daemon=True)
@@ -61,12 +81,22 @@ class ThreadExecutor:
 
     def _work(self) -> None:
         while (given := self._given.get()) is not None:
-            seat: Seat | None
-            seat, slot = given
-            while seat is not None:
-                seat = self._go_through(seat, slot)
+            run = given if isinstance(given, tuple) else self._do(given)
+            if run is not None:
+                seat: Seat | None
+                seat, slot = run
+                while seat is not None:
+                    seat = self._go_through(seat, slot)
             with self._lock:
                 self._idle += 1
+
+    def _do(self, work: Callable[[], None]) -> _Given | None:
+        """Do what this thread is lent for; answers what it then has to run."""
+        self._lent = threading.get_ident()
+        work()
+        self._lent = None
+        kept, self._kept = self._kept, None
+        return kept
 
     def _go_through(self, seat: Seat, slot: int) -> Seat | None:
         """Run it, unless it was handed back; answers who is next in this slot."""

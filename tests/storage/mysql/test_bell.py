@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from packhorse.conformance.builders import add, join, new_job
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.bell import Bell
 from tests.children import PATIENCE, until
-from tests.storage.builders import add, join, new_job
 
 
 def lie_down(bell: Bell, woken: list[bool], timeout: float = PATIENCE) -> threading.Thread:
@@ -38,6 +38,24 @@ def test_a_ring_that_nobody_hears_wakes_nobody_later() -> None:
     bell.ring()
 
     assert bell.wait(0.02) is False
+
+
+def test_an_interrupt_is_heard_by_one_who_is_just_looking_for_work() -> None:
+    def look(queues: object) -> bool:
+        bell.interrupt()
+        return False
+
+    bell = Bell(look)
+
+    assert bell.wait(PATIENCE / 6) is True
+
+
+def test_an_interrupt_just_before_lying_down_is_not_lost_and_counts_once() -> None:
+    bell = Bell(lambda queues: False)
+    bell.interrupt()
+
+    assert bell.wait(PATIENCE) is True
+    assert bell.wait(0.01) is False
 
 
 def test_what_another_process_brings_is_found(storage: MySQL, url: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pymysql.cursors import DictCursor
 
 from packhorse.clock import DAY
+from packhorse.conformance.builders import join, new_jobs
 from packhorse.event import Kind, Subject
 from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED, Token
 from packhorse.outcome import Completed
@@ -24,7 +25,6 @@ from packhorse.storage.mysql.upkeep import FOLD_AFTER
 from packhorse.storage.mysql.working import _stretch
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span, TaskInfo
 from tests.mysql_server import new_database_url, numbers_to, shared_mysql
-from tests.storage.builders import join, new_jobs
 
 _FILL = """
 INSERT INTO packhorse_job (id, task, queue, args, state, priority, `rank`, created_at, updated_at, {column})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pymysql
 import pytest
 
+from packhorse.conformance.builders import add, at_once, ids, new_job
 from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageNotFound
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from tests.mysql_server import new_database_url, shared_mysql
-from tests.storage.builders import add, at_once, ids, new_job
 from tests.storage.mysql.conftest import Bystander
 
 NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour varchar(20);\n")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from packhorse.conformance.builders import ids, join, new_jobs
 from packhorse.job import QUEUED, Job
 from packhorse.storage.mysql import MySQL, starts
 from packhorse.storage.mysql.starts import LONG_WALK, Starts
-from tests.storage.builders import ids, join, new_jobs
 
 
 def job(seq: int, rank: int = 12, queue: str = "mail") -> Job:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import string
 import time
+from collections.abc import Sequence
 
 import pytest
+from pymysql.constants import COMMAND
 
 from packhorse.clock import SECOND
-from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
-from packhorse.event import Kind
-from packhorse.job import COMPLETED
-from packhorse.outcome import Completed
-from packhorse.storage.mysql import MySQL
-from packhorse.storage.mysql.upkeep import FOLD_AFTER
-from packhorse.storage.records import EventFilter, Filter
-from tests.children import forked, in_child
-from tests.mysql_server import KIND, new_database_url, shared_mysql
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     add,
     find_all,
     history,
@@ -29,6 +22,16 @@ from tests.storage.builders import (
     stored,
     tallies,
 )
+from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
+from packhorse.event import Kind
+from packhorse.job import COMPLETED
+from packhorse.outcome import Completed
+from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.link import Answer, Link
+from packhorse.storage.mysql.upkeep import FOLD_AFTER
+from packhorse.storage.records import EventFilter, Filter
+from tests.children import forked, in_child
+from tests.mysql_server import KIND, new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
@@ -138,8 +141,8 @@ def test_time_is_the_servers_whatever_its_zone(storage: MySQL, bystander: Bystan
         link.script(["SET time_zone = '+05:00'"])
     job = add(storage)
 
-    assert abs(job.created_at - int(now)) < 10 * SECOND
-    assert abs(storage.now() - job.created_at) < 10 * SECOND
+    assert abs(job.created_at - int(now)) < 60 * SECOND
+    assert abs(storage.now() - job.created_at) < 60 * SECOND
 
 
 def test_sessions_are_set_as_the_storage_needs_them(storage: MySQL) -> None:
@@ -196,7 +199,7 @@ def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection
 
     assert in_child(work) == ["parent-1", "child-1"]
     assert stored(storage, "child-1").state is COMPLETED
-    assert storage._db.connections()[0] == 1
+    assert storage._db.pool.connections()[0] == 1
 
 
 def test_parent_and_children_write_at_the_same_time(storage: MySQL) -> None:
@@ -328,3 +331,22 @@ def test_a_job_that_another_process_has_taken_back_is_not_completed_from_memory(
     assert [verdict.value for verdict in verdicts] == ["accepted", "stale", "accepted"]
     assert tallies(storage) == recount(storage)
     other.close()
+
+
+def test_an_interrupt_while_events_are_followed_comes_through(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(storage)
+    script = Link.script
+
+    def interrupted(link: Link, statements: Sequence[str]) -> list[Answer]:
+        if any("LOCK IN SHARE MODE" in statement for statement in statements):
+            link.connection._execute_command(COMMAND.COM_QUERY, statements[0].encode())
+            link.connection._read_packet()  # of several: the others are on their way
+            raise KeyboardInterrupt
+        return script(link, statements)
+
+    with monkeypatch.context() as in_the_middle:
+        in_the_middle.setattr(Link, "script", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            storage.events(EventFilter(after=0))
+
+    assert [event.kind for event in storage.events(EventFilter(after=0))] == [Kind.ADDED]

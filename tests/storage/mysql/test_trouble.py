@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, join, new_job, new_jobs
 from packhorse.errors import StorageReadOnly, StorageUnavailable
 from packhorse.job import COMPLETED, UNFINISHED
 from packhorse.outcome import Completed
@@ -15,7 +16,6 @@ from packhorse.storage.mysql import database as database_module
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import PATIENCE, until
 from tests.mysql_server import MySQLServer, numbers_to, shared_mysql
-from tests.storage.builders import add, find_all, join, new_job, new_jobs
 from tests.storage.mysql.conftest import Bystander
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from packhorse.clock import SECOND
+from packhorse.conformance.builders import add, join, new_job
 from packhorse.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
 from packhorse.storage.sql.rows import to_json
 from tests.children import PATIENCE, until
-from tests.storage.builders import add, join, new_job
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 
@@ -131,14 +133,17 @@ def test_a_connection_that_listens_is_replaced_when_the_server_cuts_it(
         until(lambda: sleeper.woken, "it wakes")
         (ear,) = sleeper.storage._bell._ears
         bystander.execute("SELECT pg_terminate_backend(%s)", [ear.connection.info.backend_pid])
-        until(lambda: not _is_alive(bystander, ear.connection.info.backend_pid), "it is cut")
+        until(lambda: _has_hung_up(ear.connection), "it is cut")
         sleeper.storage.reserve("w0", {"mail": 1}, 10)
 
         assert sleeper.storage.wait(0.1) is False
 
 
-def _is_alive(bystander: Bystander, pid: int) -> bool:
-    return bystander.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount > 0
+def _has_hung_up(connection: bell.Pg) -> bool:
+    """Has the server closed its end? It has left the list of those that are connected a moment before."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def test_a_row_that_stands_is_not_written_again_and_still_wakes(
@@ -205,3 +210,47 @@ def test_a_nap_is_woken_too_and_the_sleep_after_it_costs_no_write(
     until(lambda: sleeper.wait(0.01), "it is woken, be it in its next nap")
     assert asleep_since(storage, schema) == []
     sleeper.close()
+
+
+def test_a_worker_that_sleeps_on_without_a_ring_looks_every_other_time(
+    storage: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "_STANDS", 10 * PATIENCE)  # however slow this machine is just now
+    join(storage, "ann")
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+
+    def nap() -> bool:
+        """Did it look afterwards?"""
+        before = looks(storage)
+        assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+        return looks(storage) > before
+
+    assert all(nap() for _ in range(bell._IN_VAIN))  # the row may have come too late for somebody
+    looked_at, due_in = storage._in_vain or (0.0, None)
+    storage._in_vain = (looked_at + PATIENCE, due_in)  # as if it had been just now, on however slow a machine
+    assert not nap()
+    assert storage.next_due() is None
+    storage._in_vain = (looked_at - PATIENCE, due_in)
+    assert nap()
+
+
+def test_a_worker_that_sleeps_on_looks_when_a_job_is_due_or_was_brought(
+    storage: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "_STANDS", 10 * PATIENCE)
+    join(storage, "ann")
+    assert storage.reserve("ann", {"mail": 1}, 10) == []
+    for _ in range(bell._IN_VAIN + 1):
+        assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+    looked_at, _ = storage._in_vain or (0.0, None)
+
+    storage._in_vain = (looked_at + PATIENCE, round(-2 * PATIENCE * SECOND))
+    before = looks(storage)
+    assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+    assert looks(storage) > before
+    brought = add(storage)
+    assert [job.id for job in storage.reserve_when_rung("ann", {"mail": 1}, 10, PATIENCE)] == [brought.id]
+
+
+def looks(storage: Postgres) -> int:
+    return sum(each.calls for each in storage._db.meter.report() if each.name == "reserve")

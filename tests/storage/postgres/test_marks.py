@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import add, join, new_jobs
 from packhorse.job import QUEUED, RANKS, Job
 from packhorse.storage.postgres import Postgres, marks
 from packhorse.storage.postgres.marks import LONG_WALK, Marks
-from tests.storage.builders import add, join, new_jobs
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 
@@ -31,8 +31,9 @@ def test_a_short_walk_is_not_worth_remembering() -> None:
     own = Marks(Hand())
 
     own.note(["mail"], [job(7)], LONG_WALK - 1, is_all=True)
+    own.note([f"queue-{number}" for number in range(500)], [job(7)], 5 * LONG_WALK - 1, is_all=True)
 
-    assert not own.are_there(["mail"])
+    assert not own.are_there(["mail", "queue-1"])
     assert own.ranges("mail") == [(RANKS[0], RANKS[-1], 0)]
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import new_job
 from packhorse.errors import StorageClosed, StorageUnavailable
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.postgres import Postgres, database, moving
 from packhorse.storage.records import Filter, Placement
 from tests.children import until
-from tests.storage.builders import new_job
 
 MARK = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
 

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import add, history, join, new_job
 from packhorse.event import Event, Kind, Subject
 from packhorse.ids import Ids, new_id
 from packhorse.job import Job, NewJob
@@ -18,7 +19,6 @@ from packhorse.storage.postgres.packs import bounds, farthest
 from packhorse.storage.records import EventFilter, Placement, Retention
 from tests.children import until
 from tests.postgres_server import shared_postgres
-from tests.storage.builders import add, history, join, new_job
 
 BYGONE = Retention(events=0)
 
@@ -286,7 +286,7 @@ def test_the_events_of_a_job_are_found_without_a_look_at_other_packs(storage: Po
         job_id = f"{1500 * 60000 >> 16:08x}-{1500 * 60000 & 0xFFFF:04x}-7000-8000-000000000002"
         (found,) = storage.events(EventFilter(job_id=job_id))
         assert found.job_id == job_id
-        query, values = storage._rows_with(EventFilter(job_id=job_id), "true")
+        query, _, values = storage._rows_with(EventFilter(job_id=job_id), "true")
         with storage._db.lent() as link:
             ((plan,),) = link.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {storage._dialect.say(query)}", values)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import add, at_once, ids, new_job
 from packhorse.errors import SchemaOutdated, SchemaTooNew
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from tests.postgres_server import shared_postgres
-from tests.storage.builders import add, at_once, ids, new_job
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour text;")

@@ -11,6 +11,21 @@ import psycopg
 import pytest
 
 from packhorse.clock import HOUR, SECOND
+from packhorse.conformance.builders import (
+    add,
+    at_once,
+    find_all,
+    history,
+    ids,
+    join,
+    kinds,
+    new_job,
+    new_jobs,
+    recount,
+    stored,
+    tallies,
+    unique,
+)
 from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.foreman.orders import Orders
@@ -28,21 +43,6 @@ from packhorse.storage.postgres.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter, Placement
 from tests.children import forked, in_child, until
 from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
-from tests.storage.builders import (
-    add,
-    at_once,
-    find_all,
-    history,
-    ids,
-    join,
-    kinds,
-    new_job,
-    new_jobs,
-    recount,
-    stored,
-    tallies,
-    unique,
-)
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
 
@@ -154,8 +154,8 @@ def test_time_is_the_servers(storage: Postgres, bystander: Bystander) -> None:
     job = add(storage)
 
     assert isinstance(now, int)
-    assert 0 <= job.created_at - now < 10 * SECOND
-    assert 0 <= storage.now() - job.created_at < 10 * SECOND
+    assert 0 <= job.created_at - now < 60 * SECOND
+    assert 0 <= storage.now() - job.created_at < 60 * SECOND
 
 
 def test_health_tells_of_a_transaction_that_stays_open(
@@ -220,7 +220,7 @@ def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection
 
     assert in_child(work) == ["parent-1", "child-1"]
     assert stored(storage, "child-1").state is COMPLETED
-    assert storage._db.connections()[0] == 1
+    assert storage._db.pool.connections()[0] == 1
 
 
 def test_parent_and_children_write_at_the_same_time(storage: Postgres) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from packhorse.conformance.builders import WORKER, add, ids, join, new_job
 from packhorse.errors import StorageUnavailable
 from packhorse.job import HELD
 from packhorse.storage.postgres import Postgres
@@ -15,7 +16,6 @@ from packhorse.storage.postgres.database import TRIES
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.records import Filter
 from packhorse.storage.sql.transaction import Cursor
-from tests.storage.builders import WORKER, add, ids, join, new_job
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
 

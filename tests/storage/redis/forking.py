@@ -23,7 +23,7 @@ def main(url: str) -> None:
     _, status = os.waitpid(child, 0)
     assert status == 0
     print("child-ended")
-    assert storage.wait(5)  # the child's enqueueing
+    assert storage.wait(60)  # the child's enqueueing
     storage.enqueue([NewJob("after", "send", "mail")])
     print("parent-stored", storage._server.losses)
 

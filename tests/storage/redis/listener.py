@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.connection import Connection
+from tests.children import PATIENCE
 from tests.redis_server import RedisServer
 
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -35,7 +36,7 @@ def listening(server: RedisServer) -> Iterator[list[Heard]]:
         yield heard
     finally:
         server.command("ECHO", _END)
-        thread.join(20)
+        thread.join(PATIENCE)
         connection.close()
         assert not thread.is_alive(), "the server no longer says what it is told"
 

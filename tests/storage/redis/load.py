@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from packhorse.conformance.builders import new_job
 from packhorse.errors import StorageUnavailable, WorkerNotFound
 from packhorse.job import HELD
 from packhorse.outcome import Completed, Outcome, Verdict
@@ -20,7 +21,6 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.redis import Redis
 from tests.children import until
-from tests.storage.builders import new_job
 
 _workers = itertools.count(1)
 
@@ -35,6 +35,7 @@ class Load:
         self.accepted: Counter[str] = Counter()  # how often an outcome was accepted as the first
         self.verdicts: Counter[Verdict] = Counter()
         self.rejoined = 0
+        self._joined = 0
         self.failures: list[BaseException] = []
         self._stops = threading.Event()
         self._ends = threading.Event()
@@ -47,8 +48,11 @@ class Load:
         ]
 
     def start(self) -> None:
+        """Comes back when the workers have joined: only then is each of them known to whatever happens next."""
         for thread in self._threads:
             thread.start()
+        workers = len(self._threads) - self._producers
+        until(lambda: self.failures or self._joined >= workers, "the workers have joined")
 
     def until_acknowledged(self, more: int) -> None:
         """Let so many more jobs come in."""
@@ -123,6 +127,8 @@ class Load:
         while not self._ends.is_set():
             with contextlib.suppress(StorageUnavailable):
                 self.storage.join(WorkerInfo(id=owner))
+                with self._lock:
+                    self._joined += 1
                 break
         return owner
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from packhorse.clock import MINUTE
+from packhorse.conformance.builders import at_once, find_all, history, new_job, recount, tallies
 from packhorse.errors import ClientNotFound, NotUnique, WorkerNotFound
 from packhorse.failure import Failure
 from packhorse.job import UniqueLock
@@ -18,7 +19,6 @@ from packhorse.outcome import Completed, Failed, Released, Snoozed
 from packhorse.storage.records import CheckIn, ClientInfo, Filter, LogLine, Retention, WorkerInfo
 from packhorse.storage.redis import Redis
 from tests.storage import laws
-from tests.storage.builders import at_once, find_all, history, new_job, recount, tallies
 from tests.storage.machine import Machine
 from tests.storage.redis.audit import audit
 from tests.storage.redis.tour import take_tour

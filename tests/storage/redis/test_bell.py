@@ -38,17 +38,18 @@ class Place:
         return future
 
     def asking(self, timeout: float = PATIENCE) -> Future[Any]:
-        """Somebody who sleeps with a question."""
+        """Somebody who sleeps with a question; comes back when the server has it."""
         self.server.run("workers")  # from now on the server knows the script
-        before = self.blocked()
+        before = self.blocked(with_question=True)
         future = self._threads.submit(self.bell.ask_when_rung, timeout, "workers")
-        until(lambda: self.blocked() - before or future.done(), "somebody sleeps")
+        until(lambda: self.blocked(with_question=True) - before or future.done(), "somebody sleeps")
         return future
 
-    def blocked(self) -> set[str]:
-        """The numbers of the clients that sleep."""
+    def blocked(self, *, with_question: bool = False) -> set[str]:
+        """The numbers of the clients that sleep. What one has asked meanwhile waits in the server's buffer."""
         clients = self.server.ask("test", ("CLIENT", "LIST"))[0].decode().splitlines()
-        return {client.split()[0] for client in clients if "cmd=blpop" in client and "flags=b" in client}
+        asleep = [client.split() for client in clients if "cmd=blpop" in client and "flags=b" in client]
+        return {words[0] for words in asleep if not with_question or "qbuf=0" not in words}
 
     def ring(self, token: str = "16") -> None:
         self.server.run("ring", token)
@@ -191,6 +192,7 @@ def test_a_question_follows_a_sleep_that_the_server_has_not_ended_yet(place: Pla
     assert place.bell.ask_when_rung(0.01, "workers") == NOBODY
     assert not place.bell.wait(0.01)
     asking = place.asking()
+    assert not asking.done()
     other.ring()
 
     assert asking.result(PATIENCE) == NOBODY
@@ -225,7 +227,7 @@ def test_who_may_not_wake_itself_waits_and_asks_nothing_in_advance_any_more(own_
     asking = place.asking(0.5)
     place.bell.interrupt()
 
-    assert asking.result(5) == NOBODY
+    assert asking.result(PATIENCE) == NOBODY
     assert place.bell.ask_when_rung(0.01, "workers") is None
     place.end()
 
@@ -237,7 +239,7 @@ def test_a_refusal_that_passes_mutes_the_bell_for_some_time_only(place: Place, m
     (number,) = place.blocked() - before
     place.server.ask("test", ("CLIENT", "UNBLOCK", number.removeprefix("id="), "ERROR"))
 
-    assert asking.result(5) == NOBODY
+    assert asking.result(PATIENCE) == NOBODY
     until(lambda: place.bell.ask_when_rung(0.01, "workers") == NOBODY, "it asks in advance again")
 
 
@@ -272,11 +274,12 @@ def test_an_answer_that_is_lost_with_the_server_is_told(own_server: RedisServer)
 
 def test_a_silent_server_is_given_up_by_who_wants_an_answer(own_server: RedisServer):
     place = Place(f"{own_server.url}?patience=50ms&timeout=1s")
-    asking = place.asking(1.5)
+    place.server.run("workers")
+    assert place.bell.ask_when_rung(0.01, "workers") == NOBODY
     own_server.freeze()
 
     with pytest.raises(StorageUnavailable):
-        asking.result(PATIENCE)
+        place.bell.ask_when_rung(0.6, "workers")
 
     assert place.bell.connections() == (0, 0)
     own_server.thaw()
@@ -322,11 +325,12 @@ def test_a_token_that_comes_after_an_interrupt_is_heard_by_the_next_sleep(place:
 
 
 def test_a_worker_that_becomes_busy_leaves_the_tokens_to_others(place: Place, other: Place):
+    before = place.blocked()
     sleeper = place.sleeping()
+    (blocked,) = place.blocked() - before
     place.bell.interrupt()
     sleeper.result(PATIENCE)
     assert place.bell.connections() == (1, 1)
-    (blocked,) = place.blocked()
 
     place.bell.reserved(10, 10)
 
@@ -439,13 +443,17 @@ def test_a_silent_server_is_given_up_and_asked_anew(own_server: RedisServer, mon
     monkeypatch.setattr("packhorse.storage.redis.bell._AT_ONCE", 1)
     monkeypatch.setattr("packhorse.storage.redis.bell._LATE", 0.1)
     place = Place(own_server.url)
-    sleeper = place.sleeping(1.5)
+    sleeper = place.sleeping()
     own_server.freeze()
 
-    assert sleeper.result(PATIENCE) is False
+    until(lambda: place.bell.connections() == (0, 0), "the server is given up")
 
-    assert place.bell.connections() == (0, 0)
+    assert not sleeper.done()
     own_server.thaw()
+    place.bell.interrupt()
+    assert sleeper.result(PATIENCE)
+    place.ring()
+    assert place.bell.wait(PATIENCE)
     place.end()
 
 

@@ -8,13 +8,7 @@ from functools import partial
 import pytest
 
 from packhorse.clock import HOUR
-from packhorse.event import Kind, Subject
-from packhorse.job import COMPLETED, DEAD, FINAL, QUEUED, RESERVED, RUNNING
-from packhorse.outcome import Completed
-from packhorse.storage.contract import BATCH
-from packhorse.storage.records import ClientInfo, EventFilter, Filter, Retention, ScheduleInfo, Tick
-from packhorse.storage.redis import Redis, clients
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     WORKER,
     add,
     at_once,
@@ -28,6 +22,12 @@ from tests.storage.builders import (
     stored,
     tallies,
 )
+from packhorse.event import Kind, Subject
+from packhorse.job import COMPLETED, DEAD, FINAL, QUEUED, RESERVED, RUNNING
+from packhorse.outcome import Completed
+from packhorse.storage.contract import BATCH
+from packhorse.storage.records import ClientInfo, EventFilter, Filter, Retention, ScheduleInfo, Tick
+from packhorse.storage.redis import Redis, clients
 from tests.storage.redis.audit import audit
 from tests.storage.redis.overtaking import overtake, step_between
 

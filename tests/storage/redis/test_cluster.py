@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from packhorse.conformance.builders import WORKER, add, find_all, ids, join, new_job, new_jobs, recount, tallies
 from packhorse.errors import StorageUnavailable
 from packhorse.job import COMPLETED, QUEUED
 from packhorse.outcome import Completed, Verdict
@@ -16,7 +17,6 @@ from packhorse.storage.redis.whereabouts import slot_of
 from tests.children import until
 from tests.redis_groups import Cluster, cluster
 from tests.redis_server import RedisServer
-from tests.storage.builders import WORKER, add, find_all, ids, join, new_job, new_jobs, recount, tallies
 
 # One for each node: their slots lie in the first, second and third part.
 PREFIXES = ["shop", "packhorse", "a"]

@@ -8,11 +8,11 @@ from importlib import resources
 
 import pytest
 
+from packhorse.conformance.builders import new_jobs
 from packhorse.storage.contract import BATCH
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.scripts import load_scripts
 from tests.redis_server import RedisServer
-from tests.storage.builders import new_jobs
 from tests.storage.redis.listener import Heard, listening
 from tests.storage.redis.tour import take_tour
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +15,12 @@ from packhorse.storage.redis.health import health_of
 from packhorse.storage.redis.server import Server
 from tests.children import until
 from tests.redis_server import RedisServer
+
+
+@pytest.fixture(autouse=True)
+def leisure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, no read counts as slow."""
+    monkeypatch.setattr("packhorse.storage.redis.health._SLOW", math.inf)
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ def test_it_tells_version_latency_memory_and_connections(server: Server, own_ser
     assert told.url == f"redis://127.0.0.1:{own_server.port}"
     product, version = told.version.split()
     assert version == own_server.info(f"{product.lower()}_version")
-    assert 0 < told.latency < 1_000_000
+    assert 0 < told.latency < 60_000_000
     assert told.size is not None
     assert told.size > 100_000
     assert (told.connections_open, told.connections_in_use) == (1, 0)
@@ -130,12 +138,12 @@ def test_connections_that_are_nearly_used_up_are_a_problem(server: Server, own_s
 
 
 def test_a_slow_server_is_a_problem(server: Server, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("packhorse.storage.redis.health._SLOW", 0)
+    monkeypatch.setattr("packhorse.storage.redis.health._SLOW", -1)
     set_options(own_server, appendonly="yes")
 
     (problem,) = health(server).problems
 
-    assert problem.startswith("one small read took 0 ms")
+    assert re.match(r"one small read took \d+ ms; see SLOWLOG GET", problem)
 
 
 def test_waiting_for_connections_is_a_problem_when_it_happens_often(server: Server, own_server: RedisServer):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from packhorse.conformance.builders import FAILURE, WORKER, add, at_once, find_all, ids, new_job, new_jobs, recount
 from packhorse.errors import WorkerNotFound
 from packhorse.job import COMPLETED, QUEUED, RETRYING, Job
 from packhorse.outcome import Completed, Failed, Outcome, Verdict
@@ -19,7 +20,6 @@ from packhorse.storage.redis import Redis
 from packhorse.storage.redis.connection import Connection
 from tests.children import until
 from tests.redis_server import RedisServer
-from tests.storage.builders import FAILURE, WORKER, add, at_once, find_all, ids, new_job, new_jobs, recount
 
 QUEUES = {"mail": 1}
 

@@ -8,13 +8,13 @@ from random import Random
 import pytest
 
 from packhorse.changes import Changed
+from packhorse.conformance.builders import find_all, ids, new_job, new_jobs
 from packhorse.job import DEAD, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, Job, State, rank_of
 from packhorse.storage import listing
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import Count, Filter
 from packhorse.storage.redis import Redis, lists
 from packhorse.storage.redis.transaction import Transaction
-from tests.storage.builders import find_all, ids, new_job, new_jobs
 
 NOON = 1_800_000_000_000_000
 STATES = (

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import HOUR, SECOND, TurnedClock
+from packhorse.conformance.builders import FAILURE, WORKER, find_all, ids, in_state, join, new_job, unique
 from packhorse.errors import StorageUnavailable
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Job, Reason
@@ -35,7 +36,6 @@ from packhorse.storage.records import (
 )
 from tests.proxy import Proxy, proxy_to
 from tests.redis_server import fresh_url, shared_server
-from tests.storage.builders import FAILURE, WORKER, find_all, ids, in_state, join, new_job, unique
 
 SLOT = 1_800_000_000 * SECOND
 
@@ -166,7 +166,7 @@ def _after(
     operation: Operation, url: str, monkeypatch: pytest.MonkeyPatch, proxy: Proxy | None = None
 ) -> dict[str, Any]:
     """What there is after an operation, which is done through the proxy where one is given."""
-    monkeypatch.setattr("tests.storage.builders._numbers", iter(range(10**6)))
+    monkeypatch.setattr("packhorse.conformance.builders._numbers", iter(range(10**6)))
     clock = TurnedClock(SLOT - 2 * HOUR)
     storage = open_storage(url, now=clock)
     jobs = furnish(storage)

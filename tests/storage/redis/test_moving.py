@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import DAY, TurnedClock
+from packhorse.conformance.estate import everything, furnish
 from packhorse.copying import End, copy_storage
 from packhorse.errors import StorageFull
 from packhorse.job import NewJob
@@ -14,7 +15,6 @@ from packhorse.storage.records import EventFilter, Pruned, Retention
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.address import Address
 from tests.redis_server import RedisServer, fresh_url
-from tests.storage.estate import everything, furnish
 from tests.storage.redis.audit import audit
 
 FOR_LONG = Retention(*[1_000 * DAY] * 5)

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.conformance.builders import LEASE
 from packhorse.job import Job, UniqueLock
 from packhorse.outcome import Failed
 from packhorse.storage.redis import indexes, plan, server, steering, transaction, upkeep
 from packhorse.storage.redis.scripts import Script
 from packhorse.storage.redis.transaction import Transaction
-from tests.storage.builders import LEASE
 from tests.storage.choices import Ending, Wish
 from tests.storage.machine import Machine, Move, does
 from tests.storage.test_mutants import BUDGET
@@ -87,6 +87,7 @@ def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Cal
 @mutant(ADD, RESERVE)
 def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     in_lua(monkeypatch, "front('r', flags, fence + 1, attempts)", "front('r', flags, fence, attempts)")
+    in_lua(monkeypatch, "'r', string.byte(head, 2), fence + 1, attempts", "'r', string.byte(head, 2), fence, attempts")
 
 
 @mutant()
@@ -130,12 +131,12 @@ def the_progress_of_an_older_attempt_stays(monkeypatch: pytest.MonkeyPatch) -> N
 
 @mutant(ADD, does("pause_or_resume", queue="mail"), RESERVE)
 def a_paused_queue_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_lua(monkeypatch, "(rank == FORCED or queue.mask < PAUSED)", "true")
+    in_lua(monkeypatch, "(rank == FORCED or mask < PAUSED)", "true")
 
 
 @mutant(ADD, does("pause_or_resume", queue="mail"), does("steer", how="force_start", picks=[0]), RESERVE)
 def a_paused_queue_holds_forced_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_lua(monkeypatch, "(rank == FORCED or queue.mask < PAUSED)", "queue.mask < PAUSED")
+    in_lua(monkeypatch, "(rank == FORCED or mask < PAUSED)", "mask < PAUSED")
 
 
 @mutant(
@@ -200,6 +201,11 @@ def a_finished_job_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(ADD, RESERVE)
+def a_job_that_is_taken_alone_stays_among_the_queued_of_the_tally(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_lua(monkeypatch, "call('HINCRBY', P .. 'tally', 'q' .. place, -1)", "")
+
+
+@mutant(ADD, RESERVE, FINISH)
 def a_tally_only_rises(monkeypatch: pytest.MonkeyPatch) -> None:
     in_lua(
         monkeypatch,

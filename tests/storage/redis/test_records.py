@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from packhorse.clock import DAY, HOUR, MINUTE, TurnedClock
+from packhorse.conformance.builders import add, finish, history, join, kinds, new_job, new_jobs, run, take, unique
 from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
 from packhorse.outcome import Completed, Failed, Snoozed
@@ -16,7 +17,6 @@ from packhorse.storage.records import EventFilter, LogLine, Pruned, Retention, S
 from packhorse.storage.redis import Redis, records
 from packhorse.storage.redis.address import Address
 from tests.redis_server import fresh_url
-from tests.storage.builders import add, finish, history, join, kinds, new_job, new_jobs, run, take, unique
 from tests.storage.redis.audit import audit
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from packhorse.conformance.builders import new_job
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob
 from packhorse.outcome import Completed
@@ -23,7 +24,6 @@ from packhorse.storage.listing import NEWEST, encode_cursor
 from packhorse.storage.records import EventFilter, Filter, Span, WorkerInfo
 from packhorse.storage.redis import Redis
 from tests.redis_server import RedisServer, redis_server
-from tests.storage.builders import new_job
 
 NUMBER = int(os.environ.get("PACKHORSE_SCALE", "40000"))
 QUEUES = 20

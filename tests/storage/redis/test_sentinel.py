@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.conformance.builders import find_all, new_jobs, recount, tallies
 from packhorse.errors import StorageUnavailable
 from packhorse.job import COMPLETED
 from packhorse.storage.records import Filter
@@ -13,7 +14,6 @@ from packhorse.storage.redis import Redis
 from tests.children import until
 from tests.ports import free_port
 from tests.redis_groups import SERVICE, watched
-from tests.storage.builders import find_all, new_jobs, recount, tallies
 from tests.storage.redis.load import load_on, stored_ids
 
 

@@ -139,17 +139,22 @@ def test_one_connection_is_enough_for_one_thread(server: Server):
 
 def test_threads_share_the_connections_and_waiting_is_counted():
     server = connected(fresh_url() + "&connections=2")
-    key = f"{server.prefix}nothing"
-    threads = [threading.Thread(target=server.ask, args=("test", ("BLPOP", key, "0.2"))) for _ in range(3)]
+    key = f"{server.prefix}list"
+    threads = [threading.Thread(target=server.ask, args=("test", ("BLPOP", key, "60"))) for _ in range(3)]
 
     for thread in threads:
         thread.start()
+    until(lambda: server.pool.waits, "one waits for a connection")
+    seen_at = time.perf_counter()
+    until(lambda: server.pool.counts() == (2, 2), "the others have one")
+    waits_for = time.perf_counter() - seen_at
+    shared_server().command("RPUSH", key, *["enough"] * 3)
     for thread in threads:
         thread.join()
 
     assert server.pool.counts() == (2, 0)
     assert server.pool.waits == 1
-    assert server.pool.waited > 0.1
+    assert server.pool.waited >= waits_for > 0
     server.close()
 
 

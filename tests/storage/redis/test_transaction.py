@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from packhorse import changes
+from packhorse.conformance.builders import add, at_once, history, kinds, recount, stored, unique
 from packhorse.errors import StorageUnavailable
 from packhorse.event import Kind, Subject
 from packhorse.job import QUEUED, SCHEDULED
@@ -16,7 +17,6 @@ from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.rows import entries_of
 from packhorse.storage.redis.scripts import load_scripts
 from packhorse.storage.redis.transaction import Transaction
-from tests.storage.builders import add, at_once, history, kinds, recount, stored, unique
 
 Meddling = Callable[[Redis], object]
 

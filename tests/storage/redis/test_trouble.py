@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import StorageFull, StorageUnavailable, WorkerNotFound
-from packhorse.job import COMPLETED, QUEUED, RESERVED
-from packhorse.outcome import Completed, Failed, Verdict
-from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Retention
-from packhorse.storage.redis import Redis
-from tests.children import ROOT, until
-from tests.redis_server import RedisServer, redis_server, shared_server
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
     add,
@@ -30,6 +23,13 @@ from tests.storage.builders import (
     stored,
     tallies,
 )
+from packhorse.errors import StorageFull, StorageUnavailable, WorkerNotFound
+from packhorse.job import COMPLETED, QUEUED, RESERVED
+from packhorse.outcome import Completed, Failed, Verdict
+from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Retention
+from packhorse.storage.redis import Redis
+from tests.children import ROOT, until
+from tests.redis_server import RedisServer, redis_server, shared_server
 from tests.storage.laws import check_history
 from tests.storage.redis.load import load_on, stored_ids
 
@@ -122,7 +122,7 @@ def test_a_worker_that_an_empty_server_does_not_know_is_told_so(own_server: Redi
 
 
 def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path):
-    with redis_server(tmp_path, "--appendonly", "yes", "--key-load-delay", "500") as own:
+    with redis_server(tmp_path, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "500") as own:
         storage = opened(own)
         for _ in range(5):
             storage.enqueue(new_jobs(200))

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.conformance.builders import FAILURE, LEASE, in_every_state, in_state, new_job, new_jobs, unique
 from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, HELD, QUEUED, RETRYING, SCHEDULED, State
 from packhorse.order import Do, Order
@@ -31,7 +32,6 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.storage.builders import FAILURE, LEASE, in_every_state, in_state, new_job, new_jobs, unique
 
 AT_ONCE = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 

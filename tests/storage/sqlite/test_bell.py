@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.conformance.builders import add, ids, join, new_job, stored
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite import bell as bell_module
 from packhorse.storage.sqlite.bell import Bell
 from tests.children import PATIENCE, Parent, forked, program, running, until
-from tests.storage.builders import add, ids, join, new_job, stored
 
 LONG = 20.0
 """Seconds that nobody in these tests sleeps through, unless the bell is broken."""
@@ -32,8 +32,10 @@ class File:
 
     def __init__(self) -> None:
         self.version = 1
+        self.looks = 0
 
     def __call__(self) -> int:
+        self.looks += 1
         return self.version
 
 
@@ -312,6 +314,25 @@ def test_an_interrupt_wakes_all_sleepers_of_this_process_and_no_others(bell: Bel
     assert len(names(bell)) == 1
     ringer.interrupt()
     finish_all(other)
+
+
+def test_an_interrupt_is_heard_by_one_who_lies_down_while_it_goes_round(
+    bell: Bell, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleepers = asleep(bell, 1)
+    send = bell._send
+
+    def send_late(path: Path, hops: int) -> bool:
+        looks = file.looks
+        sleepers.append(Sleeper(bell))
+        until(lambda: file.looks > looks, "another one has lain down and looks for the last time")
+        return send(path, hops)
+
+    monkeypatch.setattr(bell, "_send", send_late)
+    bell.interrupt()
+
+    finish_all(*sleepers)
+    assert [sleeper.woken for sleeper in sleepers] == [True, True]
 
 
 def test_an_interrupt_just_before_lying_down_is_not_lost(bell: Bell) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, ids, join, kinds, new_job, new_jobs, recount, tallies, unique
 from packhorse.errors import NotUnique, StorageError, StorageUnavailable
 from packhorse.job import NewJob
 from packhorse.storage.records import Filter
@@ -22,7 +23,6 @@ from packhorse.storage.sqlite import SQLite, database
 from packhorse.storage.sqlite.database import Options
 from packhorse.storage.sqlite.transaction import Transaction
 from tests.children import PATIENCE, until
-from tests.storage.builders import add, find_all, ids, join, kinds, new_job, new_jobs, recount, tallies, unique
 from tests.storage.sqlite.tracing import traced
 
 HOLD_THE_LOCK = """
@@ -242,7 +242,7 @@ def test_an_interrupt_of_the_thread_that_commits_for_all_loses_nobodys_work(
     with occupied(storage):
         control_c.threads = callers = [Caller(call) for call in calls]
         until(lambda: len(storage._db._pending) == len(calls), "every thread has asked")
-    finish_all(callers, seconds=3)
+    finish_all(callers)
 
     assert control_c.hit is not None
     assert isinstance(control_c.hit.error, KeyboardInterrupt)

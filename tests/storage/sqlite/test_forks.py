@@ -13,11 +13,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from packhorse.conformance.builders import add, find_all, ids, join, kinds, new_job, recount, tallies
 from packhorse.storage.records import Filter
-from packhorse.storage.sqlite import SQLite
+from packhorse.storage.sqlite import SQLite, database
 from packhorse.storage.sqlite.database import Options
 from tests.children import PATIENCE, Parent, forked, in_child, program, running, until
-from tests.storage.builders import add, find_all, ids, join, kinds, new_job, recount, tallies
 from tests.storage.sqlite.test_database import Caller, finish_all, occupied
 
 
@@ -166,6 +168,35 @@ def test_a_fork_while_another_thread_is_being_measured_does_not_hang_the_child(s
         finish_all([thread])
 
 
+def test_a_fork_waits_for_a_connection_that_another_thread_is_opening(
+    storage: SQLite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite holds locks of the whole process meanwhile, which nobody in the child would ever let go."""
+    monkeypatch.setattr(database, "_STILL", PATIENCE)
+    storage.enqueue([new_job("before")])  # the file is open for writing, and not yet for reading
+    connect, opening, may_open = storage._db._connect, threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def connect_slowly() -> sqlite3.Connection:
+        opening.set()
+        assert may_open.wait(PATIENCE)
+        done.append("opened")
+        return connect()
+
+    monkeypatch.setattr(storage._db, "_connect", connect_slowly)
+    reader = Caller(lambda: storage.get("before"))
+    assert opening.wait(PATIENCE)
+    forker = Caller(lambda: storage._db.hold_still() and done.append("may fork"))
+    forker.join(0.1)  # it should be waiting now
+    may_open.set()
+    finish_all([forker])
+    storage._db.go_on()
+    finish_all([reader])
+
+    assert done == ["opened", "may fork"]
+    assert reader.answer.id == "before"
+
+
 def test_a_process_may_fork_again_and_again_while_its_threads_go_on(storage: SQLite) -> None:
     """In a child, which may hang."""
 
@@ -189,7 +220,7 @@ def test_a_process_may_fork_again_and_again_while_its_threads_go_on(storage: SQL
 
     add(storage, "before")
 
-    assert in_child(work) == 3
+    assert in_child(work, seconds=2 * PATIENCE) == 3  # each fork waits for the disk
     assert tallies(storage) == recount(storage)
 
 

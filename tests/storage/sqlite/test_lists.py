@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.clock import HOUR
+from packhorse.conformance.builders import find_all, ids, join, new_job
 from packhorse.errors import BadValue
 from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RUNNING, SCHEDULED, State
 from packhorse.outcome import Completed
@@ -21,7 +22,6 @@ from packhorse.storage.records import Filter
 from packhorse.storage.sql.lists import AT_MOST, AT_ONCE
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.storage.builders import find_all, ids, join, new_job
 from tests.storage.sqlite.tracing import traced
 
 JOBS = 30_000

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from packhorse.clock import TurnedClock
+from packhorse.conformance.builders import new_jobs
+from packhorse.conformance.estate import everything, furnish
 from packhorse.copying import End, copy_storage
 from packhorse.errors import StorageFull
 from packhorse.storage import open_storage
 from packhorse.storage.sqlite import SQLite
-from tests.storage.builders import new_jobs
-from tests.storage.estate import everything, furnish
 
 
 def room_for(storage: SQLite, pages: int) -> None:

@@ -15,13 +15,13 @@ import pytest
 
 from packhorse.app import Packhorse
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.conformance.builders import FAILURE, LEASE, join, new_job, unique
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
 from packhorse.outcome import Completed, Failed, Outcome, Stopped
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.storage.builders import FAILURE, LEASE, join, new_job, unique
 from tests.storage.sqlite.tracing import traced
 
 JOBS = 20_000

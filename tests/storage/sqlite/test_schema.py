@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, ids, new_job, new_jobs, recount, tallies
 from packhorse.errors import SchemaTooNew, StorageUnavailable
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite, schema
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepare, split
-from tests.children import program, running
-from tests.storage.builders import add, find_all, ids, new_job, new_jobs, recount, tallies
+from tests.children import PATIENCE, program, running
 
 NEXT, AFTER_NEXT = SCHEMA + 1, SCHEMA + 2
 ADD_COLOUR: Migration = (
@@ -115,7 +115,7 @@ def test_processes_that_make_the_file_at_once_do_not_disturb_each_other(path: Pa
             assert one.stdin is not None
             one.stdin.write("go\n")
             one.stdin.flush()
-        told = [one.communicate(timeout=30) for one in programs]
+        told = [one.communicate(timeout=PATIENCE) for one in programs]
 
     assert [complaint for _, complaint in told] == [""] * 8
     storage = SQLite(path)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, ids, in_every_state, join, new_job
 from packhorse.errors import BadURL, StorageUnavailable
 from packhorse.storage import open_storage
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.children import until
-from tests.storage.builders import add, find_all, ids, in_every_state, join, new_job
+from tests.children import PATIENCE, until
 
 # --- addresses ------------------------------------------------------------------------------------------------------
 
@@ -168,13 +168,13 @@ def test_the_bell_rings_whatever_the_files_name_is(named: SQLite) -> None:
     neighbour = SQLite(named.path)
     named.reserve(join(named), {"mail": 1}, 1)
     woken: list[bool] = []
-    sleeper = threading.Thread(target=lambda: woken.append(named.wait(20)), daemon=True)
+    sleeper = threading.Thread(target=lambda: woken.append(named.wait(PATIENCE)), daemon=True)
     sleeper.start()
     until(lambda: named._bell.directory.exists() and any(named._bell.directory.iterdir()), "it sleeps")
 
     neighbour.enqueue([new_job()])
 
-    sleeper.join(10)
+    sleeper.join(PATIENCE)
     assert woken == [True]
     neighbour.close()
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.conformance.builders import add, find_all, ids, join, new_job, new_jobs, recount, tallies
 from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageUnavailable
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
 from tests.children import in_child
-from tests.storage.builders import add, find_all, ids, join, new_job, new_jobs, recount, tallies
 
 PAGE = 4_096
 

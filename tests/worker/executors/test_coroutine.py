@@ -15,7 +15,7 @@ from packhorse.worker.executors.coroutine import CoroutineExecutor
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
 
 
@@ -89,7 +89,7 @@ def running(bench: Bench) -> Seat:
 
     seat = bench.seat(task)
     bench.slots.line_up([seat])
-    assert began.wait(20)
+    assert began.wait(PATIENCE)
     return seat
 
 

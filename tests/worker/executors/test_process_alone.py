@@ -44,6 +44,7 @@ def pid(text: str = "") -> int:
 
 
 def wait_for(path: str) -> int:
+    Path(f"{path}.began").touch()
     while not Path(path).exists():
         time.sleep(0.002)
     return os.getpid()
@@ -124,6 +125,7 @@ def started() -> Iterator[Callable[..., Alone]]:
 def test_an_idle_child_that_has_died_gets_no_further_job(started: Callable[..., Alone]):
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
+    until(lambda: alone.executor._idle, "its child is idle")  # a moment after its outcome was told
     os.kill(alone.nursery.pid, signal.SIGSTOP)  # so that nobody tells of the end
     os.kill(first, signal.SIGKILL)
     until(lambda: not alone.executor._idle, "its closed channel is seen")
@@ -178,6 +180,7 @@ def test_a_large_job_reaches_its_child_as_a_whole(started: Callable[..., Alone])
     first = alone.result(alone.begin("first", "pid", text=LARGE).job.id)
 
     assert alone.result(alone.begin("second", "pid", text=LARGE).job.id) == first
+    until(lambda: alone.executor._idle, "its child is idle")
     (idle,) = alone.executor._idle
     assert alone.executor._selector.get_key(idle.channel).events == selectors.EVENT_READ  # else it would spin
 
@@ -215,6 +218,24 @@ def test_between_two_jobs_a_child_ends_and_reaps_what_the_last_one_left(started:
 
     assert not any(Path(f"/proc/{pid}").exists() for pid in left)
     assert descendants(child) == []
+
+
+class Leaving:
+    """A child that is gone as soon as it was looked at."""
+
+    def __init__(self, children: dict[int, Any]) -> None:
+        self._children = children
+
+    @property
+    def seat(self) -> None:
+        self._children.clear()
+
+
+def test_children_may_come_and_go_while_another_thread_counts_them(started: Callable[..., Alone]):
+    executor = started().executor
+    executor._children.update({number: Leaving(executor._children) for number in (1, 2)})  # type: ignore[arg-type]
+
+    assert executor.busy == 0
 
 
 # --- no more children -----------------------------------------------------------------------------------------------
@@ -293,8 +314,8 @@ def test_a_worker_whose_nursery_has_died_is_condemned_before_any_job_makes_room(
     started: Callable[..., Alone], tmp_path: Path
 ):
     alone = started()
-    seat = alone.begin("running", "wait_for", path=str(tmp_path / "never"))
-    until(lambda: seat.began_at is not None, "it runs")
+    alone.begin("running", "wait_for", path=str(tmp_path / "never"))
+    file(tmp_path / "never.began")  # and not only on its way to its child
 
     os.kill(alone.nursery.pid, signal.SIGKILL)
 

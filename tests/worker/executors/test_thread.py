@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,7 +11,7 @@ from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
 
 
@@ -28,7 +28,7 @@ class Bench:
 
     def wait(self, name: str) -> None:
         self.began.append(name)
-        self.gate.wait(20)
+        self.gate.wait(PATIENCE)
 
     def seats(self, *names: str) -> list[Seat]:
         return [a_seat(a_job(name, f'{{"name":"{name}"}}'), self.task) for name in names]
@@ -45,7 +45,7 @@ def bench() -> Iterator[Bench]:
     bench.gate.set()
     bench.executor.close()
     for thread in bench.executor._threads:
-        thread.join(20)
+        thread.join(PATIENCE)
 
 
 def test_no_job_no_thread(bench: Bench):
@@ -112,3 +112,89 @@ def test_threads_end_when_the_executor_closes(bench: Bench):
     bench.executor.close()
 
     until(lambda: not any(thread.is_alive() for thread in bench.executor._threads), "the threads end")
+
+
+# --- lent to the desk -----------------------------------------------------------------------------------------------
+
+
+def lend(bench: Bench, work: Callable[[], None]) -> threading.Event:
+    """Have a thread do this; the event is set when it is done."""
+    done = threading.Event()
+
+    def all_of_it() -> None:
+        work()
+        done.set()
+
+    assert bench.executor.lend(all_of_it)
+    return done
+
+
+def test_a_thread_that_is_lent_runs_the_first_job_that_it_has_begun_itself(bench: Bench):
+    at_work: list[int] = []
+    where = task_of(lambda: at_work.append(threading.get_ident()), "where")
+    lent: list[int] = []
+
+    def work() -> None:
+        lent.append(threading.get_ident())
+        bench.slots.line_up([a_seat(a_job("a"), where)])
+
+    lend(bench, work)
+    until(lambda: len(bench.finisher) == 1, "it ends")
+
+    assert at_work == lent
+    assert bench.threads == 1
+
+
+def test_it_leaves_the_other_jobs_to_others(bench: Bench):
+    lend(bench, lambda: bench.slots.line_up(bench.seats("a", "b", "c")))
+    until(lambda: len(bench.began) == 3, "all begin")
+
+    assert bench.threads == 3
+    bench.gate.set()
+    until(lambda: bench.executor._idle == 3, "all threads are free again")
+
+
+def test_a_job_that_somebody_else_begins_meanwhile_is_not_left_to_it(bench: Bench):
+    is_out, may_return = threading.Event(), threading.Event()
+
+    def work() -> None:
+        is_out.set()
+        may_return.wait(60)
+
+    done = lend(bench, work)
+    assert is_out.wait(60)
+    bench.slots.line_up(bench.seats("a"))
+    until(lambda: bench.began == ["a"], "it begins on another thread")
+
+    assert not done.is_set()
+    may_return.set()
+    assert done.wait(60)
+
+
+def test_a_thread_that_was_lent_for_nothing_is_free_again(bench: Bench):
+    assert lend(bench, lambda: None).wait(60)
+    until(lambda: bench.executor._idle == 1, "it is free")
+
+    bench.slots.line_up(bench.seats("a"))
+    until(lambda: bench.began == ["a"], "it begins")
+
+    assert bench.threads == 1
+
+
+def test_while_all_threads_are_busy_none_is_lent(bench: Bench):
+    bench.slots.line_up(bench.seats("a", "b", "c"))
+    until(lambda: len(bench.began) == 3, "all begin")
+
+    assert not bench.executor.lend(lambda: None)
+    bench.gate.set()
+    until(lambda: bench.executor._idle == 3, "all threads are free again")
+    assert lend(bench, lambda: None).wait(60)
+
+
+def test_where_no_thread_can_be_started_none_is_lent(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    assert not bench.executor.lend(lambda: None)

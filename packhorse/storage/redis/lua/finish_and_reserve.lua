@@ -7,7 +7,7 @@ cursor = 4
 if ARGV[4] == '0' then cursor = 5 elseif not apply() then return 0 end
 local verdicts, first = {}, cursor + 1
 for i = 1, tonumber(ARGV[cursor]) do verdicts[i], first = complete(first) end
-local reply = take(first)
+local reply, texts = take(first)
 write_counts()
-write_events()
+write_events(texts)
 return { verdicts, reply }

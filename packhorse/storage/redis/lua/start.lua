@@ -45,7 +45,6 @@ end
 
 local answer, first = {}, 4
 for i = 1, tonumber(ARGV[3]) do answer[i], first = start(first) end
-call_with('MSET', nil, put)
 write_counts()
-write_events()
+write_events(put)
 return answer

@@ -204,15 +204,29 @@ SELECT pg_advisory_xact_lock(number) FROM (
 -- name: get_lock
 SELECT job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock WHERE key = $1
 
+-- name: get_locks
+SELECT key, job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock
+WHERE key = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+
 -- name: replaced_by
 -- The job whose call this very one has replaced already: its answer was lost.
 SELECT job_id FROM {schema}.packhorse_replaced WHERE twin = $1
+
+-- name: replaced_among
+SELECT twin FROM {schema}.packhorse_replaced WHERE twin = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: put_replaced
 INSERT INTO {schema}.packhorse_replaced (twin, job_id, at) VALUES ($1, $2, $3) ON CONFLICT (twin) DO NOTHING
 
 -- name: put_lock
 INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (key) DO UPDATE
+SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
+
+-- name: put_locks
+INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at)
+SELECT key, job_id, period, until, $5 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+    AS lock (key, job_id, period, until)
 ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
 
@@ -230,17 +244,18 @@ SET number = known.number + 1, place = excluded.place, last_at = excluded.last_a
     last_job_id = excluded.last_job_id
 
 -- name: delete_jobs
-DELETE FROM {schema}.packhorse_job WHERE seq IN (SELECT value::bigint FROM json_array_elements_text($1::json))
+DELETE FROM {schema}.packhorse_job WHERE seq = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json)))
 
 -- name: delete_log
-DELETE FROM {schema}.packhorse_log_line WHERE job_id IN (SELECT json_array_elements_text($1::json))
+DELETE FROM {schema}.packhorse_log_line WHERE job_id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: delete_subscribers
-DELETE FROM {schema}.packhorse_subscriber WHERE job_id IN (SELECT json_array_elements_text($1::json))
+DELETE FROM {schema}.packhorse_subscriber WHERE job_id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: delete_locks
 DELETE FROM {schema}.packhorse_unique_lock
-WHERE key IN (SELECT json_array_elements_text($1::json)) AND job_id IN (SELECT json_array_elements_text($2::json))
+WHERE key = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+  AND job_id = ANY (ARRAY(SELECT json_array_elements_text($2::json)))
 
 -- name: know_task
 INSERT INTO {schema}.packhorse_task (name, queue) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
@@ -270,7 +285,8 @@ UNION ALL
 SELECT queue, 'oldest', (
     SELECT min((
         SELECT queued_at FROM {schema}.packhorse_job AS job
-        WHERE job.state = 'queued' AND job.rank = rank.number AND job.queue = numbers.queue ORDER BY seq LIMIT 1
+        WHERE job.state = 'queued' AND job.rank BETWEEN rank.number AND rank.number AND job.queue = numbers.queue
+        ORDER BY job.rank, job.seq LIMIT 1
     )) FROM generate_series(0, 12) AS rank (number)
 ), NULL, NULL
 FROM numbers WHERE counted = 'queued'

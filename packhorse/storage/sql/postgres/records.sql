@@ -1,5 +1,6 @@
 -- name: log_of
-SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3
+SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line
+WHERE job_id <= $1 AND (job_id, id) > ($1, $2) ORDER BY job_id, id LIMIT $3
 
 -- name: latest_failures
 SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
@@ -14,7 +15,7 @@ UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2 WHER
 -- name: series
 SELECT at - at % $1 AS point, queue, task, counted, sum(amount)::bigint
 FROM {schema}.packhorse_counted
-WHERE level IN (SELECT json_array_elements_text($2::json)) AND at >= $3
+WHERE level = ANY (ARRAY(SELECT json_array_elements_text($2::json))) AND at >= $3
   AND ($4::text IS NULL OR queue = $4) AND ($5::text IS NULL OR task = $5)
 GROUP BY point, queue, task, counted
 ORDER BY point, queue, task

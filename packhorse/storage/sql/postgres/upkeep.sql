@@ -2,7 +2,8 @@
 SELECT {job} FROM {schema}.packhorse_job WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: next_due
-SELECT min(due_at) - coalesce($1::bigint, {schema}.packhorse_now()) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL
+SELECT (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1)
+       - coalesce($1::bigint, {schema}.packhorse_now())
 
 -- name: outlook
 -- The time, then whether a job of these owners should stop, one is in line, and there are orders; the mark of a move; and
@@ -10,7 +11,7 @@ SELECT min(due_at) - coalesce($1::bigint, {schema}.packhorse_now()) FROM {schema
 SELECT coalesce($1::bigint, {schema}.packhorse_now()),
        EXISTS (
            SELECT 1 FROM {schema}.packhorse_job
-           WHERE owner IN (SELECT json_array_elements_text($2::json)) AND abort_at IS NOT NULL
+           WHERE owner = ANY (ARRAY(SELECT json_array_elements_text($2::json))) AND abort_at IS NOT NULL
        ),
        EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE state = 'queued'),
        EXISTS (
@@ -18,9 +19,9 @@ SELECT coalesce($1::bigint, {schema}.packhorse_now()),
            WHERE job_id IS NULL AND subject = 'foreman' AND id > $4 AND kind = 'ordered' AND owner = $3
        ),
        (SELECT value FROM {schema}.packhorse_meta WHERE key = 'move'),
-       (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL),
-       (SELECT min(expire_at) FROM {schema}.packhorse_job WHERE expire_at IS NOT NULL),
-       (SELECT min(next_at) FROM {schema}.packhorse_schedule WHERE paused_at IS NULL)
+       (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+       (SELECT expire_at FROM {schema}.packhorse_job WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1),
+       (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1)
 
 -- name: has_expired
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= coalesce($1::bigint, {schema}.packhorse_now()))
@@ -46,14 +47,14 @@ SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE beat_at NOT BETWEEN
 -- name: silent_workers
 SELECT id, subject FROM {schema}.packhorse_worker AS worker
 WHERE beat_at NOT BETWEEN $1 AND $2 AND NOT EXISTS (
-    SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id
+    SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id OFFSET 0
 )
 FOR UPDATE SKIP LOCKED
 
 -- name: idle_worker
 SELECT id, subject FROM {schema}.packhorse_worker AS worker
 WHERE id = $1 AND NOT EXISTS (
-    SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id
+    SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id OFFSET 0
 )
 FOR UPDATE SKIP LOCKED
 
@@ -75,10 +76,10 @@ SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_client WHERE beat_at <= $1)
 -- name: prunable_jobs
 SELECT {job} FROM {schema}.packhorse_job AS job
 WHERE state = $1 AND finished_at <= $2 AND persistent = 0
-  AND NOT EXISTS (SELECT 1 FROM {schema}.packhorse_subscriber AS subscriber WHERE subscriber.job_id = job.id)
+  AND NOT EXISTS (SELECT 1 FROM {schema}.packhorse_subscriber AS subscriber WHERE subscriber.job_id = ANY (ARRAY[job.id]))
   AND NOT EXISTS (
       SELECT 1 FROM {schema}.packhorse_unique_lock AS lock
-      WHERE lock.key = job.unique_key AND lock.job_id = job.id AND lock.taken_at + lock.period > $3
+      WHERE lock.key = ANY (ARRAY[job.unique_key]) AND lock.job_id = job.id AND lock.taken_at + lock.period > $3
   )
 ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
 
@@ -95,13 +96,13 @@ SELECT pg_advisory_xact_lock(hashtextextended('{schema} old events', 5040))
 SELECT id, least(span + 1 - (id = newest)::integer, $1 - passed) AS number, span + 1
 FROM (
     SELECT id, at, span, sum(span + 1) OVER (ORDER BY id) - span - 1 AS passed,
-           (SELECT max(id) FROM {schema}.packhorse_event) AS newest
+           (SELECT id FROM {schema}.packhorse_event ORDER BY id DESC LIMIT 1) AS newest
     FROM (SELECT id, at, span FROM {schema}.packhorse_event ORDER BY id LIMIT $1) AS rows
 ) AS oldest
 WHERE at <= $2 AND passed < $1 AND (id < newest OR span > 0) ORDER BY id
 
 -- name: delete_events
-DELETE FROM {schema}.packhorse_event WHERE id IN (SELECT value::bigint FROM json_array_elements_text($1::json))
+DELETE FROM {schema}.packhorse_event WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json)))
 
 -- name: trim_pack
 -- The oldest events of a pack go.
@@ -109,14 +110,14 @@ UPDATE {schema}.packhorse_event
 SET jobs = array_to_string((string_to_array(jobs, E'\n'))[$2::integer + 1:], E'\n'), span = span - $2 WHERE id = $1
 
 -- name: delete_ticks
-DELETE FROM {schema}.packhorse_tick WHERE id IN (
-    SELECT id FROM (SELECT id, at FROM {schema}.packhorse_tick ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
-)
+DELETE FROM {schema}.packhorse_tick WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM (SELECT ctid, at FROM {schema}.packhorse_tick ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
+))
 
 -- name: delete_replaced
-DELETE FROM {schema}.packhorse_replaced WHERE id IN (
+DELETE FROM {schema}.packhorse_replaced WHERE id = ANY (ARRAY(
     SELECT id FROM (SELECT id, at FROM {schema}.packhorse_replaced ORDER BY id LIMIT $1) AS oldest WHERE at <= $2
-)
+))
 
 -- name: delete_failures
 DELETE FROM {schema}.packhorse_failure WHERE last_at <= $1

@@ -28,13 +28,16 @@ beaten AS (
 SELECT said.owner, beaten.id, clock.now, job.id, job.fence, job.abort_reason
 FROM clock, said
 LEFT JOIN beaten ON beaten.id = said.owner
-LEFT JOIN {schema}.packhorse_job AS job ON job.owner = said.owner AND job.abort_at IS NOT NULL
+LEFT JOIN LATERAL (
+    SELECT seq, id, fence, abort_reason FROM {schema}.packhorse_job
+    WHERE owner = said.owner AND abort_at IS NOT NULL OFFSET 0 -- looked up for each, however few jobs there seem to be
+) AS job ON true
 ORDER BY job.seq
 
 -- name: jobs_to_stop
 SELECT id, owner, fence, abort_reason FROM {schema}.packhorse_job
-WHERE owner IN (SELECT json_array_elements_text($1::json)) AND abort_at IS NOT NULL
-ORDER BY seq
+WHERE owner = ANY (ARRAY(SELECT json_array_elements_text($1::json))) AND abort_at IS NOT NULL
+ORDER BY seq + 0 -- the sum keeps the server from walking over all jobs in order
 
 -- name: get_client
 SELECT joined_at FROM {schema}.packhorse_client WHERE id = $1 FOR UPDATE
@@ -63,15 +66,17 @@ DELETE FROM {schema}.packhorse_subscriber WHERE client_id = $1
 INSERT INTO {schema}.packhorse_subscriber (job_id, client_id) VALUES ($1, $2) ON CONFLICT DO NOTHING
 
 -- name: delete_subscriber
-DELETE FROM {schema}.packhorse_subscriber WHERE job_id = $1 AND client_id = $2
+DELETE FROM {schema}.packhorse_subscriber WHERE (job_id, client_id) >= ($1, $2) AND (job_id, client_id) <= ($1, $2)
 
 -- name: subscribers_of
-SELECT client_id FROM {schema}.packhorse_subscriber WHERE job_id = $1 ORDER BY client_id
+SELECT client_id FROM {schema}.packhorse_subscriber
+WHERE job_id BETWEEN $1 AND $1 ORDER BY job_id, client_id
 
 -- name: outcomes_for
 SELECT {job} FROM {schema}.packhorse_job
-WHERE id IN (SELECT job_id FROM {schema}.packhorse_subscriber WHERE client_id = $1) AND finished_at IS NOT NULL
+WHERE id = ANY (ARRAY(SELECT job_id FROM {schema}.packhorse_subscriber WHERE client_id = $1))
+  AND (finished_at IS NOT NULL) IS TRUE -- else the server might walk over all that have finished
 ORDER BY finished_at, seq LIMIT $2
 
 -- name: subscribed_among
-SELECT DISTINCT job_id FROM {schema}.packhorse_subscriber WHERE job_id IN (SELECT json_array_elements_text($1::json))
+SELECT DISTINCT job_id FROM {schema}.packhorse_subscriber WHERE job_id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))

@@ -5,7 +5,7 @@
 -- next is due. Of very many lines a part is shown, beginning behind the queue $6.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now,
-           (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL) AS due_at
+           (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1) AS due_at
 ),
 gate AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3) AS is_known,
@@ -52,7 +52,7 @@ FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 -- The same for lines of which it is remembered where they begin: a JSON list of queues, ranks and first numbers.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now,
-           (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL) AS due_at
+           (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1) AS due_at
 ),
 gate AS MATERIALIZED (
     SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $3) AS is_known,
@@ -68,9 +68,9 @@ open AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT count(*) AS number FROM (
             SELECT 1 FROM {schema}.packhorse_job AS job
-            WHERE job.state = 'queued' AND job.queue = line.queue AND job.rank BETWEEN line.rank AND line.rank
-              AND job.seq >= line.start
-            ORDER BY job.rank, job.seq LIMIT $2 -- said so that no other index than that of the line can serve
+            WHERE job.state = 'queued' AND job.queue = line.queue
+              AND (job.rank, job.seq) >= (line.rank, line.start) AND job.rank <= line.rank
+            ORDER BY job.rank, job.seq LIMIT $2
         ) AS job
     ) AS job
     WHERE job.number > 0 AND {open} AND (line.rank = 1 OR NOT EXISTS (
@@ -88,7 +88,7 @@ FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 -- were looked for; when nothing is taken these stand alone. Whoever got all he asked for wakes the next sleeper.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now,
-           (SELECT min(due_at) FROM {schema}.packhorse_job WHERE due_at IS NOT NULL) AS due_at
+           (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1) AS due_at
 ),
 gate AS MATERIALIZED (
     SELECT now, EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE id = $1) AS is_known,
@@ -104,7 +104,7 @@ picked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT seq FROM {schema}.packhorse_job
         WHERE (SELECT is_known AND NOT is_late AND {open} FROM gate)
-          AND state = 'queued' AND queue = line.queue AND rank BETWEEN line.low AND line.high AND seq >= line.start
+          AND state = 'queued' AND queue = line.queue AND (rank, seq) >= (line.low, line.start) AND rank <= line.high
           AND (rank = 1 OR NOT EXISTS (
               SELECT 1 FROM {schema}.packhorse_queue AS queue
               WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
@@ -122,7 +122,7 @@ taken AS (
     SET state = 'reserved', owner = $1, fence = fence + 1, updated_at = gate.now,
         progress = NULL, progress_text = NULL, checkin = NULL, checkin_at = NULL,
         expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
-    FROM picked, gate, walk WHERE job.seq = picked.seq AND walk.number > 0
+    FROM gate, walk WHERE job.seq = ANY (ARRAY(SELECT seq FROM picked)) AND walk.number > 0
     RETURNING {job_columns}
 ),
 told AS (
@@ -155,14 +155,14 @@ held AS MATERIALIZED (
     FROM clock, json_to_recordset($1::json) AS token (job_id text, owner text, fence bigint, ago bigint)
     CROSS JOIN LATERAL (
         SELECT seq, id, queue, task, owner, fence, queued_at FROM {schema}.packhorse_job
-        WHERE id = token.job_id AND (owner = token.owner) IS TRUE AND fence = token.fence AND state = 'reserved'
-        FOR UPDATE -- IS TRUE keeps the server from walking over all that this owner holds
+        WHERE id = token.job_id AND (owner = token.owner AND state = 'reserved') IS TRUE AND fence = token.fence
+        FOR UPDATE -- IS TRUE keeps the server from walking over all that this owner holds, or over all that have run
     ) AS job
 ),
 started AS (
     UPDATE {schema}.packhorse_job AS job
     SET state = 'running', attempts = attempts + 1, started_at = held.started_at, updated_at = now
-    FROM held, clock WHERE job.seq = held.seq
+    FROM held, clock WHERE job.seq = ANY (ARRAY[held.seq])
 ),
 told AS (
     INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence)
@@ -199,7 +199,7 @@ completed AS (
     SET state = 'completed', owner = NULL, last_owner = held.owner, started_at = held.started_at, finished_at = now,
         updated_at = now, attempts = attempts + (held.state = 'reserved')::integer, result = held.result,
         reason = NULL, error = NULL, cause = NULL, expire_at = NULL
-    FROM held WHERE job.seq = held.seq
+    FROM held WHERE job.seq = ANY (ARRAY[held.seq])
 ),
 told AS (
     INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, owner, fence, data)
@@ -239,9 +239,12 @@ SELECT 1 FROM {schema}.packhorse_worker WHERE id = $1
 -- name: lines_of_rank
 -- The queues that have a job of this rank in line: a hop from name to name along the index, never over the jobs.
 WITH RECURSIVE line (queue) AS (
-    SELECT (SELECT min(queue) FROM {schema}.packhorse_job WHERE state = 'queued' AND queue > $2)
+    SELECT (SELECT queue FROM {schema}.packhorse_job WHERE state = 'queued' AND queue > $2 ORDER BY queue LIMIT 1)
     UNION ALL
-    SELECT (SELECT min(queue) FROM {schema}.packhorse_job WHERE state = 'queued' AND queue > line.queue)
+    SELECT (
+        SELECT job.queue FROM {schema}.packhorse_job AS job
+        WHERE state = 'queued' AND job.queue > line.queue ORDER BY job.queue LIMIT 1
+    )
     FROM line WHERE line.queue IS NOT NULL
 )
 SELECT queue FROM line
@@ -252,16 +255,19 @@ WHERE queue IS NOT NULL AND ( -- not EXISTS, which the server may turn into a jo
 LIMIT $3
 
 -- name: jobs_of_owner
-SELECT {job} FROM {schema}.packhorse_job WHERE owner = $1 ORDER BY seq LIMIT $2 FOR UPDATE
+SELECT {job} FROM {schema}.packhorse_job WHERE owner BETWEEN $1 AND $1 ORDER BY owner, seq LIMIT $2 FOR UPDATE
 
 -- name: put_log_line
 INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)
 
 -- name: trim_log
-DELETE FROM {schema}.packhorse_log_line WHERE job_id = $1 AND id <= (
-    SELECT id FROM {schema}.packhorse_log_line WHERE job_id = $1 ORDER BY id DESC LIMIT 1 OFFSET $2
-)
+DELETE FROM {schema}.packhorse_log_line WHERE job_id >= $1 AND (job_id, id) <= ($1, (
+    SELECT id FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $1 AND $1
+    ORDER BY job_id DESC, id DESC LIMIT 1 OFFSET $2
+))
 
 -- name: say_trimmed
 UPDATE {schema}.packhorse_log_line SET message = $1, kind = 'log'
-WHERE id = (SELECT min(id) FROM {schema}.packhorse_log_line WHERE job_id = $2)
+WHERE ctid = (
+    SELECT ctid FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $2 AND $2 ORDER BY job_id, id LIMIT 1
+)

@@ -67,11 +67,9 @@ SET state = 'reserved', owner = ?, fence = fence + 1, updated_at = ?, packs = pa
 WHERE state = 'queued' AND rank = ? AND queue = ? AND seq BETWEEN ? AND ?
 
 -- name: take_scattered
--- Plain jobs of several lines, each with the pack that it is in.
-UPDATE packhorse_job
-SET state = 'reserved', owner = ?1, fence = 1, updated_at = ?2, packs = packs || (taken.value ->> 1)
-FROM json_each(?3) AS taken
-WHERE seq = taken.value ->> 0
+-- Plain jobs of several lines.
+UPDATE packhorse_job SET state = 'reserved', owner = ?, fence = 1, updated_at = ?, packs = packs || ?
+WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: long_packs
 -- A job that is held again and again must not have a row that grows for ever.
@@ -115,11 +113,11 @@ SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?6 ->> (seq
 WHERE seq BETWEEN ?4 AND ?5 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: complete_scattered
--- The same, for jobs that lie far from each other, or in several queues: each with its packs, in a row of ?3.
+-- The same, for jobs that lie far from each other: each in a row of ?4.
 UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?1, started_at = dealt.value ->> 1, finished_at = ?2,
-    updated_at = ?2, attempts = 1, result = dealt.value ->> 2, expire_at = NULL, packs = packs || (dealt.value ->> 3)
-FROM json_each(?3) AS dealt
+    updated_at = ?2, attempts = 1, result = dealt.value ->> 2, expire_at = NULL, packs = packs || ?3
+FROM json_each(?4) AS dealt
 WHERE seq = dealt.value ->> 0 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: jobs_of_owner

@@ -1,6 +1,6 @@
 -- Events: one entry of the stream for up to 50 jobs of one call. An entry is a group, or an array of groups; a group is
 -- the columns that `rows.events_of` reads. Numbers are given while the call decides, so that heads can name the entries;
--- `write_events` then writes them all.
+-- `write_events` then writes them all. Needs the part head.
 local EVENTS_AT_ONCE = 50
 local last_event, entries = nil, {}
 
@@ -17,8 +17,13 @@ local function tell(stamp, count, packed)
   last_event = last_event + count
 end
 
-local function write_events()
-  if #entries == 0 then return end
-  call('SET', P .. 'n:event', last_event)
+-- write_events(texts): and these texts, key by key, if there are any.
+local function write_events(texts)
+  if #entries > 0 then
+    texts = texts or {}
+    texts[#texts + 1] = P .. 'n:event'
+    texts[#texts + 1] = string.format('%.0f', last_event)
+  end
+  if texts then call_with('MSET', nil, texts) end
   for _, entry in ipairs(entries) do call('XADD', P .. 'ev', entry[1], 'a', entry[2], 'e', entry[3]) end
 end

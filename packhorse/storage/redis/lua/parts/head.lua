@@ -6,19 +6,25 @@ local read, write, sub = struct.unpack, struct.pack, string.sub
 local stamp = write('>I8', now)
 local AT_ONCE = 1000 -- words that fit on Lua's stack
 
--- texts_of(kind, ids) -> values, keys: heads ('j:') or bodies ('b:') of jobs; false where there is none.
-local function texts_of(kind, ids)
-  local keys, count, start = {}, #ids, P .. kind
-  for i = 1, count do keys[i] = start .. ids[i] end
-  if count == 0 then return {}, keys end
-  if count <= AT_ONCE then return call('MGET', unpack(keys)), keys end
+-- The values of these keys; false where there is none.
+local function texts_at(keys)
+  local count = #keys
+  if count == 0 then return {} end
+  if count <= AT_ONCE then return call('MGET', unpack(keys)) end
   local texts = {}
   for first = 1, count, AT_ONCE do
     for i, text in ipairs(call('MGET', unpack(keys, first, math.min(first + AT_ONCE - 1, count)))) do
       texts[first + i - 1] = text
     end
   end
-  return texts, keys
+  return texts
+end
+
+-- texts_of(kind, ids) -> values, keys: heads ('j:') or bodies ('b:') of jobs.
+local function texts_of(kind, ids)
+  local keys, start = {}, P .. kind
+  for i = 1, #ids do keys[i] = start .. ids[i] end
+  return texts_at(keys), keys
 end
 
 -- call(command, key, ...) with any number of words. Without a key, as MSET.

@@ -1,49 +1,80 @@
--- take(first) -> reply: the next waiting jobs for one worker. ARGV from `first` on: owner, limit, '1' if what is due was
--- seen to already, the pass of the queue served last, number of queues, and for each, sorted by name, its name, weight and
--- pass (see `turns.py`). Answers {is_due, due_in, turns, jobs}. is_due is 1 when jobs must be promoted or expired first;
--- then nothing is taken. The turns are a list for each rank: the number of a queue, how many were taken of it, and so on.
+-- take(first) -> reply, texts: the next waiting jobs for one worker. ARGV from `first` on: owner, limit, '1' if what is due
+-- was seen to already, the pass of the queue served last, number of queues, for each its weight and pass (see `turns.py`),
+-- packed, and then their names, in order; those of very many by their passes. Answers {is_due, due_in, turns, jobs}, and the
+-- heads that `write_events` is to write. is_due is 1 when jobs must be promoted or expired first; then nothing is taken.
+-- The turns are a list for each rank: the name of a queue, how many were taken of it, and so on.
 -- The jobs are id, head, body, one after the other. Needs the parts head, events, counts.
-local FORCED, LOWEST, PAUSED, LINES_AT_ONCE = 1, 12, 8192, 32
+local FORCED, LOWEST, PAUSED, LINES_AT_ONCE, MANY = 1, 12, 8192, 32, 100
 
 local function first_score(key) return call('ZRANGE', P .. key, 0, 0, 'WITHSCORES')[2] end
 
 local function is_over(score) return score and tonumber(score) <= now end
 
--- The queues that were asked for and may have jobs in line, each with the ranks of these.
+-- Which lines of these queues may have jobs: a mask, or nothing, for each. One that has very many fields is read as a whole,
+-- for a small hash is walked through for each of them.
+local function masks_at(first, number)
+  local masks, last = {}, first + number - 1
+  if number > MANY and call('HLEN', P .. 'open') <= 4 * number then
+    local told, mask_of = call('HGETALL', P .. 'open'), {}
+    for i = 1, #told, 2 do mask_of[told[i]] = told[i + 1] end
+    for i = 1, number do masks[i] = mask_of[ARGV[first + i - 1]] or false end
+    return masks
+  end
+  for from = first, last, AT_ONCE do
+    local told = call('HMGET', P .. 'open', unpack(ARGV, from, math.min(from + AT_ONCE - 1, last)))
+    for i = 1, #told do masks[from - first + i] = told[i] end
+  end
+  return masks
+end
+
+-- The ranks that such a mask says may be taken from.
+local ranks_in = {}
+local function ranks_of(text)
+  local ranks, mask = ranks_in[text], tonumber(text)
+  if ranks then return ranks end
+  ranks = {}
+  for rank = 0, LOWEST do
+    if math.floor(mask / 2 ^ rank) % 2 == 1 and (rank == FORCED or mask < PAUSED) then ranks[#ranks + 1] = rank end
+  end
+  ranks_in[text] = ranks
+  return ranks
+end
+
+-- queues_at(first, number) -> by_rank, queue_at: the numbers of the queues that may have jobs of each rank, and how to get
+-- one by its number. Of very many queues most are not looked at.
 local function queues_at(first, number)
-  local queues, names = {}, {}
-  for i = 1, number do names[i] = ARGV[first + 3 * i - 3] end
-  for from = 1, number, AT_ONCE do
-    for i, mask in ipairs(call('HMGET', P .. 'open', unpack(names, from, math.min(from + AT_ONCE - 1, number)))) do
-      mask = tonumber(mask or 0)
-      if mask % PAUSED > 0 then
-        local index = from + i - 1
-        local weight, pass = ARGV[first + 3 * index - 2], ARGV[first + 3 * index - 1]
-        queues[#queues + 1] = { name = names[index], index = index, weight = tonumber(weight), pass = tonumber(pass),
-          mask = mask, was = mask }
+  local shares, masks, by_rank, queues = ARGV[first], masks_at(first + 1, number), {}, {}
+  for i = 1, number do
+    if masks[i] then
+      for _, rank in ipairs(ranks_of(masks[i])) do
+        local numbers = by_rank[rank] or {}
+        numbers[#numbers + 1] = i
+        by_rank[rank] = numbers
       end
     end
   end
-  return queues
-end
-
--- The lines of this rank that may have jobs.
-local function lines_of(queues, rank)
-  local lines, flag = {}, 2 ^ rank
-  for _, queue in ipairs(queues) do
-    if math.floor(queue.mask / flag) % 2 == 1 and (rank == FORCED or queue.mask < PAUSED) then
-      lines[#lines + 1] = { queue = queue, key = P .. 'l:' .. rank .. ':' .. queue.name, flag = flag, taken = 0,
-        pass = queue.pass }
+  local function queue_at(i)
+    local queue = queues[i]
+    if not queue then
+      local weight, pass = read('>dd', shares, 16 * i - 15)
+      local mask = tonumber(masks[i])
+      queue = { name = ARGV[first + i], index = i, weight = weight, pass = pass, mask = mask, was = mask }
+      queues[i] = queue
     end
+    return queue
   end
-  return lines
+  return by_rank, queue_at, queues
 end
 
--- Those of them, from `first` on, that have jobs.
-local function full_lines(lines, first)
+local function new_line(queue, rank)
+  return { queue = queue, key = P .. 'l:' .. rank .. ':' .. queue.name, flag = 2 ^ rank, taken = 0 }
+end
+
+-- Those of the lines of these queues, from `first` on, that have jobs.
+local function full_lines(queue_at, numbers, rank, first)
   local full = {}
-  for i = first, math.min(first + LINES_AT_ONCE - 1, #lines) do
-    local line = lines[i]
+  for i = first, math.min(first + LINES_AT_ONCE - 1, #numbers) do
+    local line = new_line(queue_at(numbers[i]), rank)
     line.length = call('ZCARD', line.key)
     if line.length > 0 then full[#full + 1] = line else line.queue.mask = line.queue.mask - line.flag end
   end
@@ -103,7 +134,7 @@ local function note(lines, chosen)
   local number, told = 0, {}
   for _, line in ipairs(lines) do
     if line.length or line.taken > 0 then
-      told[#told + 1] = line.queue.index
+      told[#told + 1] = line.queue.name
       told[#told + 1] = line.taken
     end
     if line.taken > 0 then
@@ -118,19 +149,18 @@ end
 
 -- Chooses; writes nothing. Answers the lines that give jobs, and the turns. Of very many lines those go first whose turn
 -- is nearest, and give more than one job each: a job alone costs three times as much as one among others of its queue.
-local function choose(queues, limit, present)
+local function choose(by_rank, queue_at, limit, present)
   local chosen, turns = {}, {}
   for rank = 0, LOWEST do
     if limit <= 0 then break end
-    local lines = lines_of(queues, rank)
-    if #lines > LINES_AT_ONCE then table.sort(lines, goes_before) end
-    local first = 1
-    while limit > 0 and first <= #lines do
-      local some = lines
-      if #lines == 1 then -- its length need not be known
-        present = take_alone(lines[1], limit, present)
+    local numbers, first = by_rank[rank] or {}, 1
+    while limit > 0 and first <= #numbers do
+      local some
+      if #numbers == 1 then -- its length need not be known
+        some = { new_line(queue_at(numbers[1]), rank) }
+        present = take_alone(some[1], limit, present)
       else
-        some = full_lines(lines, first)
+        some = full_lines(queue_at, numbers, rank, first)
         present = share(some, limit, present)
       end
       local number, told = note(some, chosen)
@@ -159,23 +189,39 @@ local function take_odd(rest, id, queued, last_owner, expiries)
   return write('>c8I4c0', seq, #result, result) .. with_cold(tail, cold, entries_of)
 end
 
--- Gives the chosen jobs of a line to the owner: their new heads, and what is told and counted; writes nothing. `jobs`
--- collects the reply.
-local function hand_over(line, owner, jobs)
-  local ids, found = {}, line.found
-  for i = 1, #found, 2 do ids[(i + 1) / 2] = found[i] end
-  local heads, keys = texts_of('j:', ids)
-  local bodies = texts_of('b:', ids)
-  local held, put, expiries, places, middles = {}, {}, {}, {}, {}
-  local told, fences, size, count, entry = {}, {}, #jobs, 0, nil
+-- What the jobs of these lines are: their ids and, one behind the other, their heads and bodies.
+local function read_chosen(chosen)
+  local ids, scores, queues, keys, count = {}, {}, {}, {}, 0
+  for _, line in ipairs(chosen) do
+    local found = line.found
+    for i = 1, #found, 2 do
+      count = count + 1
+      ids[count], scores[count], queues[count] = found[i], found[i + 1], line.queue.name
+    end
+  end
+  for i = 1, count do keys[i], keys[count + i] = P .. 'j:' .. ids[i], P .. 'b:' .. ids[i] end
+  if count > 0 and not last_event then keys[2 * count + 1] = P .. 'n:event' end -- asked for in the same call
+  local texts = texts_at(keys)
+  if #keys > 2 * count then last_event = tonumber(texts[#keys] or 0) end
+  return ids, scores, queues, keys, texts
+end
+
+-- Gives the chosen jobs to the owner: answers the reply, their new heads, what the owner then holds, and what becomes of
+-- their places among the expiring; tells and counts, but writes nothing.
+local function hand_over(chosen, owner)
+  local ids, scores, queues, keys, texts = read_chosen(chosen)
+  local jobs, put, held, expiries, middles, places = {}, {}, {}, {}, {}, {}
+  local size, count, told, fences, told_queues, one_queue, entry = 0, 0, {}, {}, {}, true, nil
   local function tell_told()
-    tell(at, #told, cmsgpack.pack({ #told, told, 'reserved', 'reserved', owner, line.queue.name, fences, false, false, false }))
-    told, fences = {}, {}
+    tell(at, #told, cmsgpack.pack({ #told, told, 'reserved', 'reserved', owner, one_queue and told_queues[1] or told_queues,
+      fences, false, false, false }))
+    told, fences, told_queues, one_queue = {}, {}, {}, true
   end
   for i = 1, #ids do
-    local id, head, body = ids[i], heads[i], bodies[i]
+    local id, head, body = ids[i], texts[i], texts[#ids + i]
     if head and body and sub(head, 1, 1) == 'q' then
-      if #told == 0 then entry = next_entry() end
+      local n = #told + 1
+      if n == 1 then entry = next_entry() end
       count = count + 1
       local flags, fence, attempts = read('>BI4I4', head, 2)
       local last_owner, place, rest_at = read('>I2c0I2c0', head, 35)
@@ -191,40 +237,43 @@ local function hand_over(line, owner, jobs)
       end
       head = front('r', flags, fence + 1, attempts) .. sub(head, 19, 34) .. middle .. rest .. entry
       put[2 * count - 1], put[2 * count] = keys[i], head
-      held[2 * count - 1], held[2 * count] = found[2 * i], id
+      held[2 * count - 1], held[2 * count] = scores[i], id
       jobs[size + 1], jobs[size + 2], jobs[size + 3] = id, head, body
       size = size + 3
       places[place] = places[place] + 1
-      told[#told + 1], fences[#fences + 1] = id, fence + 1
-      if #told == EVENTS_AT_ONCE then tell_told() end
+      told[n], fences[n], told_queues[n] = id, fence + 1, queues[i]
+      if told_queues[1] ~= queues[i] then one_queue = false end
+      if n == EVENTS_AT_ONCE then tell_told() end
     end
   end
   if #told > 0 then tell_told() end
-  line.held, line.put, line.expiries, line.places = held, put, expiries, places
+  for place, taken in pairs(places) do
+    tally('q' .. place, -taken)
+    tally('r' .. place, taken)
+  end
+  return jobs, put, held, expiries
 end
 
 local function take(first)
-  if call('EXISTS', P .. 'move') == 1 then return { 0, false, {}, {} } end -- nothing is handed out meanwhile
   local owner, limit, is_seen, present, number = unpack(ARGV, first, first + 4)
-  local next_due = first_score('due')
-  next_due = next_due and tonumber(next_due)
-  if is_seen == '' and ((next_due and next_due <= now) or is_over(first_score('expiring'))) then return { 1 } end
-  local queues, jobs = queues_at(first + 5, tonumber(number)), {}
-  local chosen, turns = choose(queues, tonumber(limit), tonumber(present))
-  for _, line in ipairs(chosen) do hand_over(line, owner, jobs) end
-  for _, line in ipairs(chosen) do
-    call('ZREMRANGEBYRANK', line.key, 0, line.taken - 1)
-    call_with('ZADD', P .. 'h:' .. owner, line.held)
-    for _, command in ipairs(line.expiries) do call(unpack(command)) end
-    call_with('MSET', nil, line.put)
-    for place, taken in pairs(line.places) do
-      tally('q' .. place, -taken)
-      tally('r' .. place, taken)
-    end
+  local next_due
+  if call('EXISTS', P .. 'move', P .. 'due', P .. 'expiring') > 0 then
+    if call('EXISTS', P .. 'move') == 1 then return { 0, false, {}, {} } end -- nothing is handed out meanwhile
+    next_due = first_score('due')
+    next_due = next_due and tonumber(next_due)
+    if is_seen == '' and ((next_due and next_due <= now) or is_over(first_score('expiring'))) then return { 1 } end
   end
-  for _, queue in ipairs(queues) do
-    if queue.mask ~= queue.was then call('HSET', P .. 'open', queue.name, queue.mask) end
+  local by_rank, queue_at, queues = queues_at(first + 5, tonumber(number))
+  local chosen, turns = choose(by_rank, queue_at, tonumber(limit), tonumber(present))
+  local jobs, put, held, expiries = hand_over(chosen, owner)
+  for _, line in ipairs(chosen) do call('ZREMRANGEBYRANK', line.key, 0, line.taken - 1) end
+  call_with('ZADD', P .. 'h:' .. owner, held)
+  for _, command in ipairs(expiries) do call(unpack(command)) end
+  local masks = {}
+  for _, queue in pairs(queues) do
+    if queue.mask ~= queue.was then masks[#masks + 1], masks[#masks + 2] = queue.name, queue.mask end
   end
+  call_with('HSET', P .. 'open', masks)
   if #jobs > 0 then call('SADD', P .. 'holders', owner) end
-  return { 0, next_due and math.max(0, next_due - now) or false, turns, jobs }
+  return { 0, next_due and math.max(0, next_due - now) or false, turns, jobs }, put
 end

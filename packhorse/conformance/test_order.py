@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.clock import HOUR, SECOND, TurnedClock
-from packhorse.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
-from packhorse.outcome import Completed, Failed
-from packhorse.storage.contract import BATCH, Storage
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     add,
     finish,
@@ -20,6 +17,9 @@ from tests.storage.builders import (
     stored,
     take,
 )
+from packhorse.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
+from packhorse.outcome import Completed, Failed
+from packhorse.storage.contract import BATCH, Storage
 
 # --- ranks ----------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,20 @@ from msgspec.structs import replace
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.conformance.builders import (
+    FAILURE,
+    LEASE,
+    WORKER,
+    history,
+    in_state,
+    join,
+    last_token,
+    new_job,
+    recount,
+    snapshot,
+    stored,
+    tallies,
+)
 from packhorse.event import Event
 from packhorse.job import (
     ABORTED,
@@ -39,20 +53,6 @@ from packhorse.job import (
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine, Retention, Steered
-from tests.storage.builders import (
-    FAILURE,
-    LEASE,
-    WORKER,
-    history,
-    in_state,
-    join,
-    last_token,
-    new_job,
-    recount,
-    snapshot,
-    stored,
-    tallies,
-)
 
 # --- legal ----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,25 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import HOUR, SECOND, TurnedClock
+from packhorse.conformance.builders import (
+    FAILURE,
+    WORKER,
+    add,
+    at_once,
+    finish,
+    history,
+    ids,
+    in_state,
+    join,
+    kinds,
+    new_jobs,
+    recount,
+    run,
+    snapshot,
+    stored,
+    take,
+    tallies,
+)
 from packhorse.errors import WorkerNotFound
 from packhorse.event import Kind
 from packhorse.failure import Failure
@@ -30,25 +49,6 @@ from packhorse.job import (
 from packhorse.outcome import Completed, Failed, Outcome, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import DROPPED_LINES, CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine
-from tests.storage.builders import (
-    FAILURE,
-    WORKER,
-    add,
-    at_once,
-    finish,
-    history,
-    ids,
-    in_state,
-    join,
-    kinds,
-    new_jobs,
-    recount,
-    run,
-    snapshot,
-    stored,
-    take,
-    tallies,
-)
 
 OUTCOMES: dict[str, Callable[[Token], Outcome]] = {
     "completed": lambda token: Completed(token, result="1", ran=SECOND),

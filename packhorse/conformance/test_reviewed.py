@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Job, Reason, State
-from packhorse.outcome import Completed, Failed
-from packhorse.storage import BATCH
-from packhorse.storage.contract import Storage
-from packhorse.storage.records import ClientInfo, EventFilter, Filter, LogLine, Placement, Retention, Span
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
     add,
@@ -26,6 +20,12 @@ from tests.storage.builders import (
     take,
     unique,
 )
+from packhorse.event import Event, Kind, Subject
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Job, Reason, State
+from packhorse.outcome import Completed, Failed
+from packhorse.storage import BATCH
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import ClientInfo, EventFilter, Filter, LogLine, Placement, Retention, Span
 
 
 def test_an_expired_job_is_not_handed_out(storage: Storage, clock: TurnedClock) -> None:
@@ -39,10 +39,10 @@ def test_an_expired_job_is_not_handed_out(storage: Storage, clock: TurnedClock) 
 
 @pytest.mark.parametrize("number", [150, 2_300])
 def test_none_of_many_expired_jobs_is_handed_out(storage: Storage, clock: TurnedClock, number: int) -> None:
-    for expires in (60 * SECOND, None):
-        new = [new_job(expires=expires) for _ in range(number if expires else 5)]
-        for start in range(0, len(new), BATCH):
-            storage.enqueue(new[start : start + BATCH])
+    old, new = new_jobs(number, expires=60 * SECOND), new_jobs(5)
+    for start in range(0, number, BATCH):
+        storage.enqueue(old[start : start + BATCH])
+    storage.enqueue(new)
     join(storage)
     clock.turn("1d")
 
@@ -190,7 +190,7 @@ def reserved(storage: Storage, number: int, owner: str = WORKER) -> list[Job]:
     return storage.reserve(owner, {new[0].queue: 1}, number)
 
 
-def test_a_page_of_a_jobs_events_is_full_as_long_as_there_are_more(storage: Storage):
+def test_a_page_of_a_jobs_events_is_full_as_long_as_there_are_more(storage: Storage) -> None:
     jobs = reserved(storage, 8)
     storage.finish([Completed(job.token) for job in jobs])
     wanted = ["added", "reserved", "started", "completed"]
@@ -208,7 +208,7 @@ def test_a_page_of_a_jobs_events_is_full_as_long_as_there_are_more(storage: Stor
     assert [event.kind for event in falling] == wanted[::-1]
 
 
-def test_outcomes_of_several_workers_in_one_call_are_told_of_each(storage: Storage):
+def test_outcomes_of_several_workers_in_one_call_are_told_of_each(storage: Storage) -> None:
     ann, bob = reserved(storage, 5, owner="ann"), reserved(storage, 5, owner="bob")
 
     storage.finish([Completed(job.token) for job in [*ann, *bob]])
@@ -218,7 +218,9 @@ def test_outcomes_of_several_workers_in_one_call_are_told_of_each(storage: Stora
         assert {event.job_id for event in told} == {job.id for job in jobs}
 
 
-def test_events_of_a_job_that_is_gone_are_found_by_it_as_long_as_they_are_kept(storage: Storage, clock: TurnedClock):
+def test_events_of_a_job_that_is_gone_are_found_by_it_as_long_as_they_are_kept(
+    storage: Storage, clock: TurnedClock
+) -> None:
     jobs = reserved(storage, 8)
     storage.finish([Completed(job.token) for job in jobs])
     storage.delete([job.id for job in jobs])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.conformance.builders import WORKER, add, in_every_state, in_state, join, run
 from packhorse.event import Kind, Subject
 from packhorse.job import QUEUED, RUNNING, State
 from packhorse.order import Do, Order
@@ -14,7 +15,6 @@ from packhorse.outcome import Completed
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import EventFilter, Outlook, ScheduleInfo, WorkerInfo
-from tests.storage.builders import WORKER, add, in_every_state, in_state, join, run
 
 FOREMAN = "foreman"
 

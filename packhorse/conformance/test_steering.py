@@ -7,6 +7,21 @@ from collections.abc import Callable
 import pytest
 
 from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.conformance.builders import (
+    FAILURE,
+    WORKER,
+    add,
+    finish,
+    history,
+    in_state,
+    join,
+    kinds,
+    reserve_ids,
+    run,
+    snapshot,
+    stored,
+    take,
+)
 from packhorse.event import Kind, Subject
 from packhorse.job import (
     ABORTED,
@@ -27,21 +42,6 @@ from packhorse.job import (
 from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, LogLine, Steered
-from tests.storage.builders import (
-    FAILURE,
-    WORKER,
-    add,
-    finish,
-    history,
-    in_state,
-    join,
-    kinds,
-    reserve_ids,
-    run,
-    snapshot,
-    stored,
-    take,
-)
 
 # --- abort ----------------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
-from packhorse.cli.fakedata import Shop
+from msgspec.structs import replace
+
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.conformance.builders import (
+    FAILURE,
+    add,
+    find_all,
+    finish,
+    history,
+    in_every_state,
+    in_state,
+    new_job,
+    new_jobs,
+    run,
+    unique,
+)
 from packhorse.event import Subject
 from packhorse.job import COMPLETED, HELD, QUEUED, State
 from packhorse.outcome import Completed, Failed, Halted
@@ -23,28 +36,6 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.storage.builders import (
-    FAILURE,
-    add,
-    find_all,
-    finish,
-    history,
-    in_every_state,
-    in_state,
-    new_job,
-    new_jobs,
-    run,
-    unique,
-)
-
-
-def keep_shop(storage: Storage, clock: TurnedClock) -> None:
-    """Two minutes of the shop that `packhorse fakedata` plays."""
-    shop = Shop(storage, clock, Random(5))
-    shop.open()
-    shop.play(clock() + 2 * MINUTE, 15 * SECOND)
-    shop.steer()
-    shop.close()
 
 
 def furnish(storage: Storage, clock: TurnedClock) -> None:
@@ -154,3 +145,15 @@ def everything(storage: Storage) -> dict[str, Any]:
 
 def _points(storage: Storage, span: Span) -> list[Any]:
     return [(point.at, point.queue, point.task, sorted(point.values.items())) for point in storage.series(span)]
+
+
+def as_left(told: dict[str, Any]) -> dict[str, Any]:
+    """The same, as it is told of a storage that is moved: nothing is due any more."""
+    seen = told["outlook"]
+    times = {name: getattr(seen, name) or None for name in ("due_in", "expires_in", "ticks_in")}
+    return told | {"next due": None, "outlook": replace(seen, **times)}
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, part in expected.items():
+        assert found[name] == part, name

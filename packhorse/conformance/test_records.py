@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.event import Kind, Subject
-from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
-from packhorse.outcome import Completed, Failed, Snoozed
-from packhorse.series import CAME, WENT
-from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter, Filter, Point, Retention, Span
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
     add,
@@ -26,6 +19,13 @@ from tests.storage.builders import (
     run,
     stored,
 )
+from packhorse.event import Kind, Subject
+from packhorse.failure import Failure
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
+from packhorse.outcome import Completed, Failed, Snoozed
+from packhorse.series import CAME, WENT
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import EventFilter, Filter, Point, Retention, Span
 
 # --- events ---------------------------------------------------------------------------------------------------------
 

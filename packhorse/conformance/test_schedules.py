@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.conformance.builders import add, at_once, find_all, ids, new_job, recount, stored, tallies, unique
 from packhorse.event import Kind, Subject
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Placement, ScheduleInfo, Tick
-from tests.storage.builders import add, at_once, find_all, ids, new_job, recount, stored, tallies, unique
 
 
 def put(storage: Storage, name: str = "nightly", **options: Any) -> ScheduleInfo:

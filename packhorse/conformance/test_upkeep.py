@@ -5,29 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.event import Kind, Subject
-from packhorse.failure import Failure
-from packhorse.job import (
-    ABORTED,
-    COMPLETED,
-    DEAD,
-    FINAL,
-    HELD,
-    QUEUED,
-    RANK_HALTED,
-    RANK_RECOVERED,
-    RESERVED,
-    RETRYING,
-    RUNNING,
-    SCHEDULED,
-    Reason,
-    State,
-    Token,
-)
-from packhorse.outcome import Completed, Failed, Snoozed, Verdict
-from packhorse.storage.contract import Storage
-from packhorse.storage.records import ClientInfo, EventFilter, LogLine, Pruned, Rescued, Retention, WorkerInfo
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     LEASE,
     WORKER,
@@ -51,6 +29,28 @@ from tests.storage.builders import (
     tallies,
     unique,
 )
+from packhorse.event import Kind, Subject
+from packhorse.failure import Failure
+from packhorse.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    FINAL,
+    HELD,
+    QUEUED,
+    RANK_HALTED,
+    RANK_RECOVERED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    Reason,
+    State,
+    Token,
+)
+from packhorse.outcome import Completed, Failed, Snoozed, Verdict
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import ClientInfo, EventFilter, LogLine, Pruned, Rescued, Retention, WorkerInfo
 
 MICROSECOND = 1 / SECOND
 

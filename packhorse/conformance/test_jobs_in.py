@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,13 +10,7 @@ from typing import Any
 import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.errors import NotUnique
-from packhorse.event import Kind
-from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, State
-from packhorse.outcome import Completed, Failed, Stopped
-from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
     add,
@@ -24,6 +19,7 @@ from tests.storage.builders import (
     finish,
     ids,
     in_state,
+    join,
     kinds,
     new_job,
     new_jobs,
@@ -36,6 +32,14 @@ from tests.storage.builders import (
     tallies,
     unique,
 )
+from packhorse.errors import NotUnique
+from packhorse.event import Kind
+from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, NewJob, State
+from packhorse.outcome import Completed, Failed, Stopped
+from packhorse.storage import open_storage
+from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
+from packhorse.storage.sql.rows import to_json
 
 
 @pytest.mark.parametrize("number", [0, 1, 100, BATCH])
@@ -440,3 +444,49 @@ def test_names_of_queues_and_tasks_become_known(storage: Storage, options: dict[
 
     assert [queue.name for queue in storage.queues()] == ["letters"]
     assert [(task.name, task.queue, task.announced_at) for task in storage.tasks()] == [("print", "letters", None)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_of_unique_jobs_is_answered_as_one_by_one(storage: Storage, clock: TurnedClock, seed: int) -> None:
+    """Whatever storages do to store many in one go: rivals before them and among them, and ids that come twice."""
+    choose = random.Random(seed)
+    reference = open_storage("memory://", now=clock)
+    for each in (storage, reference):
+        join(each)
+    names = [f"job-{seed}-{number:03}" for number in range(90)]
+    for _ in range(4):
+        batch = [_some_job(choose, names) for _ in range(30)]
+        expected = [reference.enqueue([new])[0] for new in batch]
+
+        assert storage.enqueue(batch) == expected
+        number = choose.randrange(4)
+        held = [each.reserve("ann", {"mail": 1}, number) for each in (storage, reference)]
+        assert ids(held[0]) == ids(held[1])
+        for each, jobs in zip((storage, reference), held, strict=True):
+            each.finish([Completed(job.token) for job in jobs[1:]])
+        clock.turn(1.0)
+    found = [each.get_many(names) for each in (storage, reference)]
+    assert [(job.id, job.state, job.args, job.unique_key) for job in found[0]] == [
+        (job.id, job.state, job.args, job.unique_key) for job in found[1]
+    ]
+
+
+def _some_job(choose: random.Random, names: list[str]) -> NewJob:
+    lock = unique(
+        f"key-{choose.randrange(12)}",
+        period=choose.choice([None, None, 0, 2 * SECOND]),
+        until=choose.choice(["finish", "start"]),
+        on_conflict=choose.choice(["keep", "keep", "replace"]),
+    )
+    args = to_json({"n": choose.randrange(1_000)})
+    return new_job(choose.choice(names), args=args, unique=choose.choice([lock, lock, lock, None]))
+
+
+def test_a_batch_with_one_rejected_job_stores_none(storage: Storage) -> None:
+    first, second = new_job(unique=unique("k")), new_job(unique=unique("k", on_conflict="reject"))
+
+    with pytest.raises(NotUnique) as caught:
+        storage.enqueue([new_job(), first, second])
+
+    assert caught.value.job_id == first.id
+    assert storage.get(first.id) is None

@@ -7,23 +7,7 @@ import random
 import pytest
 
 from packhorse.clock import HOUR, SECOND, TurnedClock
-from packhorse.errors import BadValue
-from packhorse.failure import Failure
-from packhorse.job import (
-    COMPLETED,
-    FINAL,
-    HELD,
-    QUEUED,
-    RETRYING,
-    RUNNING,
-    SCHEDULED,
-    WAITING,
-    State,
-)
-from packhorse.outcome import Completed, Failed
-from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import Count, Filter, TaskInfo
-from tests.storage.builders import (
+from packhorse.conformance.builders import (
     FAILURE,
     add,
     find_all,
@@ -41,6 +25,22 @@ from tests.storage.builders import (
     tallies,
     unique,
 )
+from packhorse.errors import BadValue
+from packhorse.failure import Failure
+from packhorse.job import (
+    COMPLETED,
+    FINAL,
+    HELD,
+    QUEUED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    WAITING,
+    State,
+)
+from packhorse.outcome import Completed, Failed
+from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import Count, Filter, TaskInfo
 
 PAPER_JAM = Failure("PrintError", "paper jam in tray 2", place="print.py:7")
 
@@ -133,7 +133,9 @@ def test_many_lines_are_walked_to_their_ends(storage: Storage) -> None:
     added = [new_job(f"{number:04}", queue=f"queue-{number % 110}") for number in range(770)]
     storage.enqueue(added)
 
-    assert [job.id for job in find_all(storage, Filter(states=frozenset({QUEUED})), limit=500)] == ids(added)
+    assert [job.id for job in find_all(storage, Filter(states=frozenset({QUEUED})), limit=500)] == [
+        new.id for new in added
+    ]
 
 
 @pytest.mark.parametrize("text", ["%", "_", "\\", "'", "*", "[a]", "50%_\\'*[a]"])

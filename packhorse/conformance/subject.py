@@ -1,0 +1,102 @@
+"""What is checked: a kind of storage, named on the command line, that gives a new and empty one to every check.
+
+`subject_of` understands the name. A storage that has an address is opened anew for everybody who asks, as another
+process would open it; one that has none is its own neighbour.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from packhorse.clock import Now
+from packhorse.errors import AppNotFound, BadValue, PackhorseError
+from packhorse.loading import load_module
+from packhorse.settings import mask_url
+from packhorse.storage import Storage, open_storage
+
+Door = Callable[[], Storage]
+"""Opens the storage; whoever calls it again gets what another process would."""
+
+_WHAT = "a class of storages, or a function that answers the address of an empty one; both are called with now="
+
+
+class Subject:
+    """A kind of storage. `make` is called with `now=` for every check, and answers a storage or an address, or a
+    context manager that gives one or the other and clears up behind it."""
+
+    def __init__(self, name: str, make: Callable[..., Any]) -> None:
+        self.name = name
+        self._make = make
+
+    @contextmanager
+    def fresh(self, now: Now) -> Iterator[Door]:
+        """A new and empty storage, for as long as this lasts."""
+        made = self._make(now=now)
+        if isinstance(made, AbstractContextManager) and not isinstance(made, Storage):
+            with made as given:
+                yield self._door(given, now)
+        else:
+            yield self._door(made, now)
+
+    def _door(self, given: object, now: Now) -> Door:
+        if isinstance(given, Storage):
+            return lambda: given
+        if isinstance(given, str):
+            return lambda: open_storage(given, now=now)
+        raise BadValue(f"{self.name} has answered {type(given).__name__}, which is no storage", hint=f"name {_WHAT}")
+
+    def try_out(self, now: Now) -> None:
+        """Open one and look into it, so that a storage that cannot be had at all is told of once."""
+        try:
+            with self.fresh(now) as door:
+                storage = door()
+                storage.tallies()
+                storage.close()
+        except PackhorseError:
+            raise
+        except Exception as error:
+            raise BadValue(f"{self.name} gives no storage", why=f"{type(error).__name__}: {error}") from error
+
+
+def subject_of(target: str) -> Subject:
+    """What `module:Class`, `module:function` or an address with {} in it names. Raises BadValue."""
+    if "://" in target:
+        return Subject(mask_url(target), _addresses(target))
+    made = _found(target)
+    if isinstance(made, type) and issubclass(made, Storage) and made.__abstractmethods__:
+        missing = sorted(made.__abstractmethods__)
+        raise BadValue(f"{target} lacks {len(missing)} of the operations", why=", ".join(missing))
+    if not callable(made):
+        raise BadValue(f"{target} is {type(made).__name__}", hint=f"name {_WHAT}")
+    return Subject(target, made)
+
+
+def _addresses(url: str) -> Callable[..., Any]:
+    if url.startswith("memory:"):
+        return lambda now: open_storage(url, now=now)
+    if "{}" not in url:
+        raise BadValue(
+            f"{mask_url(url)} is one storage, and every check wants an empty one",
+            hint="put {} where something new may stand for each, as in sqlite:////tmp/check/{}.db",
+        )
+    run, numbers = secrets.token_hex(3), itertools.count(1)
+    return lambda now: url.replace("{}", f"check_{run}_{next(numbers)}")
+
+
+def _found(target: str) -> Any:
+    name, _, attribute = target.partition(":")
+    if not attribute:
+        raise BadValue(f"{target!r} names no storage", hint="write module:Class, module:function or scheme://…{}…")
+    try:
+        found: Any = load_module(name)
+    except AppNotFound as error:
+        raise BadValue(error.what, hint=error.hint) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise BadValue(f"there is no {attribute} in {name}")
+        found = getattr(found, part)
+    return found

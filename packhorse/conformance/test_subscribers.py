@@ -1,0 +1,178 @@
+"""Clients and their subscriptions: an outcome is kept until everyone who wanted it has handled it."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import (
+    add,
+    finish,
+    history,
+    ids,
+    in_every_state,
+    in_state,
+    kinds,
+    recount,
+    stored,
+    take,
+    tallies,
+)
+from packhorse.errors import ClientNotFound
+from packhorse.event import Kind, Subject
+from packhorse.job import COMPLETED, FINAL, UNFINISHED, State
+from packhorse.outcome import Completed
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import ClientInfo, EventFilter
+
+
+@pytest.fixture
+def served(storage: Storage) -> Storage:
+    """A storage with two clients."""
+    storage.join_client(ClientInfo("carl"))
+    storage.join_client(ClientInfo("dora"))
+    return storage
+
+
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_is_shown_as_it_joined_and_when_it_was_last_seen(served: Storage, clock: TurnedClock) -> None:
+    served.join_client(ClientInfo("emil", "web shop", {"host": "horse"}))
+    clock.turn(5)
+    served.join_client(ClientInfo("emil", "web shop", {"host": "horse", "n": 2}))
+
+    (emil,) = (client for client in served.clients() if client.id == "emil")
+    assert (emil.name, emil.info) == ("web shop", {"host": "horse", "n": 2})
+    assert (emil.joined_at, emil.beat_at) == (clock() - 5 * SECOND, clock())
+    joined = served.events(EventFilter(subject=Subject.CLIENT, owner="emil"))
+    assert [event.kind for event in joined] == [Kind.JOINED]
+
+
+def test_a_client_that_leaves_frees_its_jobs(served: Storage) -> None:
+    job = in_state(served, COMPLETED, subscriber="carl")
+    served.subscribe("dora", [job.id])
+
+    answers = [served.leave_client("carl"), served.leave_client("carl")]
+
+    assert answers == [True, False]
+    assert served.subscribers(job.id) == ["dora"]
+    assert [client.id for client in served.clients()] == ["dora"]
+    assert [event.owner for event in served.events(EventFilter(kind=Kind.LEFT))] == ["carl"]
+    assert stored(served, job.id) == job
+
+
+# --- subscribing ----------------------------------------------------------------------------------------------------
+
+
+def test_who_subscribes_is_told_how_many_jobs_exist(served: Storage) -> None:
+    jobs = in_every_state(served)
+    wanted = [job.id for job in jobs.values()]
+
+    numbers = [served.subscribe("carl", [*wanted, "nobody"]), served.subscribe("carl", wanted)]
+
+    assert numbers == [len(State), len(State)]
+    assert {tuple(served.subscribers(job_id)) for job_id in wanted} == {("carl",)}
+    assert served.subscribers("nobody") == []
+
+
+def test_an_enqueued_job_may_bring_its_subscriber(served: Storage) -> None:
+    job = add(served, subscriber="carl")
+
+    assert served.subscribers(job.id) == ["carl"]
+
+
+@pytest.mark.parametrize("who", ["stranger", "who left"])
+def test_an_unknown_client_cannot_subscribe(served: Storage, who: str) -> None:
+    job = add(served)
+    served.join_client(ClientInfo("who left"))
+    served.leave_client("who left")
+
+    with pytest.raises(ClientNotFound):
+        served.subscribe(who, [job.id])
+
+    assert served.subscribers(job.id) == []
+
+
+def test_subscriptions_go_with_a_deleted_job(served: Storage) -> None:
+    job = in_state(served, COMPLETED, subscriber="carl")
+
+    served.delete([job.id])
+
+    assert (served.subscribers(job.id), served.outcomes_for("carl")) == ([], [])
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_wait_for_a_client_that_was_away(served: Storage, clock: TurnedClock) -> None:
+    jobs = [add(served, subscriber="carl") for _ in range(3)]
+    tokens = {job.id: take(served, job).token for job in jobs}
+
+    assert served.outcomes_for("carl") == []
+    for job in (jobs[2], jobs[0]):
+        clock.turn(1)
+        finish(served, Completed(tokens[job.id], result="1"))
+
+    assert ids(served.outcomes_for("carl")) == [jobs[2].id, jobs[0].id]
+    assert served.outcomes_for("carl")[0] == stored(served, jobs[2].id)
+    assert ids(served.outcomes_for("carl", limit=1)) == [jobs[2].id]
+    assert served.outcomes_for("dora") == []
+    assert served.outcomes_for("stranger") == []
+
+
+def test_every_final_state_is_an_outcome(served: Storage) -> None:
+    jobs = in_every_state(served)
+
+    served.subscribe("carl", [job.id for job in jobs.values()])
+
+    assert {job.state for job in served.outcomes_for("carl")} == FINAL
+
+
+# --- acknowledging --------------------------------------------------------------------------------------------------
+
+
+def test_the_last_acknowledgement_removes_the_job(served: Storage) -> None:
+    job = in_state(served, COMPLETED, subscriber="carl")
+    served.subscribe("dora", [job.id])
+
+    assert served.acknowledge("carl", [job.id]) == 1
+    assert (served.subscribers(job.id), served.outcomes_for("carl")) == (["dora"], [])
+    assert stored(served, job.id) == job
+    assert served.acknowledge("dora", [job.id]) == 1
+
+    assert served.get(job.id) is None
+    assert kinds(served, job.id)[-3:] == [Kind.HANDLED, Kind.HANDLED, Kind.DELETED]
+    assert [event.data for event in history(served, job.id)[-3:-1]] == [{"client": "carl"}, {"client": "dora"}]
+    assert tallies(served) == recount(served)
+
+
+def test_a_persistent_job_stays(served: Storage) -> None:
+    job = in_state(served, COMPLETED, subscriber="carl", persistent=True)
+
+    assert served.acknowledge("carl", [job.id]) == 1
+    assert stored(served, job.id) == job
+    assert served.subscribers(job.id) == []
+
+
+def test_an_unfinished_job_cannot_be_acknowledged(served: Storage) -> None:
+    jobs = [in_state(served, state, subscriber="carl") for state in sorted(UNFINISHED)]
+
+    assert served.acknowledge("carl", ids(jobs)) == 0
+    assert all(served.subscribers(job.id) == ["carl"] for job in jobs)
+
+
+def test_only_ones_own_outcomes_can_be_acknowledged(served: Storage) -> None:
+    job = in_state(served, COMPLETED, subscriber="carl")
+
+    assert served.acknowledge("dora", [job.id, "nobody"]) == 0
+    assert served.subscribers(job.id) == ["carl"]
+
+
+def test_an_acknowledgement_whose_answer_was_lost_can_be_sent_again(served: Storage) -> None:
+    jobs = [in_state(served, state, subscriber="carl") for state in sorted(FINAL)]
+
+    numbers = [served.acknowledge("carl", ids(jobs)), served.acknowledge("carl", ids(jobs))]
+
+    assert numbers == [3, 0]
+    assert all(kinds(served, job.id).count(Kind.HANDLED) == 1 for job in jobs)

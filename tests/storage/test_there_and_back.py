@@ -1,0 +1,63 @@
+"""Moving between every two kinds of storages: what comes back is what was there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import combinations_with_replacement
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from packhorse.cli.fakedata import Shop
+from packhorse.clock import MINUTE, SECOND, TurnedClock
+from packhorse.conformance.estate import as_left, assert_same, everything, furnish
+from packhorse.copying import End, copy_storage
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+
+pytestmark = pytest.mark.usefixtures("exact_lines")
+
+
+@contextmanager
+def fresh(kind: str, directory: Path, clock: TurnedClock) -> Iterator[Storage]:
+    directory.mkdir()
+    url = ADDRESSES[kind](directory)
+    storage = open_storage(url, now=clock)
+    try:
+        yield storage
+    finally:
+        storage.close()
+        give_back(url)
+
+
+def keep_shop(storage: Storage, clock: TurnedClock) -> None:
+    """Two minutes of the shop that `packhorse fakedata` plays."""
+    shop = Shop(storage, clock, Random(5))
+    shop.open()
+    shop.play(clock() + 2 * MINUTE, 15 * SECOND)
+    shop.steer()
+    shop.close()
+
+
+@pytest.mark.parametrize(("kind", "other"), list(combinations_with_replacement(chosen_storages(), 2)))
+def test_a_storage_copied_there_and_back_is_as_it_was(
+    kind: str, other: str, clock: TurnedClock, tmp_path: Path
+) -> None:
+    with (
+        fresh(kind, tmp_path / "here", clock) as here,
+        fresh(other, tmp_path / "there", clock) as there,
+        fresh(kind, tmp_path / "back", clock) as back,
+    ):
+        keep_shop(here, clock)
+        furnish(here, clock)
+        before = everything(here)
+
+        copy_storage(End(here, "here"), End(there, "there"), patience=0)
+        assert_same(everything(there), before)
+        copy_storage(End(there, "there"), End(back, "back"), patience=0)
+
+        assert_same(everything(back), before)
+        assert_same(everything(here), as_left(before))
