@@ -413,6 +413,7 @@ class Foreman:
             "rescued": self.settling.rescued,
             "backlog": need.backlog if need else None,
             "steady": self.heartbeat.is_steady(),
+            "skew": round(self.heartbeat.skew, 1),
             "checkin": self.pulse.calls.status,
             "problem": self.problem,
             "order": followed,

@@ -34,6 +34,13 @@ def boot_time() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
+def skew_of(wall: float, took: float, now: float) -> float:
+    """Seconds that this machine's clock is ahead of the storage's, which showed `now` at some moment of the `took`
+    seconds before `wall`; 0 where that may be the whole difference."""
+    ahead = wall - took / 2 - now
+    return ahead if abs(ahead) > took / 2 else 0.0
+
+
 class _Reading(NamedTuple):
     """What the storage's clock showed, at some moment between these two of this machine's."""
 
@@ -63,6 +70,7 @@ class Heartbeat:
         self._report = report
         self._wake = wake
         self._beat_at = 0.0
+        self.skew = 0.0  # seconds that this machine's clock is ahead of the storage's, as far as it can be told
         self._has_stops = False  # as the lookout says
         self._seen: _Reading | None = None  # of the storage's clock, by the lookout
         self.steady = Steady(lease, heartbeat)
@@ -146,6 +154,7 @@ class Heartbeat:
             self._beat_at = 0.0
             raise
         self.accepted_at = boot_time()
+        self.skew = skew_of(time.time(), self.accepted_at - sent, beat.now / SECOND)
         self.steady.accepted(sent, self.accepted_at, beat.now / SECOND)
         self._take(beat, foreman, beating)
 

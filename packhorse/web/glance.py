@@ -25,6 +25,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.web.latencies import Latencies
 
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
@@ -42,6 +43,7 @@ class Glance:
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = {}
         self._known: dict[Hashable, tuple[float, Any]] = {}
+        self.latencies = Latencies(now)
 
     def queues(self) -> list[QueueInfo]:
         return self._shared("queues", self._storage.queues)
@@ -65,7 +67,12 @@ class Glance:
         return self._shared("totals", self._storage.totals)
 
     def health(self) -> Health:
-        return self._shared("health", self._storage.health)
+        return self._shared("health", self._felt)
+
+    def _felt(self) -> Health:
+        health = self._storage.health()
+        self.latencies.add(health.latency)
+        return health
 
     def move(self) -> Move | None:
         return self._shared("move", self._storage.move)

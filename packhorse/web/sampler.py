@@ -1,4 +1,5 @@
-"""The sampler: one look at the storage each second for all who watch, and none when nobody does.
+"""The sampler: one look at the storage each second for all who watch, and none when nobody does. Now and then it also
+looks how quickly the storage answers.
 
 Viewers name topics: `overview` for the numbers that lead every page, `job:ID` for one job. What has not changed is not
 sent again. The latest events are kept for a while, so that a viewer who was cut off can go on where it was.
@@ -28,6 +29,7 @@ MOST_VIEWERS = 100
 _RING = 1_000
 _BACKLOG = 100
 _MOST_TOPICS = 10
+_FEEL_EVERY = 10  # looks
 
 
 class Key(NamedTuple):
@@ -122,6 +124,8 @@ class Sampler:
         self._latest.clear()  # old numbers are not shown to the next one who comes
 
     def _look(self, keys: frozenset[Key]) -> dict[Key, tuple[str, bytes]]:
+        if self.samples % _FEEL_EVERY == 0:
+            self._call(Operator("viewer", Role.VIEW)).site.glance.health()
         return {key: (name, msgspec.json.encode(data)) for key in keys for name, data in [self._sample(key)]}
 
     def _sample(self, key: Key) -> tuple[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.foreman.crew import Crew
-from packhorse.foreman.heartbeat import Heartbeat
+from packhorse.foreman.heartbeat import Heartbeat, skew_of
 from packhorse.foreman.pulse import Record
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Outlook
@@ -86,3 +86,11 @@ def test_who_is_not_steady_need_not_ask_the_storage(heartbeat: Heartbeat) -> Non
     heartbeat.steady.interrupted()
 
     assert heartbeat.steady_time() is None
+
+
+@pytest.mark.parametrize(
+    ("wall", "took", "now", "skew"),
+    [(110.0, 0.0, 100.0, 10.0), (100.0, 4.0, 100.0, 0.0), (90.0, 2.0, 100.0, -11.0), (101.0, 2.0, 100.0, 0.0)],
+)
+def test_what_may_lie_in_the_way_to_the_storage_is_no_skew(wall: float, took: float, now: float, skew: float):
+    assert skew_of(wall, took, now) == skew

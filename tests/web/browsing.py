@@ -26,7 +26,8 @@ def opened(browser: Any, base: str, **options: Any) -> Iterator[Any]:
     page.set_default_timeout(1_000 * PATIENCE)
     yield page
     context.close()
-    assert [text for text in complaints if "404" not in text] == []
+    others = [text for text in complaints if "404" not in text]
+    assert not others, others
 
 
 def keep_picture(page: Any, folder: str, name: str) -> None:

@@ -328,6 +328,8 @@ def test_ticked_jobs_are_shown_before_anything_is_done(web: TestClient, yard: Ya
     asked = web.post("/bulk", data=form, headers={"origin": BASE, "accept": "text/html"})
     assert asked.status_code == 200
     assert "Retry" in asked.text
+    assert " data-posted>" in asked.text  # a browser must not ask for it again by itself
+    assert " data-posted>" not in web.get("/jobs", headers=HTML).text
     assert yard.get(jobs[0].id).state is State.DEAD
     answer = web.post("/bulk", data={**form, "sure": "yes"}, headers={"origin": BASE})
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
-from packhorse.clock import MINUTE
+from packhorse import __version__
+from packhorse.amounts import count_text
+from packhorse.clock import MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
 from packhorse.job import WAITING, State
@@ -18,6 +21,7 @@ from packhorse.web.reader import Reader
 
 MOST = 3
 _BEHIND = MINUTE
+_APART = 2.0  # seconds
 _LATE = 2 * MINUTE
 _LOOKED_BACK = 10 * MINUTE
 _LONGEST = 120  # letters of what somebody wrote
@@ -42,6 +46,7 @@ def banners(reader: Reader, health: Health, move: Move | None, place: str) -> li
         return [_moved(move)]  # what is left in it concerns nobody
     found = [] if move is None else [_moved(move)]
     found += [*_nobody(reader, now), *_idle(reader, now), *_behind(reader, now), *_late(reader, now), *_paused(reader)]
+    found += [*_skewed(reader, now), *_mixed(reader, now)]
     if place == "overview":
         found += _storage(health, move)
     return sorted(found, key=lambda banner: not banner.is_grave)[:MOST]
@@ -61,7 +66,7 @@ def _nobody(reader: Reader, now: int) -> Iterator[Banner]:
     silent = [worker for worker in workers if not reader.is_alive(worker, now)]
     waiting = sum(queue.counts.get(state, 0) for queue in reader.queues() for state in WAITING)
     waits = {0: "No jobs wait.", 1: "1 job waits."}.get(waiting, f"{number(waiting)} jobs wait.")
-    foremen = [each for each in reader.workers() if each.subject is Subject.FOREMAN and reader.is_alive(each, now)]
+    foremen = _foremen(reader, now)
     if len(silent) == len(workers):
         if foremen:
             yield from _not_started(reader, now, foremen, waits)
@@ -127,6 +132,37 @@ def _late(reader: Reader, now: int) -> Iterator[Banner]:
         if schedule.paused_at is None and 0 < schedule.next_at < now - _LATE:
             text = f"It was due {span(now - schedule.next_at)} ago: no foreman does the chores."
             yield Banner(False, f"The schedule {schedule.name} is late.", text, ("/schedules", "Schedules"))
+
+
+def _skewed(reader: Reader, now: int) -> Iterator[Banner]:
+    """Machines whose clock goes wrong. Jobs do not mind, for only the storage's clock counts, but people who read logs
+    of several machines beside each other do."""
+    skews = {each.host: each.report.get("skew") for each in _foremen(reader, now)}
+    apart = {host: SECOND * skew for host, skew in skews.items() if _is_apart(skew)}
+    if apart:
+        host, skew = max(apart.items(), key=lambda item: abs(item[1]))
+        others = f", and {count_text(len(apart) - 1, 'other machine')}" if len(apart) > 1 else ""
+        told = f"The clock of {host[:_LONGEST]} is {span(abs(skew))} {'ahead' if skew > 0 else 'behind'}{others}."
+        text = f"{told} Only the storage's counts; let all ask the same time server."
+        yield Banner(False, "Clocks differ.", text, ("/workers", "Workers"))
+
+
+def _is_apart(skew: object) -> TypeGuard[float]:
+    return isinstance(skew, int | float) and abs(skew) > _APART
+
+
+def _mixed(reader: Reader, now: int) -> Iterator[Banner]:
+    """That not all are of one version: usual during a deployment, and forgotten after one now and then."""
+    versions = Counter(str(each.info["version"])[:_LONGEST] for each in _foremen(reader, now) if "version" in each.info)
+    if set(versions) - {__version__}:
+        run = [f"{count_text(number, 'foreman', 'foremen')} of {name}" for name, number in sorted(versions.items())]
+        be = "is" if run[0].startswith("1 ") else "are"
+        text = f"There {be} {', '.join(run[:MOST])}; this page is of {__version__}."
+        yield Banner(False, "Versions are mixed.", text, ("/workers", "Workers"))
+
+
+def _foremen(reader: Reader, now: int) -> list[WorkerInfo]:
+    return [each for each in reader.workers() if each.subject is Subject.FOREMAN and reader.is_alive(each, now)]
 
 
 def _paused(reader: Reader) -> Iterator[Banner]:

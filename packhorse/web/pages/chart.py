@@ -172,17 +172,21 @@ def _pieces(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
     return [piece for piece in pieces if piece]
 
 
-def sparkline(values: Sequence[float], title: str) -> Markup:
+def sparkline(values: Sequence[Value], title: str) -> Markup:
     """A chart as small as a word."""
-    top = max(values, default=0)
+    top = max((value for value in values if value is not None), default=0)
     if not top:
         return Markup('<span class="quiet">–</span>')
     step = 100 / max(1, len(values) - 1)
-    points = " ".join(f"{step * place:.1f},{21 - 20 * value / top:.1f}" for place, value in enumerate(values))
+    lines = Markup()
+    for piece in _pieces(values):
+        points = [(step * place, 21 - 20 * value / top) for place, value in piece]
+        if len(points) == 1:  # a single number between two gaps is a dash
+            points = [(max(0.0, points[0][0] - 1), points[0][1]), (points[0][0] + 1, points[0][1])]
+        lines += Markup('<polyline class="line" points="{}"/>').format(" ".join(f"{x:.1f},{y:.1f}" for x, y in points))
     return Markup(
-        '<svg class="spark" viewBox="0 0 100 22" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<polyline class="line" points="{}"/></svg>'
-    ).format(title, points)
+        '<svg class="spark" viewBox="0 0 100 22" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    ).format(title, lines)
 
 
 def nice(value: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from packhorse import __version__
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
@@ -13,6 +14,7 @@ from packhorse.job_text import state_text, try_text
 from packhorse.stacks import stacks_of
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
+from packhorse.web.pages.issue_text import issue_text
 from packhorse.web.pages.jobs import operations_for
 from packhorse.web.pages.life import life_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right
@@ -52,6 +54,7 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
             "failure": failure,
             "pieces": pieces_of(failure.traceback) if failure and failure.traceback else [],
             "same": _same(call, record),
+            "issue": _issue(call, record, failure, shown_args) if failure is not None else "",
             "life": life_of(record, events, now),
             "lines": lines,
             "last_line": lines[-1].id if lines else 0,
@@ -83,6 +86,16 @@ def _why(call: Call, record: Job, failure: Failure | None) -> str:
     """Why it is where it is; the error itself stands before it already."""
     why = call.reader.why(record.id)
     return why.partition(f" with {failure.type}")[0] if failure is not None and record.state is DEAD else why
+
+
+def _issue(call: Call, record: Job, failure: Failure, args: str) -> str:
+    """The failure as text for an issue, with what it ran on as far as that is known."""
+    health = call.site.glance.health()
+    worker = next((each for each in call.reader.workers() if each.id == record.owner), None)
+    python = [f"Python {worker.info['python']}"] if worker is not None and "python" in worker.info else []
+    versions = [f"Packhorse {__version__}", *python, f"{health.kind} {health.version}"]
+    same, why = _same(call, record), _why(call, record, failure)
+    return safe(issue_text(record, short_call(record), failure, args=args, why=why, same=same, versions=versions))
 
 
 def _stood(call: Call, record: Job) -> tuple[int, list[Piece]] | None:

@@ -26,6 +26,7 @@ class Asked(msgspec.Struct, frozen=True):
     query: dict[str, str] = {}
     root: str = ""
     form: list[tuple[str, str]] = []
+    is_posted: bool = False  # a form was sent: the page cannot be had again by its address
 
     def field(self, name: str, usual: str = "") -> str:
         """One field of a form; the last one counts."""

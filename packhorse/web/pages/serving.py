@@ -73,7 +73,7 @@ def _either(site: Site, page: Page | None, deed: Deed) -> Answer:
             return await _answered(call, page.make, asked_of(request), request.path_params, page.place)
         call.operator.require(deed.role)
         before = asked_of(request)
-        asked = Asked(before.path, before.query, before.root, parse_form(await read_body(request)))
+        asked = Asked(before.path, before.query, before.root, parse_form(await read_body(request)), True)
         return await _answered(call, deed.do, asked, request.path_params, "jobs")
 
     return answer

@@ -47,7 +47,7 @@ export function startForms() {
     if (!button) return;
     const text = document.getElementById(button.dataset.copy)?.textContent ?? "";
     try { await navigator.clipboard.writeText(text.trim()); button.textContent = "copied"; } catch { button.textContent = "could not copy"; }
-    setTimeout(() => { button.textContent = "copy"; }, 1500);
+    setTimeout(() => { button.textContent = button.dataset.says ?? "copy"; }, 1500);
   });
   const going = document.querySelector("[data-goes-on]");
   if (going) setTimeout(() => going.requestSubmit(), 300);

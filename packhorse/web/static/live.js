@@ -70,7 +70,7 @@ function present() {
 
 async function refresh(slowToo) {
   const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
-  if (!wanted.length) return;
+  if (!wanted.length || "posted" in body.dataset) return; // the answer to a form has no address to ask for it again
   let answer;
   try {
     // The event that made it ask: a page that was drawn for others before that one may lack what it told of.

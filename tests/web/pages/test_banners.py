@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from packhorse import __version__
+from packhorse.event import Subject
 from packhorse.storage.moving import Move, Stage
+from packhorse.storage.records import WorkerInfo
 from packhorse.web.pages import banners
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
@@ -78,3 +81,31 @@ def test_a_quiet_worker_is_marked(web: TestClient, yard: Yard):
     yard.storage.beat({FOREMAN: {"state": "working"}, WORKER: {"state": "quiet"}})
 
     assert '<span class="tag warn">quiet</span>' in web.get("/workers").text
+
+
+def test_machines_whose_clock_goes_wrong_are_told(web: TestClient, yard: Yard):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"skew": -73.4}, WORKER: {}})
+
+    shown = web.get("/jobs").text
+
+    assert "Clocks differ." in shown
+    assert "The clock of mule is 1 m 13 s behind." in shown
+
+
+@pytest.mark.parametrize("skew", [None, 0.0, 1.9, -2, "much"])
+def test_a_clock_that_hardly_differs_is_well(web: TestClient, yard: Yard, skew: object):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"skew": skew}, WORKER: {}})
+
+    assert "Clocks differ." not in web.get("/jobs").text
+
+
+@pytest.mark.parametrize(("version", "is_told"), [(__version__, False), ("0.0.1", True)])
+def test_foremen_of_another_version_are_told(web: TestClient, yard: Yard, version: str, is_told: bool):
+    yard.storage.join(WorkerInfo("f-2", Subject.FOREMAN, host="mule", pid=12, info={"version": version}))
+
+    shown = web.get("/jobs").text
+
+    assert ("Versions are mixed." in shown) is is_told
+    assert (f"There is 1 foreman of 0.0.1; this page is of {__version__}." in shown) is is_told
