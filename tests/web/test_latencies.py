@@ -58,4 +58,4 @@ def test_the_storage_and_its_page_tell_how_quickly_it_answered(web: TestClient, 
     assert max(minute["longest"] for minute in told) == 7
     assert "highest 7 s" in page
     assert "<polyline" in page
-    assert 'aria-label="One small read, minute by minute' in page
+    assert 'aria-label="One small read as a table"' in page
