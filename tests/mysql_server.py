@@ -99,7 +99,7 @@ class MySQLServer:
     def start(self, before: Sequence[str] = ()) -> MySQLServer:
         told = [f"datadir={self.directory / 'data'}", f"socket={self.directory / 'socket'}", f"port={self.port}"]
         told += ["bind-address=127.0.0.1", f"pid-file={self.directory / 'pid'}", f"user={self._user}"]
-        # A server that starts removes what it takes for leftovers there: temporary tables of others who share the place.
+        # A server that starts removes what it takes for leftovers: temporary tables of others who share the place.
         told += [f"tmpdir={self.directory}"]
         # Neither MySQL's second protocol, which would want a port of its own, nor a directory for files of users.
         told += ["loose-mysqlx=OFF", "secure-file-priv="]
