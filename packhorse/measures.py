@@ -16,7 +16,8 @@ _LONGEST = 2 * RAN_STEPS[-1][0]
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What attempts came to. Times are seconds. `run_p50` and `run_p95` are not measured to the moment: attempts are
+    """What attempts came to. A run is an attempt that somebody saw the end of: `failed` are some of the `runs`, but
+    `halted`, whose worker died, are counted apart from both. Times are seconds. `run_p50` and `run_p95` are not measured to the moment: attempts are
     counted in steps (1 ms, 3 ms, 10 ms … 3 s, 10 s … 1 h), and these are the upper limit of the step that holds them,
     so 10 means "at most 10 s". Of attempts that took longer than an hour it is 7200, which means just that."""
 
@@ -33,11 +34,6 @@ class Measured(msgspec.Struct, kw_only=True):
     run_mean: float | None = None
     run_p50: float | None = None
     run_p95: float | None = None
-
-    @property
-    def ended_badly(self) -> int:
-        """Attempts that failed or halted."""
-        return self.failed + self.halted
 
 
 def measured(points: Iterable[Point]) -> Measured:

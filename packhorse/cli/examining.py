@@ -358,12 +358,14 @@ def stubborn(patient: Patient) -> Iterator[Symptom]:
 
 def failing(patient: Patient) -> Iterator[Symptom]:
     hour = patient.snapshot.last_hour
-    if hour.runs >= _FEW_RUNS and hour.ended_badly > _OFTEN * hour.runs:
-        share = share_text(hour.ended_badly, hour.runs)
-        yield remark("failing", f"{share} of the attempts of the last hour failed", "packhorse failures")
+    halts = f", {count_text(hour.halted, 'was', 'were')} halted because a worker died" if hour.halted else ""
+    if hour.runs >= _FEW_RUNS and hour.failed > _OFTEN * hour.runs:
+        share = share_text(hour.failed, hour.runs)
+        yield remark("failing", f"{share} of the attempts of the last hour failed{halts}", "packhorse failures")
     else:
-        runs = count_text(hour.runs, "attempt")
-        yield well("failing", f"{hour.ended_badly:,} of {runs} of the last hour failed")
+        said = f"{hour.failed:,} of {count_text(hour.runs, 'attempt')} of the last hour failed{halts}"
+        often = hour.halted >= _FEW_RUNS and hour.halted > _OFTEN * hour.runs
+        yield remark("failing", said, "packhorse events --kind halted") if often else well("failing", said)
 
 
 def dead(patient: Patient) -> Iterator[Symptom]:

@@ -18,7 +18,7 @@ from packhorse.clock import DAY, SECOND
 from packhorse.event import Subject
 from packhorse.failure import Failure
 from packhorse.outcome import Failed
-from packhorse.storage.records import ScheduleInfo, WorkerInfo
+from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import FOREMAN, Yard
 
@@ -222,6 +222,20 @@ def test_jobs_that_fail(yard: Yard, packhorse: Call):
 
     assert told["failing"][0][:2] == ("note", "100 % of the attempts of the last hour failed")
     assert told["dead"][0][1] == "10 jobs are dead"
+
+
+def test_workers_that_die_under_their_jobs_are_told_but_are_no_failures(yard: Yard, packhorse: Call):
+    yard.halt(yard.add())
+
+    few = "0 of 0 attempts of the last hour failed, 1 was halted because a worker died"
+    assert found(packhorse)["failing"] == [("ok", few, None)]
+
+    for _ in range(9):
+        yard.halt(yard.add(queue="risky"))
+        yard.storage.delete([job.id for job in yard.storage.find(Filter()).jobs])
+
+    many = "0 of 0 attempts of the last hour failed, 10 were halted because a worker died"
+    assert found(packhorse)["failing"] == [("note", many, "packhorse events --kind halted")]
 
 
 def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Call):
