@@ -105,7 +105,7 @@ def schedule(invocation: Invocation, do: str, name: str, number: int, by: str | 
     elif do == "run":
         _run(invocation, name, by)
     elif do == "skip":
-        _skip(invocation, name)
+        _skip(invocation, name, by)
     else:
         _pause_or_resume(invocation, name, do, by)
 
@@ -132,8 +132,8 @@ def _run(invocation: Invocation, name: str, by: str | None) -> None:
         invocation.note(paint(f"see it: packhorse job {short_id(job.id)}", "dim", err=True))
 
 
-def _skip(invocation: Invocation, name: str) -> None:
-    at = from_datetime(invocation.client.skip_schedule(name))
+def _skip(invocation: Invocation, name: str, by: str | None) -> None:
+    at = from_datetime(invocation.client.skip_schedule(name, by=by))
     if invocation.as_json:
         invocation.print_json({"skipped_at": iso(at)})
     else:

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import DAY
+from packhorse.event import Kind
 from packhorse.schedule import cron_of
-from packhorse.storage.records import ScheduleInfo
+from packhorse.storage.records import EventFilter, ScheduleInfo
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import Yard
@@ -63,6 +64,8 @@ def test_run_enqueues_its_job_now(planned: Yard, packhorse: Call):
 
     job = planned.get(result.stdout.strip())
     assert (job.task, job.schedule) == ("report", "nightly")
+    (told,) = planned.storage.events(EventFilter(kind=Kind.RUN_NOW))
+    assert (told.queue, told.data) == ("nightly", {"job": job.id, "by": "ann"})
 
 
 def test_skip_leaves_out_the_next_slot(planned: Yard, packhorse: Call):
@@ -71,9 +74,14 @@ def test_skip_leaves_out_the_next_slot(planned: Yard, packhorse: Call):
         for line in packhorse("schedule", "next", "nightly", "-n", "2", "--json").stdout.splitlines()
     )
 
-    skipped = json.loads(packhorse("schedule", "skip", "nightly", "--json").stdout)["skipped_at"]
+    skipped = [
+        json.loads(packhorse("schedule", "skip", "nightly", "--by", name, "--json").stdout)["skipped_at"]
+        for name in ("ann", "bob")  # who asks for what is so already has done nothing
+    ]
 
-    assert skipped == first
+    assert skipped == [first, first]
+    (told,) = planned.storage.events(EventFilter(kind=Kind.SKIPPED))
+    assert (told.queue, (told.data or {})["by"]) == ("nightly", "ann")
     assert json.loads(packhorse("schedule", "next", "nightly", "-n", "1", "--json").stdout)["at"] == second
 
 

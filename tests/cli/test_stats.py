@@ -30,7 +30,19 @@ def ran(yard: Yard) -> Yard:
 def test_tasks_are_told_by_the_time_that_they_took(ran: Yard, packhorse: Call):
     lines = packhorse("stats").stdout.splitlines()
 
-    assert lines[0].split() == ["TASK", "RUNS", "RATE", "FAILED", "FAIL%", "HALTED", "WAIT", "P50", "P95", "TIME", "SHARE"]
+    assert lines[0].split() == [
+        "TASK",
+        "RUNS",
+        "RATE",
+        "FAILED",
+        "FAIL%",
+        "HALTED",
+        "WAIT",
+        "P50",
+        "P95",
+        "TIME",
+        "SHARE",
+    ]
     assert [line.split()[:2] for line in lines[1:]] == [["report", "1"], ["resize", "3"], ["all", "4"]]
     assert lines[1].split()[7:] == ["≤1m", "≤1m", "40s", "100%"]
     assert lines[2].split()[3:5] == ["1", "33%"]

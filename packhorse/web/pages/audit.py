@@ -22,6 +22,7 @@ _WORDS = {
     "deleted": "deleted",
     "paused": "paused",
     "resumed": "resumed",
+    "run_now": "ran",
 }
 
 

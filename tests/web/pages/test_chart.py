@@ -58,8 +58,7 @@ def test_nothing_measured_is_a_gap_and_not_nought():
 
 def test_halts_have_a_line_of_their_own_where_there_are_any():
     calm, rough = (
-        throughput(Intervals([point(1, failed=60, **more)], HOUR_OF_CHARTS, NOW))
-        for more in ({}, {"halted": 120})
+        throughput(Intervals([point(1, failed=60, **more)], HOUR_OF_CHARTS, NOW)) for more in ({}, {"halted": 120})
     )
 
     assert [line.title for line in calm.lines] == ["completed", "failed"]
