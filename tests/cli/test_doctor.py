@@ -253,6 +253,15 @@ def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Cal
     assert sorted(verdicts(packhorse, "schedules")) == ["bad", "note", "note"]
 
 
+def test_a_schedule_is_late_also_if_no_foreman_lives(yard: Yard, packhorse: Call):
+    yard.storage.put_schedules([ScheduleInfo("late", "report", "0 3 * * *", next_at=yard.storage.now() - DAY)])
+
+    ((verdict, sentence, fix),) = found(packhorse)["schedules"]
+
+    assert (verdict, fix) == ("note", "packhorse work")
+    assert sentence.startswith("late is late by 1d")
+
+
 # --- the report -------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import DAY
+from packhorse.clock import DAY, SECOND
 from packhorse.event import Kind
 from packhorse.schedule import cron_of
 from packhorse.storage.records import EventFilter, ScheduleInfo
@@ -38,7 +38,19 @@ def test_json_has_the_fields_of_the_api(planned: Yard, packhorse: Call):
     told = json.loads(packhorse("schedules", "--json").stdout.splitlines()[0])
 
     assert (told["name"], told["cron"], told["is_paused"], len(told["coming"])) == ("nightly", "0 3 * * *", False, 3)
+    assert told["late_by"] is None
     assert told["says"].startswith("At 03:00 every day")
+
+
+def test_a_late_one_says_so_instead_of_its_next_slot(planned: Yard, packhorse: Call):
+    (nightly,) = (each for each in planned.storage.schedules() if each.name == "nightly")
+    planned.storage.remove_schedule("nightly")
+    planned.storage.put_schedules([replace(nightly, next_at=planned.storage.now() - 2 * DAY)])
+
+    assert "late by 2d" in packhorse("schedules").stdout.splitlines()[1]
+    assert json.loads(packhorse("schedules", "--json").stdout.splitlines()[0])["late_by"] >= 2 * DAY / SECOND
+    _, seen = on_terminal(planned, "schedules", width=120)
+    assert "and no foreman saw to it: packhorse doctor" in plain(seen)
 
 
 def test_no_schedules_says_how_to_write_one(yard: Yard, packhorse: Call):

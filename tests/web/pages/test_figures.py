@@ -6,6 +6,8 @@ import re
 
 from starlette.testclient import TestClient
 
+from packhorse.clock import DAY
+from packhorse.storage.records import ScheduleInfo
 from tests.cli.yard import Yard
 
 HTML = {"accept": "text/html"}
@@ -34,3 +36,19 @@ def test_nothing_is_said_of_halts_where_there_are_none(web: TestClient, yard: Ya
 
     assert "halted" not in text_of(web, "/").lower()
     assert "Halted" not in text_of(web, "/tasks/resize")
+
+
+def test_a_schedule_that_is_late_says_so_in_the_list_and_above_it(web: TestClient, yard: Yard):
+    now = yard.storage.now()
+    yard.storage.put_schedules(
+        [
+            ScheduleInfo("overdue", "report", "0 3 * * *", next_at=now - 2 * DAY),
+            ScheduleInfo("punctual", "report", "0 3 * * *", next_at=now + DAY),
+        ]
+    )
+
+    text = text_of(web, "/schedules")
+
+    assert text.count("late by 2 d") == 1
+    assert "The schedule overdue is late." in text
+    assert "The schedule punctual is late." not in text
