@@ -61,7 +61,7 @@ class MySQLServer:
         atexit.register(self.end)
 
     def _install(self) -> None:
-        told = [f"--datadir={self.directory / 'data'}", f"--user={self._user}"]
+        told = [f"--datadir={self.directory / 'data'}", f"--tmpdir={self.directory}", f"--user={self._user}"]
         if KIND == "mariadb":
             command = [mysql_program("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
             told += ["--skip-test-db"]
@@ -99,6 +99,8 @@ class MySQLServer:
     def start(self, before: Sequence[str] = ()) -> MySQLServer:
         told = [f"datadir={self.directory / 'data'}", f"socket={self.directory / 'socket'}", f"port={self.port}"]
         told += ["bind-address=127.0.0.1", f"pid-file={self.directory / 'pid'}", f"user={self._user}"]
+        # A server that starts removes what it takes for leftovers: temporary tables of others who share the place.
+        told += [f"tmpdir={self.directory}"]
         # Neither MySQL's second protocol, which would want a port of its own, nor a directory for files of users.
         told += ["loose-mysqlx=OFF", "secure-file-priv="]
         command = [*before, mysql_program(), "--no-defaults"]

@@ -33,7 +33,11 @@ class MySQL(Storage):
         data = f"--datadir={self._folder / 'data'}"
         self._run([install, "--no-defaults", data, *as_user, "--auth-root-authentication-method=normal"])
         words = [server, "--no-defaults", data, *as_user, f"--port={self._port}", "--bind-address=127.0.0.1"]
-        words += [f"--socket={self._folder / 'socket'}", f"--pid-file={self._folder / 'pid'}"]
+        words += [
+            f"--socket={self._folder / 'socket'}",
+            f"--pid-file={self._folder / 'pid'}",
+            f"--tmpdir={self._folder}",
+        ]
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
         wait_until(lambda: self._ask("SELECT 1") == "1", 60, "the start of MariaDB")

@@ -17,7 +17,7 @@ from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
 from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
 from packhorse.cli.stats import limit_text, time_text
-from packhorse.cli.table import Column, cut_to, table_lines, width_of
+from packhorse.cli.table import Column, table_lines, width_of, wrapped
 from packhorse.clock import SECOND
 from packhorse.event import Subject
 from packhorse.fields import queue_fields
@@ -195,7 +195,8 @@ def _notice_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
         text = f"{escape(sentence)}."
         line = f"{mark} {text}  Try: {escape(hint)}"
         if width is not None and len(text) + len(hint) + 9 > width:
-            line = f"{mark} {cut_to(text, max(width - 2, 20))}\n  Try: {escape(hint)}"
+            told = "\n  ".join(wrapped(text, max(width - 2, 20)))
+            line = f"{mark} {told}\n  Try: {escape(hint)}"
         yield line
     if len(found) > _MOST_NOTICES:
         yield paint(f"… and {len(found) - _MOST_NOTICES} more: packhorse doctor", "dim")

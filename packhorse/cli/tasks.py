@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from packhorse.amounts import size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import Shown, escape, unless_nought
@@ -111,4 +112,6 @@ def _options(options: dict[str, Any]) -> str:
 def _option(name: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith(("timeout", "expires")):
         return span_text(value)
+    if isinstance(value, int) and name == "memory_limit":
+        return size_text(value).replace(" ", "")
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -35,6 +35,9 @@ def test_the_shop_leaves_a_believable_history_behind(tmp_path: Path):
     assert {point.task for point in storage.series(Span.TWO_HOURS)} >= {"send_notice", "resize"}
     assert len([worker for worker in storage.workers() if worker.beat_at == until]) == 6
     assert storage.ticks("sweep")
+    dead = storage.find(Filter(states=frozenset({State.DEAD})), limit=500).jobs
+    at_last_try = [job for job in dead if job.failures + job.halts == job.max_attempts]
+    assert len(at_last_try) > len(dead) / 2 > 5
     storage.close()
 
 
@@ -45,7 +48,17 @@ def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
 
     assert result.exit_code == ExitCode.REFUSED
     assert "has jobs already" in result.stderr
+    assert "--url sqlite:///fake.db" in result.stderr
     assert yard.storage.count(Filter()).number == 1
+
+
+def test_another_file_is_offered_than_those_that_are_there(packhorse: Call, here: Path):
+    assert packhorse("fakedata", "--hours", "0", "--url", "sqlite:///fake.db").exit_code == 0
+
+    result = packhorse("fakedata", "--url", "sqlite:///fake.db")
+
+    assert result.exit_code == ExitCode.REFUSED
+    assert "--url sqlite:///fake-2.db" in result.stderr
 
 
 @pytest.mark.parametrize("hours", ["-1", "100"])

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices
+from packhorse.cli.status import status_lines
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.job import NewJob, State
@@ -126,6 +127,16 @@ def test_it_fits_the_screen(yard: Yard, width: int):
     _, seen = on_terminal(yard, "status", width=width)
 
     assert max(map(len, plain(seen).splitlines())) <= width
+
+
+def test_a_long_warning_is_wrapped_and_not_cut():
+    problem = "the disk on which all of this lies is nearly full and nobody has made room on it yet " * 2
+    health = Health("sqlite", "", "3", 1, 1, problems=[problem.strip()])
+
+    lines = "\n".join(status_lines(Snapshot(NOON, 15 * SECOND, health, [], [], []), 60)).splitlines()
+
+    assert max(map(len, lines)) <= 60
+    assert f"! {problem.strip()}. Try: packhorse storage" in " ".join(" ".join(lines).split())
 
 
 def test_watching_goes_on_until_ctrl_c(yard: Yard):
