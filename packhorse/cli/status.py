@@ -137,13 +137,15 @@ def _crew_text(snapshot: Snapshot, busy: int, slots: int) -> str:
 
 def _hour_text(snapshot: Snapshot, width: int | None) -> str:
     hour = snapshot.last_hour
+    halted = [paint(f"{hour.halted:,} halted", "red")] if hour.halted else []
     if not hour.runs:
-        return paint(f"last hour: nothing ran{f', {hour.added:,} came in' if hour.added else ''}", "dim")
-    bad = hour.ended_badly
+        went = paint(f"last hour: nothing ran{f', {hour.added:,} came in' if hour.added else ''}", "dim")
+        return "   ".join([went, *halted])
     parts = [
         f"last hour {hour.completed:,} done",
         rate_text(hour.runs / 3_600),
-        paint(f"{bad:,} failed ({share_text(bad, hour.runs)})", "red" if bad else "dim"),
+        paint(f"{hour.failed:,} failed ({share_text(hour.failed, hour.runs)})", "red" if hour.failed else "dim"),
+        *halted,
         f"wait {time_text(hour.wait_mean)}",
         f"run p50 {limit_text(hour.run_p50)}",
         f"p95 {limit_text(hour.run_p95)}",

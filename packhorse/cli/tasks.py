@@ -94,7 +94,7 @@ def task_cells(each: Known, shown: Shown) -> list[str]:
         shown.number(sum(each.counts[state] for state in HELD)),
         shown.number(each.counts[State.DEAD]),
         shown.number(each.measured.runs),
-        shown.number(each.measured.ended_badly),
+        shown.number(each.measured.failed),
         limit_text(each.measured.run_p95),
         _options(each.task.options),
     ]

@@ -25,7 +25,7 @@ from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
 from packhorse.worker import lock
-from packhorse.worker.deputy import depute
+from packhorse.worker.deputy import Deputed, depute
 from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
@@ -107,6 +107,7 @@ class Desk:
         self._refused: list[Released] = []  # jobs that came here and cannot be run here
         self._may_hold_more = False  # the answer to a `reserve` was lost
         self._look_again_at = math.inf  # and may be on its way still
+        self._goes_itself = False  # the last deputy was disturbed
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
@@ -429,7 +430,14 @@ class Desk:
         if wanted == 0:
             return
         work = partial(self._take_when_rung, wanted, seconds)
-        if not (self._storage.any_thread_may_wait and depute(self._lend, work, self._storage.interrupt)):
+        deputed = Deputed.NOBODY
+        if self._storage.any_thread_may_wait and not self._goes_itself:
+            deputed = depute(self._lend, work, self._storage.interrupt)
+        # Should it have been our own fault, it is raised when the desk does the same itself, the next time.
+        self._goes_itself = deputed is Deputed.DISTURBED
+        if deputed is Deputed.DISTURBED:
+            self._may_hold_more = True
+        elif deputed is Deputed.NOBODY:
             work()
         if self.seats:
             self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock

@@ -67,9 +67,10 @@ class Slots:
             seat, executor = following
             executor.begin(seat, slot)
 
-    def follow(self, slot: int, executor: Executor) -> Seat | None:
-        """As `give`; but if the next is for this very executor, it is answered, and goes on in the same slot."""
-        following = self._next(slot)
+    def follow(self, slot: int, executor: Executor, giver: Seat | None = None) -> Seat | None:
+        """As `give`; but if the next is for this very executor, it is answered, and goes on in the same slot. With a
+        `giver`, the seat that had it until now, a call that was torn away is made good for by its `give_up`."""
+        following = self._next(slot, giver)
         if following is None:
             return None
         seat, its_executor = following
@@ -78,23 +79,34 @@ class Slots:
         its_executor.begin(seat, slot)
         return None
 
-    def _next(self, slot: int) -> tuple[Seat, Executor] | None:
+    def _next(self, slot: int, giver: Seat | None = None) -> tuple[Seat, Executor] | None:
         """Give the slot to the next that was not handed back meanwhile. None: nobody waits, and the slot is free."""
         with self._lock:
-            while self._line:
-                seat, executor = self._line.popleft()
-                if not seat.is_claimed:
-                    seat.given = slot
-                    return seat, executor
-            self._free.append(slot)
-            return None
+            return self._pass_on(slot, giver)
+
+    def _pass_on(self, slot: int, giver: Seat | None) -> tuple[Seat, Executor] | None:
+        """With the lock. Nothing is called between the giver's letting go and the next one's having it: whatever is
+        thrown into this thread, the slot is not lost."""
+        while self._line:
+            seat, executor = self._line.popleft()
+            if not seat.is_claimed:
+                seat.given = slot
+                if giver is not None:
+                    giver.given = None
+                return seat, executor
+        if giver is not None:
+            giver.given = None
+        self._free.append(slot)
+        return None
 
     def give_up(self, seat: Seat) -> None:
         """This one was handed back and will not begin: the slot that it was given is free, if not yet."""
         with self._lock:
-            slot, seat.given = seat.given, None
-        if slot is not None:
-            self.give(slot)
+            slot = seat.given
+            following = None if slot is None else self._pass_on(slot, seat)
+        if following is not None and slot is not None:
+            its_seat, executor = following
+            executor.begin(its_seat, slot)
 
     # --- on the board -----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from packhorse.cli.status import status_lines
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.job import NewJob, State
+from packhorse.outcome import Completed
 from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.terminal import Terminal
@@ -33,6 +34,17 @@ def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, pa
     assert "2 failed" in result.stdout
     queues = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(("for-", "resize "))]
     assert sorted(queues) == sorted(["resize", *(f"for-{state}" for state in State if state != "scheduled")])
+
+
+def test_a_dead_worker_is_told_as_a_halt_and_not_as_a_failure(yard: Yard, packhorse: Call):
+    halted = yard.halt(yard.add())
+
+    assert "last hour: nothing ran, 1 came in   1 halted" in packhorse("status").stdout
+
+    yard.finish(Completed(yard.start(halted).token))
+
+    assert "0 failed (0 %)   1 halted" in packhorse("status").stdout
+    assert json.loads(packhorse("status", "--json").stdout)["totals"]["failed"] == 0
 
 
 def test_an_empty_storage_says_what_to_do_next(yard: Yard, packhorse: Call):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +52,12 @@ def a_seat(
     stops = [] if worker_stops is None else worker_stops
     chain, is_async = compose(task, (), loop=None)
     return Seat(job or a_job(), task, chain, is_async, stops, now)
+
+
+def throw_into(thread: threading.Thread, error: type[BaseException]) -> None:
+    """As libraries do that end what takes too long. It is raised at the next step of the thread's own Python code."""
+    hit = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(error))
+    assert hit == 1, "the thread is gone"
 
 
 class RememberingLine:

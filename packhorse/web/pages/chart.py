@@ -251,10 +251,13 @@ class Intervals:
 
 
 def throughput(intervals: Intervals) -> Chart:
-    """Jobs completed and attempts failed, a second."""
+    """Jobs completed and attempts failed, a second; and halted ones, if there were any."""
     done = intervals.rate([each.completed for each in intervals.each])
-    failed = intervals.rate([each.ended_badly for each in intervals.each])
+    failed = intervals.rate([each.failed for each in intervals.each])
+    halted = [each.halted for each in intervals.each]
     lines = [Line("completed", "good", done), Line("failed", "bad", failed)]
+    if any(halted):
+        lines.append(Line("halted", "other", intervals.rate(halted)))
     return Chart("Throughput", "jobs a second", intervals.times, lines, "stack", _rate, intervals.width)
 
 

@@ -39,6 +39,7 @@ const FIGURES = {
   workercount: (t) => `${number(t.workers)} worker${t.workers === 1 ? "" : "s"}`,
   processed: (t) => number(t.processed),
   failed: (t) => number(t.failed),
+  halted: (t) => number(t.ever.halted),
 };
 
 function setFigures(totals) {

@@ -59,6 +59,15 @@ def test_nothing_measured_is_a_gap_and_not_nought():
     assert str(chart.svg()).count("<polyline") == 2
 
 
+def test_halts_have_a_line_of_their_own_where_there_are_any():
+    calm, rough = (
+        throughput(Intervals([point(1, failed=60, **more)], HOUR_OF_CHARTS, NOW)) for more in ({}, {"halted": 120})
+    )
+
+    assert [line.title for line in calm.lines] == ["completed", "failed"]
+    assert [(line.title, line.values[-2]) for line in rough.lines] == [("completed", 0), ("failed", 1), ("halted", 2)]
+
+
 def test_unfinished_jobs_are_counted_back_from_the_present():
     points = [point(2, added=10), point(1, completed=4, dead=1), point(0, added=2), point(1, "images", added=3)]
     intervals = Intervals(points, HOUR_OF_CHARTS, NOW)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from packhorse.outcome import Outcome, Released
+from packhorse.worker.executors import thread as thread_module
 from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 from tests.children import PATIENCE, until
-from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
+from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of, throw_into
 
 
 class Bench:
@@ -21,7 +25,8 @@ class Bench:
     def __init__(self, slots: int) -> None:
         self.slots = Slots(None, slots, lambda seat: self.executor)
         self.finisher = Finisher(lambda: None)
-        self.executor = ThreadExecutor(self.slots, self.finisher, RESULT_LIMIT)
+        self.condemned: list[str] = []
+        self.executor = ThreadExecutor(self.slots, self.finisher, RESULT_LIMIT, self.condemned.append)
         self.gate = threading.Event()
         self.began: list[str] = []
         self.task = task_of(self.wait, "wait")
@@ -191,10 +196,162 @@ def test_while_all_threads_are_busy_none_is_lent(bench: Bench):
     assert lend(bench, lambda: None).wait(60)
 
 
-def test_where_no_thread_can_be_started_none_is_lent(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+def test_two_that_are_lent_at_once_each_run_their_own_job(bench: Bench):
+    at_work: dict[str, int] = {}
+    lent: dict[str, int] = {}
+    together = threading.Barrier(2)
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    def note(name: str) -> None:
+        at_work[name] = threading.get_ident()
+
+    where = task_of(note, "note")
+
+    def work(name: str) -> None:
+        lent[name] = threading.get_ident()
+        together.wait(PATIENCE)
+        bench.slots.line_up([a_seat(a_job(name, f'{{"name":"{name}"}}'), where)])
+        together.wait(PATIENCE)
+
+    lend(bench, lambda: work("a"))
+    lend(bench, lambda: work("b"))
+    until(lambda: len(bench.finisher) == 2, "both end")
+
+    assert at_work == lent
+    assert bench.threads == 2
+
+
+def cannot_start(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_where_no_thread_can_be_started_none_is_lent_and_nobody_is_condemned(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(threading.Thread, "start", cannot_start)
 
     assert not bench.executor.lend(lambda: None)
+    assert bench.condemned == []
+
+
+def test_where_no_thread_can_be_started_a_job_condemns_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threading.Thread, "start", cannot_start)
+
+    bench.slots.line_up(bench.seats("a"))
+
+    assert bench.condemned == ["it cannot start a thread: can't start new thread"]
+
+
+# --- what is thrown into a thread -------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_is_hit_while_it_is_idle_runs_the_next_job(bench: Bench):
+    bench.gate.set()
+    assert lend(bench, lambda: None).wait(60)
+    until(lambda: bench.executor._idle == 1, "it is free")
+
+    throw_into(bench.executor._threads[0], TimeoutError)
+    bench.slots.line_up(bench.seats("a"))
+    until(lambda: len(bench.finisher) == 1, "it ends")
+    until(lambda: bench.executor._idle == 1, "its thread is free again")
+
+    assert bench.began == ["a"]
+    assert bench.threads == 1
+
+
+def test_a_thread_that_is_hit_while_it_is_idle_does_what_it_is_lent_for(bench: Bench):
+    assert lend(bench, lambda: None).wait(60)
+    until(lambda: bench.executor._idle == 1, "it is free")
+
+    throw_into(bench.executor._threads[0], SystemExit)
+
+    assert lend(bench, lambda: None).wait(60)
+    until(lambda: bench.executor._idle == 1, "it is free again")
+    assert bench.threads == 1
+
+
+class Tearing:
+    """Raises in a thread of the executor, before the line of its code that is the nth to come."""
+
+    CODE = frozenset(
+        each.__code__
+        for each in (*vars(ThreadExecutor).values(), thread_module._let_go)
+        # The one catches it. In the other nothing is called between taking the lock and letting it go, and so nothing
+        # is raised there but by a tracer.
+        if hasattr(each, "__code__") and each not in (ThreadExecutor._work, ThreadExecutor._rest)
+    )
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+        self.line: int | None = None  # where it was
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self.at if self.line is None and frame.f_code in self.CODE else None
+
+    def at(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event != "line" or self.line is not None:
+            return self.at
+        self.left -= 1
+        if self.left < 0:
+            self.line = frame.f_lineno
+            raise TimeoutError("meant for a job")
+        return self.at
+
+
+def ran_in_spite_of(tearing: Tearing) -> set[int]:
+    """The desk's work, which finds one job, and then another two, on one thread; answers the lines where it was."""
+    bench = Bench(1)
+    bench.gate.set()
+    seats = bench.seats("a", "b", "c")
+    before = threading.gettrace()
+    threading.settrace(tearing)
+    try:
+        is_found: list[bool] = []
+
+        def find() -> None:
+            if not is_found:
+                is_found.append(True)
+                bench.slots.line_up(seats[:1])
+
+        assert lend(bench, find).wait(60)
+    finally:
+        threading.settrace(before)  # type: ignore[arg-type]
+    bench.slots.line_up(seats[1:])
+    until(lambda: bench.executor._idle == 1 and bench.executor._given.empty(), f"it is free, after {tearing.line}")
+    for seat in seats:  # as the desk does with those that do not begin
+        if seat.claim():
+            bench.slots.give_up(seat)
+            bench.finisher.put(seat, Released(seat.job.token, "it did not begin"))
+    until(lambda: bench.executor._idle == 1, f"it is free, after {tearing.line}")
+
+    ended = {seat.job.id for seat, _ in bench.finisher.take_now(100)}
+    assert ended == {"a", "b", "c"}, f"lost after {tearing.line}"
+    assert sorted(bench.began) == sorted(set(bench.began)), f"run twice after {tearing.line}"
+    assert list(bench.slots._free) == [0], f"its slot is lost after {tearing.line}"
+    assert bench.condemned == []
+    bench.executor.close()
+    bench.executor._threads[0].join(PATIENCE)
+    assert not bench.executor._threads[0].is_alive()
+    return {tearing.line} if tearing.line is not None else set()
+
+
+def test_wherever_a_thread_is_hit_no_job_and_no_slot_is_lost():
+    lines: set[int] = set()
+    nth = 0
+    while hit := ran_in_spite_of(Tearing(nth)):
+        lines |= hit
+        nth += 1
+
+    assert len(lines) > 20
+
+
+def test_a_thread_that_does_not_get_on_at_all_condemns_its_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    def put(seat: Seat, outcome: Outcome) -> None:
+        raise LookupError("no room")
+
+    bench.gate.set()
+    monkeypatch.setattr(bench.finisher, "put", put)
+    bench.slots.line_up(bench.seats("a"))
+    until(lambda: bench.executor._idle == 1, "its thread is free again")
+
+    assert bench.condemned == ["a thread of its does not get on: LookupError"]
+    assert bench.began == ["a"]
