@@ -62,7 +62,8 @@ class Slots:
 
     def give(self, slot: int) -> None:
         """This slot is free, for whoever has waited longest."""
-        following = self._next(slot)
+        with self._lock:
+            following = self._pass_on(slot)
         if following is not None:
             seat, executor = following
             executor.begin(seat, slot)
@@ -70,7 +71,8 @@ class Slots:
     def follow(self, slot: int, executor: Executor, giver: Seat | None = None) -> Seat | None:
         """As `give`; but if the next is for this very executor, it is answered, and goes on in the same slot. With a
         `giver`, the seat that had it until now, a call that was torn away is made good for by its `give_up`."""
-        following = self._next(slot, giver)
+        with self._lock:
+            following = self._pass_on(slot, giver)
         if following is None:
             return None
         seat, its_executor = following
@@ -79,14 +81,10 @@ class Slots:
         its_executor.begin(seat, slot)
         return None
 
-    def _next(self, slot: int, giver: Seat | None = None) -> tuple[Seat, Executor] | None:
-        """Give the slot to the next that was not handed back meanwhile. None: nobody waits, and the slot is free."""
-        with self._lock:
-            return self._pass_on(slot, giver)
-
-    def _pass_on(self, slot: int, giver: Seat | None) -> tuple[Seat, Executor] | None:
-        """With the lock. Nothing is called between the giver's letting go and the next one's having it: whatever is
-        thrown into this thread, the slot is not lost."""
+    def _pass_on(self, slot: int, giver: Seat | None = None) -> tuple[Seat, Executor] | None:
+        """With the lock: give the slot to the next that was not handed back meanwhile. None: nobody waits, and the slot
+        is free. Nothing is called between the giver's letting go and the next one's having it: whatever is thrown into
+        this thread, the slot is not lost."""
         while self._line:
             seat, executor = self._line.popleft()
             if not seat.is_claimed:
