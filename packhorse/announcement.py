@@ -23,7 +23,7 @@ from packhorse.task import RegisteredTask, TaskOptions, parse_unique
 
 _TOLD = (
     *("priority", "weight", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires", "total_timeout"),
-    *("persistent", "isolate", "unique"),
+    *("persistent", "isolate", "memory_limit", "unique"),
 )
 _TRUSTED_FOR = 300.0
 """Seconds for which an announcement is taken to be true."""
@@ -44,6 +44,7 @@ class _Told(msgspec.Struct, frozen=True):
     total_timeout: int | None = None
     persistent: bool = False
     isolate: bool | None = None
+    memory_limit: int | None = None
     unique: dict[str, Any] | None = None
     defaults: dict[str, Any] = {}
     parameters: Any = None

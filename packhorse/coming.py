@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import msgspec
 
+from packhorse.clock import MINUTE, SECOND
 from packhorse.errors import BadValue
-from packhorse.fields import Moment, ScheduleFields, iso, schedule_fields
+from packhorse.fields import Moment, ScheduleFields, Seconds, iso, schedule_fields
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo
 
 _COMING = 3
+_LATE = MINUTE  # a foreman that lives turns a schedule within a second
 
 
 class ShownSchedule(ScheduleFields, kw_only=True):
-    """A schedule; `says` is its cron text in words, `coming` its next slots."""
+    """A schedule; `says` is its cron text in words, `coming` its next slots, `late_by` how many seconds ago it was due,
+    if nobody has seen to that."""
 
     is_paused: bool
     says: str
     coming: list[Moment]
+    late_by: Seconds
 
 
 def shown_schedule(schedule: ScheduleInfo, now: int) -> ShownSchedule:
     """A schedule as programs are told of it."""
     says, coming = words_and_slots(schedule, now)
+    late = late_by(schedule, now)
     return ShownSchedule(
         **msgspec.structs.asdict(schedule_fields(schedule)),
         is_paused=schedule.paused_at is not None,
         says=says,
         coming=[] if schedule.paused_at is not None else [iso(at) for at in coming],
+        late_by=None if late is None else late / SECOND,
     )
+
+
+def late_by(schedule: ScheduleInfo, now: int) -> int | None:
+    """How long ago a schedule was due that no foreman has turned since. None: it is in time, or paused."""
+    late = now - schedule.next_at
+    return late if schedule.paused_at is None and schedule.next_at > 0 and late > _LATE else None
 
 
 def words_and_slots(schedule: ScheduleInfo, now: int, slots: int = _COMING) -> tuple[str, list[int]]:

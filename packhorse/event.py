@@ -59,6 +59,8 @@ class Kind(StrEnum):
     RESUMED = "resumed"  # [by]
     PUT = "put"  # a schedule was written or changed [cron, tz]
     TICKED = "ticked"  # [slot, outcome]
+    RUN_NOW = "run_now"  # an operator wanted a schedule's job at once [job, by]
+    SKIPPED = "skipped"  # an operator left out a schedule's next slot [slot, by]
     # a cause of failures
     SILENCED = "silenced"  # [task, duration, by]
     UNSILENCED = "unsilenced"  # [task, by]

@@ -16,9 +16,11 @@ _LONGEST = 2 * RAN_STEPS[-1][0]
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What attempts came to. Times are seconds. `run_p50` and `run_p95` are not measured to the moment: attempts are
-    counted in steps (1 ms, 3 ms, 10 ms … 3 s, 10 s … 1 h), and these are the upper limit of the step that holds them,
-    so 10 means "at most 10 s". Of attempts that took longer than an hour it is 7200, which means just that."""
+    """What attempts came to. A run is an attempt whose end somebody saw: `failed` are some of the `runs`, and `halted`,
+    whose worker died, are counted apart. Times are seconds. `run_p50` and `run_p95` are not measured to the moment:
+    attempts are counted in steps (1 ms, 3 ms, 10 ms … 3 s, 10 s … 1 h), and these are the upper limit of the step that
+    holds them, so 10 means "at most 10 s". Of attempts that took longer than an hour it is 7200, which means just
+    that."""
 
     added: int = 0
     runs: int = 0
@@ -33,11 +35,6 @@ class Measured(msgspec.Struct, kw_only=True):
     run_mean: float | None = None
     run_p50: float | None = None
     run_p95: float | None = None
-
-    @property
-    def ended_badly(self) -> int:
-        """Attempts that failed or halted."""
-        return self.failed + self.halted
 
 
 def measured(points: Iterable[Point]) -> Measured:

@@ -216,6 +216,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         asked = _retry_after(error)
         return (rule.backoff or self.backoff).wait(failures, error, rng) if asked is None else asked
 
+    def final_option(self, failures: int, error: BaseException | None) -> str | None:
+        """The name of the option by which this failure is the last one, although the number alone would allow another
+        attempt; None: there is none."""
+        if error is None or failures >= self.max_attempts:
+            return None
+        rule = self._rule_for(error)
+        if rule is None:
+            return "give_up_on" if any(cls in self.give_up_on for cls in type(error).__mro__) else "retry_on"
+        return "per_error" if rule.max_attempts is not None and failures >= rule.max_attempts else None
+
     def _rule_for(self, error: BaseException | None) -> ErrorRule | None:
         rules = {rule.error: rule for rule in self.per_error}
         for cls in type(error).__mro__ if error is not None else ():

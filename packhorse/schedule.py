@@ -17,6 +17,7 @@ from packhorse.calls import Arguments, JobTemplate
 from packhorse.clock import to_datetime
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, ScheduleNotFound
+from packhorse.event import Kind
 from packhorse.ids import new_id
 from packhorse.job import NewJob
 from packhorse.storage import Storage
@@ -209,12 +210,14 @@ def slot_id(name: str, slot: int) -> str:
     )
 
 
-def skip_next(storage: Storage, name: str) -> datetime:
+def skip_next(storage: Storage, name: str, by: str | None = None) -> datetime:
     """Leave out the schedule's next slot, and answer which one that is. Asking again changes nothing."""
     schedule = find_schedule(storage, name)
     now = storage.now()
     slot = schedule.next_at
     if slot <= now:  # paused for a while: what has passed is not the next one
         slot = cron_of(schedule).next_after(now)
-    storage.put_schedules([replace(schedule, options=schedule.options | {"skip": slot})])
+    if schedule.options.get("skip") != slot:
+        storage.put_schedules([replace(schedule, options=schedule.options | {"skip": slot})])
+        storage.record_deed(name, Kind.SKIPPED, slot=slot, by=by)
     return to_datetime(slot)

@@ -20,7 +20,7 @@ _COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
 
 class Totals(msgspec.Struct, kw_only=True):
     """How everything stands. `ever` and `today` (since midnight UTC) have added, completed, failed, dead, aborted and
-    halted; `processed` are attempts that ended."""
+    halted; `processed` are attempts that ended, `failed` those that raised or ran too long: halts are in `ever`."""
 
     states: dict[State, int]
     ever: dict[str, int]
@@ -61,7 +61,7 @@ def totals_of(
         ever={name: ever.get(name, 0) for name in _COUNTED},
         today=_today(two_days, now),
         processed=ever.get("completed", 0) + ever.get("failed", 0) + ever.get("halted", 0),
-        failed=ever.get("failed", 0) + ever.get("halted", 0),
+        failed=ever.get("failed", 0),
         queues=len(queues),
         paused=sum(queue.is_paused for queue in queues),
         oldest=max(waits) / SECOND if waits else None,

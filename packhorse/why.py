@@ -273,7 +273,23 @@ def _dead(job: Job, seen: Seen) -> str:
     if job.reason is Reason.RUNNER_TIMEOUT:
         times = "once" if job.halts == 1 else f"{job.halts} times"
         return f"it died {_ago(job.finished_at, seen)}, because its worker died under it {times}"
-    return f"it died {_ago(job.finished_at, seen)} after attempt {job.failures} of {job.max_attempts}{_error(job)}"
+    attempt = f"attempt {job.failures} of {job.max_attempts}{_final(job)}"
+    return f"it died {_ago(job.finished_at, seen)} after {attempt}{_error(job)}"
+
+
+_FINAL = {
+    "give_up_on": "give_up_on names its error",
+    "retry_on": "retry_on does not name its error",
+    "per_error": "per_error allows no more for its error",
+    "arguments": "its arguments do not fit the task",
+    "result": "its work is done, only the result cannot be kept",
+}
+
+
+def _final(job: Job) -> str:
+    """Why it was the last attempt, although more were allowed."""
+    because = _FINAL.get(Failure.from_json(job.error).final or "") if job.error else None
+    return f" (it is not tried again: {because})" if because and job.failures < job.max_attempts else ""
 
 
 def _aborted(job: Job, seen: Seen) -> str:

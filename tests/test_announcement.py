@@ -45,7 +45,8 @@ def test_a_worker_announces_each_task_with_its_queue_and_options(storage: Memory
 
 def test_what_was_announced_is_read_back_as_it_was(storage: Memory):
     unique = Unique(by=("kind",), period=60 * SECOND, on_conflict="replace")
-    app = worker_of(storage, queue="reports", priority=3, isolate=True, expires="1h", persistent=True, unique=unique)
+    limits = {"expires": "1h", "memory_limit": "512MiB"}
+    app = worker_of(storage, queue="reports", priority=3, isolate=True, persistent=True, unique=unique, **limits)
 
     (task,) = storage.tasks()
     known = known_task(task, TaskOptions())

@@ -77,6 +77,8 @@ def others(storage: Memory, clock: TurnedClock) -> None:
     storage.tick("daily", plan.next_at, clock() + HOUR, [], [Tick("daily", plan.next_at, "missed", 0, None)])
     for paused in (True, False):
         storage.pause_schedule("daily", paused, by="ann")
+    storage.record_deed("daily", Kind.RUN_NOW, job="a", by="ann")
+    storage.record_deed("daily", Kind.SKIPPED, slot=clock(), by="ann")
     storage.remove_schedule("daily", by="ann")
     done = in_state(storage, COMPLETED)
     for client in ("shop", "post"):

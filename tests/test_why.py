@@ -275,6 +275,20 @@ def test_a_running_job_may_have_been_asked_to_stop():
         ),
         (
             DEAD,
+            {"reason": Reason.FAILED, "failures": 1, "error": Failure("Refused", "no", final="give_up_on").to_json()},
+            "it died 2m ago after attempt 1 of 4 (it is not tried again: give_up_on names its error) with Refused: no",
+        ),
+        (
+            DEAD,
+            {
+                "reason": Reason.FAILED,
+                "failures": 1,
+                "error": Failure("Odd", "x", final="of a later version").to_json(),
+            },
+            "it died 2m ago after attempt 1 of 4 with Odd: x",
+        ),
+        (
+            DEAD,
             {"reason": Reason.RUNNER_TIMEOUT, "halts": 3},
             "it died 2m ago, because its worker died under it 3 times",
         ),

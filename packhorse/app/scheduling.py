@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from packhorse.app.enqueueing import Enqueueing
 from packhorse.calls import Arguments, ScheduleKeywords
 from packhorse.errors import BadValue
+from packhorse.event import Kind
 from packhorse.job_handle import JobHandle
 from packhorse.schedule import Missed, Overlap, Plan, ScheduleDecorator, find_schedule, new_job_of, skip_next
 from packhorse.storage.records import ScheduleInfo
@@ -70,11 +71,13 @@ class Scheduling(Enqueueing):
 
     def run_schedule_now(self, name: str, *, by: str | None = None) -> JobHandle[Any]:
         """Enqueue the schedule's job here and now, also if it is paused; its slots stay as they are."""
-        return self._enqueue(new_job_of(find_schedule(self.storage, name), by))
+        job = self._enqueue(new_job_of(find_schedule(self.storage, name), by))
+        self.storage.record_deed(name, Kind.RUN_NOW, job=job.id, by=by)
+        return job
 
-    def skip_schedule(self, name: str) -> datetime:
+    def skip_schedule(self, name: str, *, by: str | None = None) -> datetime:
         """Leave out its next slot, and answer which one that is. Asking again changes nothing."""
-        return skip_next(self.storage, name)
+        return skip_next(self.storage, name, by)
 
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         """Forget a schedule; the jobs that it made stay, and one that the code names comes back with the next worker.
@@ -93,6 +96,6 @@ class Scheduling(Enqueueing):
         """`run_schedule_now`, for coroutines."""
         return await self._courier.call(self.run_schedule_now, name, by=by)
 
-    async def askip_schedule(self, name: str) -> datetime:
+    async def askip_schedule(self, name: str, *, by: str | None = None) -> datetime:
         """`skip_schedule`, for coroutines."""
-        return await self._courier.call(self.skip_schedule, name)
+        return await self._courier.call(self.skip_schedule, name, by=by)

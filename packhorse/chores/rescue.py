@@ -29,7 +29,8 @@ class Rescue:
         self._why = f"its worker was silent for {settings.shown('lease')}"
         self._steady_time = steady_time
         self._is_first_round = True
-        self.interval = settings.heartbeat / SECOND
+        # Often enough that whoever died with a whole machine is found soon after its lease, whenever that was.
+        self.interval = min(settings.heartbeat, settings.lease / 5) / SECOND
 
     def run(self) -> float | None:
         """Rescue until nothing is left, or the foreman is steady no more."""

@@ -117,7 +117,7 @@ def _jobs(patient: Patient) -> Iterator[str]:
     queues, tasks = len(patient.snapshot.queues), len(patient.storage.tasks())
     yield f"{count_text(queues, 'queue')}, {count_text(tasks, 'task')}"
     hour = patient.snapshot.last_hour
-    went = f"{hour.runs} runs, {hour.ended_badly} failed"
+    went = f"{hour.runs} runs, {hour.failed} failed, {hour.halted} halted"
     yield f"last hour: {went}, wait {hour.wait_mean} s, p95 at most {hour.run_p95} s"
 
 

@@ -8,6 +8,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, say
 from packhorse.cli.table import Column, print_table
+from packhorse.cli.target import option_or_source
 from packhorse.settings import NAMES
 
 
@@ -23,7 +24,7 @@ def config(invocation: Invocation, names: tuple[str, ...], only_set: bool) -> No
     pyproject.toml, or the default. One NAME prints its value alone. Passwords are not shown."""
     settings = invocation.settings
     rows = [
-        (name, settings.shown(name), settings.source_of(name))
+        (name, settings.shown(name), option_or_source(settings, name))
         for name in names or NAMES
         if not only_set or name in settings.sources
     ]

@@ -18,8 +18,8 @@ from packhorse import __version__, clock
 from packhorse.amounts import count_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.snapshot import Snapshot, number_in
-from packhorse.clock import HOUR, MINUTE, SECOND
-from packhorse.coming import words_and_slots
+from packhorse.clock import MINUTE, SECOND
+from packhorse.coming import late_by, words_and_slots
 from packhorse.errors import AppNotFound, BadValue, PackhorseError, StorageError
 from packhorse.event import Subject
 from packhorse.findings import overdue
@@ -358,12 +358,14 @@ def stubborn(patient: Patient) -> Iterator[Symptom]:
 
 def failing(patient: Patient) -> Iterator[Symptom]:
     hour = patient.snapshot.last_hour
-    if hour.runs >= _FEW_RUNS and hour.ended_badly > _OFTEN * hour.runs:
-        share = share_text(hour.ended_badly, hour.runs)
-        yield remark("failing", f"{share} of the attempts of the last hour failed", "packhorse failures")
+    halts = f", {count_text(hour.halted, 'was', 'were')} halted because a worker died" if hour.halted else ""
+    if hour.runs >= _FEW_RUNS and hour.failed > _OFTEN * hour.runs:
+        share = share_text(hour.failed, hour.runs)
+        yield remark("failing", f"{share} of the attempts of the last hour failed{halts}", "packhorse failures")
     else:
-        runs = count_text(hour.runs, "attempt")
-        yield well("failing", f"{hour.ended_badly:,} of {runs} of the last hour failed")
+        said = f"{hour.failed:,} of {count_text(hour.runs, 'attempt')} of the last hour failed{halts}"
+        often = hour.halted >= _FEW_RUNS and hour.halted > _OFTEN * hour.runs
+        yield remark("failing", said, "packhorse events --kind halted") if often else well("failing", said)
 
 
 def dead(patient: Patient) -> Iterator[Symptom]:
@@ -383,16 +385,17 @@ def plans(patient: Patient) -> Iterator[Symptom]:
     odd = 0
     for schedule in schedules:
         says, slots = words_and_slots(schedule, snapshot.now, 1)
-        late = snapshot.now - schedule.next_at
+        late = late_by(schedule, snapshot.now)
         if not slots:
             odd += 1
             yield wrong("schedules", f"{schedule.name} cannot be read: {says}", "put its cron text right")
         elif schedule.paused_at is not None:
             odd += 1
             yield remark("schedules", f"{schedule.name} is paused", f"packhorse schedule resume {schedule.name}")
-        elif late > HOUR // 60 and snapshot.alive(Subject.FOREMAN):
+        elif late is not None:
             odd += 1
-            yield remark("schedules", f"{schedule.name} is late by {span_text(late)}", "packhorse events --kind ticked")
+            fix = "packhorse events --kind ticked" if snapshot.alive(Subject.FOREMAN) else "packhorse work"
+            yield remark("schedules", f"{schedule.name} is late by {span_text(late)}", fix)
     if schedules and not odd:
         yield well("schedules", count_text(len(schedules), "schedule, in time", "schedules, all in time"))
 

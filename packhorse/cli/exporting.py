@@ -55,7 +55,8 @@ def _exported(job: Job) -> str:
 @command("import", "packhorse import dead.jsonl --again", "zcat mail.jsonl.gz | packhorse import -")
 @click.argument("file", metavar="FILE|-")
 @click.option("--again", is_flag=True, help="Also jobs that had ended, or were running: they run again from the start.")
-def import_(invocation: Invocation, file: str, again: bool) -> int:
+@click.option("--yes", is_flag=True, help="Nothing is asked here; it may be said as to other commands on many jobs.")
+def import_(invocation: Invocation, file: str, again: bool, yes: bool) -> int:
     """Enqueue the jobs of an export: those that waited, each with its id, its time, its priority and its options. An id
     that is there already is skipped, so the same file may be imported twice. Tries are counted anew."""
     client = invocation.writing_client()

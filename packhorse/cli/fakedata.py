@@ -7,11 +7,13 @@ and logs are what a real shop would have left behind. With --live it goes on by 
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 import random
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -36,6 +38,8 @@ from packhorse.storage.records import CheckIn, Filter, LogLine, ScheduleInfo, Ta
 _STEP = 15 * SECOND
 _EARLIER_STEP = 5 * MINUTE
 _BATCH = 500
+_FAILS_AGAIN = 0.6
+_GIVES_UP = 0.02  # the share of failures that no retry policy tries again
 
 
 class Kind(NamedTuple):
@@ -110,7 +114,7 @@ def fakedata(invocation: Invocation, hours: int, live: bool, seed: int, yes: boo
         raise CommandError(
             f"{invocation.settings.shown('url')} has jobs already",
             ExitCode.REFUSED,
-            hint="name another: --url sqlite:///fake.db, or say --yes",
+            hint=f"name another: --url sqlite:///{_new_file()}, or say --yes",
         )
     shop = Shop(storage, turned, random.Random(seed))
     until = clock.now()
@@ -124,6 +128,12 @@ def fakedata(invocation: Invocation, hours: int, live: bool, seed: int, yes: boo
     say(f"{count_text(numbers.get('added', 0), 'job')}, {failed} in {where}")
     if live:
         _go_on(shop, turned)
+
+
+def _new_file() -> str:
+    """A file that is not here yet."""
+    names = (f"fake{f'-{number}' if number > 1 else ''}.db" for number in itertools.count(1))
+    return next(name for name in names if not Path(name).exists())
 
 
 def _go_on(shop: Shop, turned: clock.TurnedClock) -> None:
@@ -261,12 +271,13 @@ class Shop:
 
     def _outcome(self, job: Job, ran: int) -> Outcome:
         kind, ago = _BY_NAME[job.task], max(0, self._now() - (job.started_at or 0) - ran)
-        if self._dice.random() >= kind.fails:
+        # What has failed once mostly fails again: it is its arguments rather than bad luck.
+        if self._dice.random() >= (max(kind.fails, _FAILS_AGAIN) if job.failures else kind.fails):
             return Completed(job.token, json.dumps({"ok": True, "ran_ms": ran // 1_000}), ran, ago)
         if kind.name == "build_report" and self._dice.random() < 0.5:
             return Halted(job.token, "its process was killed by signal 9 (SIGKILL)", ran, ago)
         retry_in = [10, 60, 600, None][min(job.failures, 3)]
-        wait = None if retry_in is None or self._dice.random() < 0.3 else retry_in * SECOND
+        wait = None if retry_in is None or self._dice.random() < _GIVES_UP else retry_in * SECOND
         return Failed(job.token, self._failure(kind), wait, ran=ran, ago=ago)
 
     def _failure(self, kind: Kind) -> Failure:

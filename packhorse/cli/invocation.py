@@ -9,7 +9,7 @@ import functools
 
 from packhorse.app import Packhorse
 from packhorse.cli.output import Shown, escape, json_text, paint, picked, say
-from packhorse.cli.target import app_from, open_existing, open_for_writing, url_source
+from packhorse.cli.target import app_from, open_existing, open_for_writing, source_in_app, url_source
 from packhorse.settings import Settings, load_settings
 from packhorse.storage import Storage
 from packhorse.storage.moving import problems
@@ -27,7 +27,7 @@ class Invocation:
         self.utc = False
         self.color: bool | None = None
         self.no_pager = False
-        self.named_by: str | None = None  # which argument names the storage that is used, if one does
+        self.named_by: str | None = None  # what names the storage that is used, if not the settings
         self._opened: list[Storage | Packhorse] = []
 
     # --- where the jobs are ---------------------------------------------------------------------------------------
@@ -61,6 +61,8 @@ class Invocation:
             return None
         if self.url is not None:
             app.use(open_for_writing(self.settings))
+        else:
+            self.named_by = source_in_app(app, target or self.settings.app)
         self._opened.append(app)
         return app
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 
-from packhorse.amounts import count_text
+from packhorse.amounts import count_text, size_text
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
@@ -34,7 +34,7 @@ from packhorse.fields import event_fields, log_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, FINAL, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
 from packhorse.job_text import call_text, cut, state_text, try_text
-from packhorse.storage.records import LogKind, LogLine
+from packhorse.storage.records import LogKind, LogLine, TaskInfo
 from packhorse.why import span_text
 
 _FEW_LINES = 10
@@ -104,19 +104,20 @@ def _fields(handle: JobHandle[Any], chosen: list[str]) -> dict[str, Any]:
 
 
 def _print_page(invocation: Invocation, handle: JobHandle[Any]) -> None:
-    for line in page_lines(handle, invocation.shown):
+    for line in page_lines(handle, invocation.shown, invocation.storage.tasks()):
         say(line)
     if invocation.shown.is_terminal:
         _print_next(invocation, handle.record)
 
 
-def page_lines(handle: JobHandle[Any], shown: Shown) -> Iterator[str]:
-    """The page of a job, line by line."""
+def page_lines(handle: JobHandle[Any], shown: Shown, tasks: Iterable[TaskInfo]) -> Iterator[str]:
+    """The page of a job, line by line; `tasks` are those that are known."""
     record, events = handle.record, handle.events()
     yield f"{paint(state_text(record), state_style(record.state))}  {paint(_title(record), 'bold')}"
     yield escape(handle.why())
     yield ""
-    yield from pair_lines(_facts(record, shown, _took(record, events)))
+    limits = _limits(record, next((task for task in tasks if task.name == record.task), None))
+    yield from pair_lines(_facts(record, shown, _took(record, events), limits))
     yield from _failure_lines(record)
     if record.state is COMPLETED:
         yield from pair_lines([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
@@ -128,7 +129,7 @@ def _title(record: Job) -> str:
     return cut(escape(call_text(record)), 200)
 
 
-def _facts(record: Job, shown: Shown, took: str) -> Iterator[tuple[str, str]]:
+def _facts(record: Job, shown: Shown, took: str, limits: str) -> Iterator[tuple[str, str]]:
     yield "id", record.id
     yield "queue", f"{record.queue}, priority {record.priority}"
     yield "attempt", _counts(record)
@@ -143,7 +144,7 @@ def _facts(record: Job, shown: Shown, took: str) -> Iterator[tuple[str, str]]:
         yield "progress", f"{record.progress} %{f', {record.progress_text}' if record.progress_text else ''}"
     if record.checkin_at is not None and record.state is State.RUNNING:
         yield "check-in", f"{shown.full_time(record.checkin_at)}{f': {record.checkin}' if record.checkin else ''}"
-    if limits := _limits(record):
+    if limits:
         yield "limits", limits
     for name, text in (("unique", record.unique_key), ("schedule", record.schedule), ("meta", record.meta)):
         if text:
@@ -166,14 +167,16 @@ def _took(record: Job, events: list[Event]) -> str:
     return f", ran {ran_text(ran if isinstance(ran, int) else max(0, record.finished_at - record.started_at))}"
 
 
-def _limits(record: Job) -> str:
+def _limits(record: Job, task: TaskInfo | None) -> str:
     limits = {
         "run": record.timeout,
         "silence": record.idle_timeout,
         "wait": record.expires,
         "whole life": record.total_timeout,
     }
-    return ", ".join(f"{word} {span_text(limit)}" for word, limit in limits.items() if limit is not None)
+    told = [f"{word} {span_text(limit)}" for word, limit in limits.items() if limit is not None]
+    memory = task.options.get("memory_limit") if task else None
+    return ", ".join([*told, f"memory {size_text(memory)}"] if isinstance(memory, int) else told)
 
 
 def _failure_lines(record: Job) -> Iterator[str]:
@@ -188,7 +191,7 @@ def _log_lines(lines: list[LogLine], shown: Shown) -> Iterator[str]:
     progress = [line for line in lines if line.kind is LogKind.PROGRESS][:-1]
     left_out = {line.id for line in progress}
     told = [_log_line(line, shown) for line in lines if line.id not in left_out]
-    beside = f"without {count_text(len(progress), 'line')} of progress" if progress else ""
+    beside = f"without {count_text(len(progress), 'earlier line')} of progress" if progress else ""
     yield from _latest("log", told, _FEW_LINES, "--log", beside)
 
 

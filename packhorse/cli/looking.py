@@ -39,7 +39,6 @@ from packhorse.event import Event, Kind, Subject
 from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
 from packhorse.filter_words import FILTER_WORDS, find_all, parse_words
 from packhorse.filters import STATE_WORDS
-from packhorse.idleness import is_quiet
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
 from packhorse.storage.listing import is_tallied
@@ -306,9 +305,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
 
 
 def _process_state(worker: WorkerInfo) -> str:
-    """What a foreman says of itself; of a worker, only that it takes no jobs."""
-    if worker.subject is not Subject.FOREMAN:
-        return "quiet" if is_quiet(worker) else ""
+    """What a foreman or a worker says of itself."""
     return str(worker.report.get("state") or "")
 
 

@@ -197,7 +197,7 @@ class Tasks(Pane):
             Row(
                 each.task.name,
                 task_cells(each, looked.shown),
-                (each.task.name, -each.measured.runs, -each.measured.ended_badly),
+                (each.task.name, -each.measured.runs, -each.measured.failed),
             )
             for each in found
         ]

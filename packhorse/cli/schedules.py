@@ -12,10 +12,11 @@ from packhorse.cli.options import by_option, command, number_option
 from packhorse.cli.output import escape, paint, say, short_id, unless_nought
 from packhorse.cli.table import Column, print_table
 from packhorse.clock import from_datetime
-from packhorse.coming import shown_schedule, words_and_slots
+from packhorse.coming import late_by, shown_schedule, words_and_slots
 from packhorse.fields import iso
 from packhorse.schedule import find_schedule
 from packhorse.storage.records import ScheduleInfo
+from packhorse.why import span_text
 
 _SLOTS = 5
 
@@ -60,7 +61,7 @@ def _print_schedules(invocation: Invocation, found: Sequence[ScheduleInfo], now:
                 schedule.cron,
                 *([schedule.tz] if has_zones else []),
                 says,
-                _next(schedule, slots, shown.time),
+                _next(schedule, slots, now, shown.time),
                 shown.time(schedule.last_at),
                 *([] if shown.is_terminal else [schedule.last_job_id or ""]),
             ]
@@ -70,16 +71,21 @@ def _print_schedules(invocation: Invocation, found: Sequence[ScheduleInfo], now:
         if schedule.paused_at is not None and shown.is_terminal:
             by = f" by {schedule.paused_by}" if schedule.paused_by else ""
             invocation.note(escape(f"{schedule.name} is paused{by}, {shown.time(schedule.paused_at)}"))
+        elif late_by(schedule, now) is not None and shown.is_terminal:
+            due = shown.time(schedule.next_at)
+            invocation.note(escape(f"{schedule.name} was due {due}, and no foreman saw to it: packhorse doctor"))
 
 
-def _next(schedule: ScheduleInfo, slots: list[int], told: Callable[[int | None], str]) -> str:
+def _next(schedule: ScheduleInfo, slots: list[int], now: int, told: Callable[[int | None], str]) -> str:
     if schedule.paused_at is not None:
         return "paused"
+    if slots and (late := late_by(schedule, now)) is not None:
+        return f"late by {span_text(late)}"
     return told(slots[0]) if slots else "never"
 
 
 def _next_style(text: str) -> str | None:
-    return "yellow" if text in ("paused", "never") else None
+    return "yellow" if text.startswith(("paused", "never", "late")) else None
 
 
 # --- one --------------------------------------------------------------------------------------------------------------
@@ -105,7 +111,7 @@ def schedule(invocation: Invocation, do: str, name: str, number: int, by: str | 
     elif do == "run":
         _run(invocation, name, by)
     elif do == "skip":
-        _skip(invocation, name)
+        _skip(invocation, name, by)
     else:
         _pause_or_resume(invocation, name, do, by)
 
@@ -132,8 +138,8 @@ def _run(invocation: Invocation, name: str, by: str | None) -> None:
         invocation.note(paint(f"see it: packhorse job {short_id(job.id)}", "dim", err=True))
 
 
-def _skip(invocation: Invocation, name: str) -> None:
-    at = from_datetime(invocation.client.skip_schedule(name))
+def _skip(invocation: Invocation, name: str, by: str | None) -> None:
+    at = from_datetime(invocation.client.skip_schedule(name, by=by))
     if invocation.as_json:
         invocation.print_json({"skipped_at": iso(at)})
     else:

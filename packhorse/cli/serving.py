@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from packhorse.cli.target import open_for_writing
 from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
 from packhorse.loading import find_target
 from packhorse.settings import Settings
+
+if TYPE_CHECKING:
+    from packhorse.web.security.access import Access
 
 _AGAIN_AFTER = 2.0  # seconds before a web server that ended is started again
 
@@ -70,17 +73,27 @@ def web(invocation: Invocation, opens: bool, until_eof: bool, **options: Any) ->
 
 def _server(invocation: Invocation, options: dict[str, Any], make: Callable[..., Any]) -> Any:
     from packhorse.web.application import make_application
-    from packhorse.web.security.access import decide_access
     from packhorse.web.security.redaction import Redaction
-    from packhorse.web.security.tokens import load_tokens
 
     settings = invocation.settings
-    host = options["host"] if options["host"] is not None else settings.web_host
-    port = options["port"] if options["port"] is not None else settings.web_port
-    tokens = load_tokens(settings.web_token, options["token_file"] or settings.web_token_file)
-    access = decide_access(host, tokens, allowed_hosts=options["hosts"], read_only=options["read_only"])
+    host, port = _address(settings, options)
+    access = _access(settings, options)
     app = Packhorse(storage=invocation.remembered(open_for_writing(settings)))
     return make(make_application(app, access, redaction=Redaction(hide_args=options["hide_args"])), host, port)
+
+
+def _address(settings: Settings, options: dict[str, Any]) -> tuple[str, int]:
+    host = options["host"] if options["host"] is not None else settings.web_host
+    return host, options["port"] if options["port"] is not None else settings.web_port
+
+
+def _access(settings: Settings, options: dict[str, Any]) -> Access:
+    from packhorse.web.security.access import decide_access
+    from packhorse.web.security.tokens import load_tokens
+
+    tokens = load_tokens(settings.web_token, options["token_file"] or settings.web_token_file)
+    host, _ = _address(settings, options)
+    return decide_access(host, tokens, allowed_hosts=options["hosts"], read_only=options["read_only"])
 
 
 @command("up", "packhorse up", "packhorse up shop.jobs:app --min 2 --port 8080")
@@ -92,12 +105,21 @@ def up(invocation: Invocation, target: str | None, **options: Any) -> int:
     app in app.py, jobs.py or tasks.py here."""
     target = target or invocation.settings.app or find_target()
     app, settings = app_and_settings(invocation, target, options)
+    _check_web(invocation.settings, options)
     foreman = make_foreman(app, settings, target, options)
     if not invocation.quiet:
         for line in banner(app, settings, target):
             say(line, err=True)
     with _web_beside(settings, options, quiet=invocation.quiet):
         return foreman.run()
+
+
+def _check_web(settings: Settings, options: dict[str, Any]) -> None:
+    """Raises what the web would end with, before a worker starts: nobody shall find out later that it is not there."""
+    from packhorse.web.listening import listening_socket
+
+    _access(settings, options)
+    listening_socket(*_address(settings, options), "packhorse up").close()
 
 
 @contextlib.contextmanager

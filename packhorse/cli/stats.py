@@ -38,6 +38,8 @@ _LONGEST = 90 * DAY
 def stats(invocation: Invocation, by: str, length: int, queue: str | None, task: str | None) -> None:
     """How attempts went: how many, how often they failed, how long they waited and ran, and who took the time.
 
+    HALTED are those whose worker died. They are counted apart: nobody saw how they would have ended.
+
     Half of the attempts ran no longer than P50, all but one in twenty no longer than P95. They are told in steps (1ms,
     3ms, 10ms …): the upper limit of the step that holds them.
     """
@@ -95,6 +97,7 @@ def _print_stats(by: str, groups: Sequence[tuple[str, Measured]], points: Sequen
         Column("RATE", right=True, style=unless_nought(None)),
         Column("FAILED", right=True, style=unless_nought("red")),
         Column("FAIL%", right=True, style=unless_nought("red"), spare=True),
+        Column("HALTED", right=True, style=unless_nought("red"), spare=True),
         Column("WAIT", right=True, style=unless_nought(None)),
         Column("P50", right=True, style=unless_nought(None)),
         Column("P95", right=True, style=unless_nought(None)),
@@ -112,8 +115,9 @@ def _stats_row(name: str, each: Measured, whole: Measured, length: int) -> list[
         name,
         f"{each.runs:,}",
         rate_text(each.runs * SECOND / length) if each.runs else "-",
-        f"{each.ended_badly:,}" if each.ended_badly else "-",
-        share_text(each.ended_badly, each.runs).replace(" ", "") if each.ended_badly else "-",
+        f"{each.failed:,}" if each.failed else "-",
+        share_text(each.failed, each.runs).replace(" ", "") if each.failed else "-",
+        f"{each.halted:,}" if each.halted else "-",
         time_text(each.wait_mean),
         limit_text(each.run_p50),
         limit_text(each.run_p95),

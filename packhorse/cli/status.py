@@ -17,7 +17,7 @@ from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
 from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
 from packhorse.cli.stats import limit_text, time_text
-from packhorse.cli.table import Column, cut_to, table_lines, width_of
+from packhorse.cli.table import Column, table_lines, width_of, wrapped
 from packhorse.clock import SECOND
 from packhorse.event import Subject
 from packhorse.fields import queue_fields
@@ -137,13 +137,15 @@ def _crew_text(snapshot: Snapshot, busy: int, slots: int) -> str:
 
 def _hour_text(snapshot: Snapshot, width: int | None) -> str:
     hour = snapshot.last_hour
+    halted = [paint(f"{hour.halted:,} halted", "red")] if hour.halted else []
     if not hour.runs:
-        return paint(f"last hour: nothing ran{f', {hour.added:,} came in' if hour.added else ''}", "dim")
-    bad = hour.ended_badly
+        went = paint(f"last hour: nothing ran{f', {hour.added:,} came in' if hour.added else ''}", "dim")
+        return "   ".join([went, *halted])
     parts = [
         f"last hour {hour.completed:,} done",
         rate_text(hour.runs / 3_600),
-        paint(f"{bad:,} failed ({share_text(bad, hour.runs)})", "red" if bad else "dim"),
+        paint(f"{hour.failed:,} failed ({share_text(hour.failed, hour.runs)})", "red" if hour.failed else "dim"),
+        *halted,
         f"wait {time_text(hour.wait_mean)}",
         f"run p50 {limit_text(hour.run_p50)}",
         f"p95 {limit_text(hour.run_p95)}",
@@ -193,7 +195,8 @@ def _notice_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
         text = f"{escape(sentence)}."
         line = f"{mark} {text}  Try: {escape(hint)}"
         if width is not None and len(text) + len(hint) + 9 > width:
-            line = f"{mark} {cut_to(text, max(width - 2, 20))}\n  Try: {escape(hint)}"
+            told = "\n  ".join(wrapped(text, max(width - 2, 20)))
+            line = f"{mark} {told}\n  Try: {escape(hint)}"
         yield line
     if len(found) > _MOST_NOTICES:
         yield paint(f"… and {len(found) - _MOST_NOTICES} more: packhorse doctor", "dim")

@@ -34,8 +34,8 @@ _SHOWN_LINES = 12
 def storage_check(invocation: Invocation, storage: str, only: str) -> int:
     """Does a storage keep the contract? STORAGE is module:Class, called with now= for every check; or module:function
     that answers the address of an empty storage; or an address in which {} stands for something new each time. Ends
-    with 0 if it passes every check, with 1 if not, and with 2 if there is nothing to check. -v shows whole
-    tracebacks."""
+    with 0 if it passes every check, with 1 if not, and with 2 if there is nothing to check or it is not empty: what
+    has anything in it is left alone. -v shows whole tracebacks."""
     try:
         from packhorse.conformance.running import run_suite
     except ModuleNotFoundError as error:

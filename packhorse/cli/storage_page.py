@@ -13,6 +13,7 @@ from packhorse.cli.failing import masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, paint, print_pairs, say
+from packhorse.cli.target import option_or_source
 from packhorse.clock import SECOND
 from packhorse.errors import StorageError
 from packhorse.fields import HealthFields, health_fields
@@ -37,7 +38,7 @@ def storage(invocation: Invocation) -> None:
         fields = msgspec.structs.asdict(health_fields(health))
         invocation.print_json(StorageFields(**fields, write_latency=None if write is None else write / SECOND))
         return
-    facts = list(_facts(health, write, invocation.settings.source_of("url")))
+    facts = list(_facts(health, write, option_or_source(invocation.settings, "url")))
     print_pairs(facts, max(len(name) for name, _ in facts) + 1)
     for problem in health.problems:
         say(f"{paint('!', 'yellow')} {masked(escape(problem))}")

@@ -120,6 +120,22 @@ def _width_of_one(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of so many columns at most, broken between words; a longer word is cut.
+
+    >>> wrapped("no worker is running", 12)
+    ['no worker is', 'running']
+    """
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and width_of(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [cut_to(line, width) for line in lines]
+
+
 def cut_to(text: str, width: int) -> str:
     """The text, or as much of it as fits, with an ellipsis, into so many columns."""
     if width_of(text) <= width:

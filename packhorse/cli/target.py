@@ -30,10 +30,23 @@ _PACKAGE = Path(__file__).parents[1]
 
 def url_source(settings: Settings) -> str:
     """How the storage was chosen, for people."""
-    source = settings.source_of("url")
+    source = option_or_source(settings, "url")
     if source == "default":
         return "the default, since neither --url, PACKHORSE_URL nor [tool.packhorse] names a storage"
-    return "--url" if source.startswith("argument") else source
+    return source
+
+
+def option_or_source(settings: Settings, name: str) -> str:
+    """Where a setting came from, in the words of the command line: an argument is an option here."""
+    source = settings.source_of(name)
+    return f"--{name.replace('_', '-')}" if source.startswith("argument") else source
+
+
+def source_in_app(app: Packhorse, target: str | None) -> str | None:
+    """How the app itself names its storage, for people; None: the settings name it."""
+    if app.settings.source_of("url").startswith("argument"):
+        return f"the app{f' {target}' if target else ''}, which names its storage itself"
+    return None
 
 
 def open_existing(settings: Settings) -> Storage:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from packhorse.amounts import size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import Shown, escape, unless_nought
@@ -93,7 +94,7 @@ def task_cells(each: Known, shown: Shown) -> list[str]:
         shown.number(sum(each.counts[state] for state in HELD)),
         shown.number(each.counts[State.DEAD]),
         shown.number(each.measured.runs),
-        shown.number(each.measured.ended_badly),
+        shown.number(each.measured.failed),
         limit_text(each.measured.run_p95),
         _options(each.task.options),
     ]
@@ -111,4 +112,6 @@ def _options(options: dict[str, Any]) -> str:
 def _option(name: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith(("timeout", "expires")):
         return span_text(value)
+    if isinstance(value, int) and name == "memory_limit":
+        return size_text(value).replace(" ", "")
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

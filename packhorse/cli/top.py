@@ -336,7 +336,7 @@ class Top:
     def _act_on_job(self, key: str, job_id: str) -> None:
         short = short_id(job_id)
         if key == "enter":
-            self._open(Detail(job_id, lambda shown: list(page_lines(self._client.get(job_id), shown)), True))
+            self._open(Detail(job_id, lambda shown: self._page(job_id, shown), True))
         elif key == "l":
             self._open(Detail(job_id, lambda shown: self._log(job_id, shown), True))
         elif key == "a":
@@ -353,6 +353,9 @@ class Top:
     def _open(self, detail: Detail) -> None:
         self._detail = detail
         self._refresh()
+
+    def _page(self, job_id: str, shown: Shown) -> list[str]:
+        return list(page_lines(self._client.get(job_id), shown, self._client.tasks()))
 
     def _log(self, job_id: str, shown: Shown) -> list[str]:
         lines = [f"{shown.clock_time(line.at)}  {escape(line.message)}" for line in self._client.get(job_id).logs()]

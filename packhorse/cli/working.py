@@ -23,6 +23,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Function, command, span_option
 from packhorse.cli.output import say
+from packhorse.cli.target import source_in_app
 from packhorse.errors import BadValue
 from packhorse.foreman import Foreman
 from packhorse.foreman.pulse import FIGURES
@@ -107,6 +108,8 @@ def app_and_settings(invocation: Invocation, target: str, options: dict[str, Any
     app = load_app(target)
     if invocation.url is not None:
         app.use(open_storage(invocation.url))
+    else:
+        invocation.named_by = source_in_app(app, target)
     changes: dict[str, Any] = {
         "url": invocation.settings.url if invocation.url is not None else app.settings.url,
         "min_workers": options["least"],

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from packhorse.clock import TurnedClock
-from packhorse.conformance.subject import Door, Subject
+from packhorse.conformance.contents import contents_of
+from packhorse.conformance.subject import NEW_EACH_TIME, Door, Subject
 from packhorse.errors import BadValue, PackhorseError
 from packhorse.storage import Storage
 
@@ -37,12 +38,15 @@ class Result(msgspec.Struct, frozen=True):
 
 def run_suite(subject: Subject, *, only: str = "", tell: Callable[[int, int, str], None]) -> Result:
     """Check a kind of storage; `only` chooses the checks whose sentence has this text. `tell` is called before each
-    check: how many are done, of how many, and its sentence. Raises BadValue if no check was chosen."""
+    check: how many are done, of how many, and its sentence. Raises BadValue if no check was chosen, and as soon as one
+    is given a storage that is not empty."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     pytest.register_assert_rewrite(f"{__package__}.builders", f"{__package__}.estate")
     checks = _Checks(subject, only, tell)
     code = pytest.main([str(_HERE), *_OPTIONS], plugins=[checks])
+    if checks.refusal is not None:
+        raise checks.refusal
     if code == pytest.ExitCode.INTERRUPTED and checks.trouble is None:
         raise KeyboardInterrupt
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
@@ -63,6 +67,7 @@ class _Checks:
         self.done: set[str] = set()
         self.broken: dict[str, Broken] = {}
         self.trouble: str | None = None
+        self.refusal: BadValue | None = None
 
     # --- fixtures -------------------------------------------------------------------------------------------------
 
@@ -76,8 +81,11 @@ class _Checks:
             yield door
 
     @pytest.fixture
-    def storage(self, door: Door) -> Iterator[Storage]:
+    def storage(self, door: Door, request: pytest.FixtureRequest) -> Iterator[Storage]:
         storage = door()
+        if found := contents_of(storage):
+            storage.close()
+            self._refuse(found, self._sentences[request.node.nodeid])
         yield storage
         storage.close()
 
@@ -86,6 +94,12 @@ class _Checks:
         neighbour = door()
         yield neighbour
         neighbour.close()
+
+    def _refuse(self, found: str, check: str) -> None:
+        """Touch nothing any more: this storage may be somebody's."""
+        what = f"{self._subject.name} is not empty before it is checked that {check}: it has {found}"
+        self.refusal = BadValue(what, why="the checks were broken off", hint=NEW_EACH_TIME)
+        pytest.exit(what)
 
     # --- hooks ----------------------------------------------------------------------------------------------------
 

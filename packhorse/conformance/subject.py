@@ -1,7 +1,8 @@
 """What is checked: a kind of storage, named on the command line, that gives a new and empty one to every check.
 
 `subject_of` understands the name. A storage that has an address is opened anew for everybody who asks, as another
-process would open it; one that has none is its own neighbour.
+process would open it; one that has none is its own neighbour. The checks enqueue, reserve, pause and prune: before they
+do, `try_out` sees that what is given is empty, and another one each time.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from packhorse.clock import Now
+from packhorse.clock import DAY, Now
+from packhorse.conformance.contents import contents_of
 from packhorse.errors import AppNotFound, BadValue, PackhorseError
+from packhorse.job import NewJob
 from packhorse.loading import load_module
 from packhorse.settings import mask_url
 from packhorse.storage import Storage, open_storage
@@ -22,6 +25,13 @@ Door = Callable[[], Storage]
 """Opens the storage; whoever calls it again gets what another process would."""
 
 _WHAT = "a class of storages, or a function that answers the address of an empty one; both are called with now="
+
+_PROBE = "storage-check"
+
+NEW_EACH_TIME = (
+    "every check wants a new and empty storage; {} in an address must stand where it chooses one:"
+    " in the file, the database, the schema or the prefix"
+)
 
 
 class Subject:
@@ -50,16 +60,43 @@ class Subject:
         raise BadValue(f"{self.name} has answered {type(given).__name__}, which is no storage", hint=f"name {_WHAT}")
 
     def try_out(self, now: Now) -> None:
-        """Open one and look into it, so that a storage that cannot be had at all is told of once."""
+        """Open two, one after the other, so that a storage that cannot be had at all is told of once, and one that is
+        not empty, or the same again, is left alone. Raises BadValue then."""
+        probe = NewJob(f"check-{secrets.token_hex(8)}", task=_PROBE, queue=_PROBE, delay=DAY)
         try:
-            with self.fresh(now) as door:
-                storage = door()
-                storage.tallies()
-                storage.close()
+            with self._opened(now) as storage:
+                self._see_that_it_is_empty(storage)
+                storage.enqueue([probe])
+            with self._opened(now) as storage:
+                self._see_that_it_is_another(storage, probe.id)
+                self._see_that_it_is_empty(storage)
         except PackhorseError:
             raise
         except Exception as error:
             raise BadValue(f"{self.name} gives no storage", why=f"{type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def _opened(self, now: Now) -> Iterator[Storage]:
+        with self.fresh(now) as door:
+            storage = door()
+            try:
+                yield storage
+            finally:
+                storage.close()
+
+    def _see_that_it_is_empty(self, storage: Storage) -> None:
+        if found := contents_of(storage):
+            raise BadValue(f"{self.name} is not empty: it has {found}; nothing was changed", hint=NEW_EACH_TIME)
+
+    def _see_that_it_is_another(self, storage: Storage, job_id: str) -> None:
+        """Than the one that this job was put into, which is taken out again."""
+        if storage.get(job_id) is None:
+            return
+        storage.delete([job_id])
+        raise BadValue(
+            f"{self.name} gives the same storage again: a job that was put into one was in the next, and is deleted",
+            hint=NEW_EACH_TIME,
+        )
 
 
 def subject_of(target: str) -> Subject:

@@ -27,6 +27,7 @@ from packhorse.conformance.builders import (
 from packhorse.conformance.estate import as_left, assert_same, everything, furnish
 from packhorse.copying import End, cancel, copy_storage
 from packhorse.errors import CopyRefused, NotUnique, StorageClosed
+from packhorse.event import Kind
 from packhorse.job import HELD, QUEUED, RUNNING, Token
 from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
@@ -264,6 +265,7 @@ def operations(job_id: str, token: Token) -> dict[str, Callable[[Storage], Any]]
         "resume": lambda storage: storage.resume("stopped"),
         "put_schedules": lambda storage: storage.put_schedules([ScheduleInfo("n", "t", "* * * * *")]),
         "pause_schedule": lambda storage: storage.pause_schedule("nightly", True),
+        "record_deed": lambda storage: storage.record_deed("nightly", Kind.SKIPPED, slot=1),
         "remove_schedule": lambda storage: storage.remove_schedule("nightly"),
         "announce": lambda storage: storage.announce([TaskInfo("t", "q")]),
         "join": lambda storage: storage.join(WorkerInfo("bob")),

@@ -242,6 +242,19 @@ def test_pausing_a_schedule_answers_whether_it_changed_anything(storage: Storage
     assert kinds == [Kind.PUT, Kind.PAUSED, Kind.RESUMED]
 
 
+def test_what_an_operator_did_with_a_schedule_is_an_event_and_changes_nothing_else(storage: Storage) -> None:
+    put(storage)
+    before = storage.schedules()
+
+    storage.record_deed("nightly", Kind.RUN_NOW, job="j", by="olga")
+    storage.record_deed("nightly", Kind.SKIPPED, slot=7, by="olga")
+
+    assert storage.schedules() == before
+    _, ran, skipped = storage.events(EventFilter(subject=Subject.SCHEDULE, queue="nightly"))
+    assert (ran.kind, ran.job_id, ran.data) == (Kind.RUN_NOW, None, {"job": "j", "by": "olga"})
+    assert (skipped.kind, skipped.data) == (Kind.SKIPPED, {"slot": 7, "by": "olga"})
+
+
 def test_a_schedule_goes_and_its_jobs_stay(storage: Storage, clock: TurnedClock) -> None:
     schedule = put(storage, next_at=clock())
     storage.tick("nightly", clock(), clock() + HOUR, [new_job("j", schedule="nightly")], [tick_of(schedule)])

@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from packhorse.errors import BadValue
-from packhorse.event import Event
+from packhorse.event import Event, Kind
 from packhorse.job import Job, NewJob, Token
 from packhorse.order import Order
 from packhorse.outcome import Outcome, Verdict
@@ -308,6 +308,13 @@ class Storage(ABC):
     @abstractmethod
     def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
         """Stop or restart a schedule. False: unknown, or it was so already."""
+
+    @abstractmethod
+    def record_deed(
+        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+    ) -> None:
+        """Write down, as an event and nothing else, what an operator did with a schedule: `run_now` names the job that
+        came of it, `skipped` the slot that is left out."""
 
     @abstractmethod
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:

@@ -79,8 +79,8 @@ _REFUSED_WHEN_CLOSING = frozenset({"enqueue"})
 _REFUSED = frozenset(
     {
         "enqueue", "abort", "force_start", "set_priority", "retry", "delete", "pause", "resume", "put_schedules",
-        "pause_schedule", "remove_schedule", "announce", "join", "join_client", "leave_client", "subscribe",
-        "acknowledge", "silence_failure", "prune_part",
+        "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client", "leave_client",
+        "subscribe", "acknowledge", "silence_failure", "prune_part",
     }
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from packhorse.web.security.redaction import Redaction
 
 WINDOW = 50_000  # events that one look goes over
 _AT_ONCE = 1_000
+_LOOKS = 4  # that the audit takes for one page, where little was done
 # What only operators do, or what says who did it: these events make the audit.
 _JOB_DEEDS = (
     *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
@@ -82,7 +83,20 @@ class History:
     # --- the audit ------------------------------------------------------------------------------------------------
 
     def audit(self, before: int | None, limit: int, by: str | None = None) -> Told:
-        """What people did, the newest first; `by` asks for one of them."""
+        """What people did, the newest first; `by` asks for one of them. One look may find little, so several are taken
+        until there is a page of them; `before` is None if nothing at all is older."""
+        deeds = Told()
+        for _ in range(_LOOKS):
+            found = self._deeds(before, limit - len(deeds), by)
+            deeds += found
+            deeds.last, before = max(deeds.last, found.last), found.before
+            if before is None or len(deeds) >= limit:
+                break
+        deeds.before = before if before is not None and self._newest(before) else None
+        return deeds
+
+    def _deeds(self, before: int | None, limit: int, by: str | None) -> Told:
+        """What one look finds."""
         top = self._newest(before) + 1
         edge = max(0, top - self._window)
         at_once = limit + 1 if by is None else _AT_ONCE

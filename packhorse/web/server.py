@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import uvicorn
 
-from packhorse.errors import BadValue
 from packhorse.web.application import Application
+from packhorse.web.listening import listening_socket
 
 _MOST_AT_ONCE = 500  # connections; beyond that, 503
 _PATIENCE = 3  # seconds that requests may go on when the server is told to stop
@@ -32,7 +32,7 @@ class WebServer:
     """Serves one application at one address. The address is taken at once, so that what is wrong is said at once."""
 
     def __init__(self, application: Application, host: str, port: int) -> None:
-        self._socket = _listening(host, port)
+        self._socket = listening_socket(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             application,
@@ -71,15 +71,3 @@ class WebServer:
             self.stop()
 
         threading.Thread(target=wait, name="packhorse-web-parent", daemon=True).start()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=512)
-    except OSError as error:
-        hint = f"is another one running? packhorse web --port {port + 1 if port < 65_535 else 0}"
-        raise BadValue(f"cannot listen at {host}:{port}", why=error.strerror or str(error), hint=hint) from None
-    # Connections take it over. Without it the second half of an answer waits 40 ms for an acknowledgement of the first.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening

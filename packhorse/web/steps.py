@@ -253,7 +253,7 @@ class Steps:
         return self._on_schedule(name, lambda: self._app.run_schedule_now(name, by=self._operator.name))
 
     def skip_schedule(self, name: str) -> datetime:
-        return self._on_schedule(name, lambda: self._app.skip_schedule(name))
+        return self._on_schedule(name, lambda: self._app.skip_schedule(name, by=self._operator.name))
 
     def remove_schedule(self, name: str) -> bool:
         return self._on_schedule(name, lambda: self._app.remove_schedule(name, by=self._operator.name))

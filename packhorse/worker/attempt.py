@@ -88,7 +88,7 @@ async def arun(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_
 
 def _refused(job: Job, error: Exception) -> Outcome:
     """The arguments do not fit the task: no attempt will mend that."""
-    return Failed(job.token, _failure_of(error, traceback=False), retry_in=None)
+    return Failed(job.token, replace(_failure_of(error, traceback=False), final="arguments"), retry_in=None)
 
 
 def _returned(job: Job, task: RegisteredTask, value: Any, ran: int, limit: int) -> Outcome:
@@ -104,13 +104,17 @@ def _returned(job: Job, task: RegisteredTask, value: Any, ran: int, limit: int) 
         return Completed(job.token, encode_result(value, limit), ran)
     except Exception as error:  # noqa: BLE001 - BadResult, PayloadTooLarge, or the value's own code
         # The work is done and must not be done again because its result cannot be kept.
-        return Failed(job.token, _failure_of(error, traceback=False), retry_in=None, ran=ran)
+        failure = replace(_failure_of(error, traceback=False), final="result")
+        return Failed(job.token, failure, retry_in=None, ran=ran)
 
 
 def failed_with(job: Job, task: RegisteredTask, error: BaseException, ran: int = 0) -> Outcome:
     """The task raised. Never raises itself."""
     try:
-        return Failed(job.token, _failure_of(error), retry_in(job, task, error), ran=ran)
+        failure, wait = _failure_of(error), retry_in(job, task, error)
+        if wait is None:
+            failure = replace(failure, final=_final_option(job, task, error))
+        return Failed(job.token, failure, wait, ran=ran)
     except BaseException as worse:  # noqa: BLE001 - the error's own code, or a backoff of the user's
         return _cut_short(job, worse, ran)
 
@@ -144,6 +148,13 @@ def retry_in(job: Job, task: RegisteredTask, error: BaseException | None) -> int
         return _policy(job, task).decide(job.attempt, error, random.Random())
     except Exception:  # noqa: BLE001 - a backoff function of the user's that fails must not cost the job its retry
         return _plain_retry(job)
+
+
+def _final_option(job: Job, task: RegisteredTask, error: BaseException) -> str | None:
+    try:
+        return None if isinstance(error, Retry) else _policy(job, task).final_option(job.attempt, error)
+    except Exception:  # noqa: BLE001 - as above; it is only for people to read
+        return None
 
 
 def _plain_retry(job: Job) -> int | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from packhorse import __version__
 from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.errors import StorageError, StorageUnavailable, WorkerNotFound
@@ -175,7 +176,7 @@ class WorkerProcess:
                 pid=os.getpid(),
                 queues=sorted(self.queues),
                 concurrency=self.concurrency,
-                info={"tasks": sorted(self._tasks), "python": sys.version.split()[0]},
+                info={"tasks": sorted(self._tasks), "python": sys.version.split()[0], "version": __version__},
             )
         )
         self._storage.announce([task for task in self.app.announcements() if task.name in self._tasks])

@@ -16,7 +16,7 @@ def test_a_foreman_has_these_chores(storage: Memory):
     chores = all_chores(storage, Settings(), storage.now)
 
     assert [chore.name for chore in chores] == ["promote", "schedules", "expire", "rescue", "prune", "roll_up"]
-    assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 5.0, 5.0, 60.0]
+    assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 3.0, 5.0, 60.0]
     assert [isinstance(chore, Foreseen) for chore in chores] == [True, True, True, False, False, False]
 
 

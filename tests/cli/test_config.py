@@ -28,6 +28,12 @@ def test_one_name_prints_its_value_alone(packhorse: Call):
     assert packhorse("config", "url", "--url", "redis://u:secret@h/0").stdout == "redis://u:***@h/0\n"
 
 
+def test_what_an_option_names_is_said_to_come_from_it(packhorse: Call):
+    [told] = packhorse("config", "url", "--url", "redis://h/0", "--json").stdout.splitlines()
+
+    assert json.loads(told)["source"] == "--url"
+
+
 def test_only_those_that_were_set(here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     assert packhorse("config", "--set").stderr.startswith("None is set")
 

@@ -18,7 +18,7 @@ from packhorse.clock import DAY, SECOND
 from packhorse.event import Subject
 from packhorse.failure import Failure
 from packhorse.outcome import Failed
-from packhorse.storage.records import ScheduleInfo, WorkerInfo
+from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import FOREMAN, Yard
 
@@ -224,6 +224,20 @@ def test_jobs_that_fail(yard: Yard, packhorse: Call):
     assert told["dead"][0][1] == "10 jobs are dead"
 
 
+def test_workers_that_die_under_their_jobs_are_told_but_are_no_failures(yard: Yard, packhorse: Call):
+    yard.halt(yard.add())
+
+    few = "0 of 0 attempts of the last hour failed, 1 was halted because a worker died"
+    assert found(packhorse)["failing"] == [("ok", few, None)]
+
+    for _ in range(9):
+        yard.halt(yard.add(queue="risky"))
+        yard.storage.delete([job.id for job in yard.storage.find(Filter()).jobs])
+
+    many = "0 of 0 attempts of the last hour failed, 10 were halted because a worker died"
+    assert found(packhorse)["failing"] == [("note", many, "packhorse events --kind halted")]
+
+
 def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Call):
     yard.join()
     now = yard.storage.now()
@@ -237,6 +251,15 @@ def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Cal
     yard.storage.pause_schedule("paused", True)
 
     assert sorted(verdicts(packhorse, "schedules")) == ["bad", "note", "note"]
+
+
+def test_a_schedule_is_late_also_if_no_foreman_lives(yard: Yard, packhorse: Call):
+    yard.storage.put_schedules([ScheduleInfo("late", "report", "0 3 * * *", next_at=yard.storage.now() - DAY)])
+
+    ((verdict, sentence, fix),) = found(packhorse)["schedules"]
+
+    assert (verdict, fix) == ("note", "packhorse work")
+    assert sentence.startswith("late is late by 1d")
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

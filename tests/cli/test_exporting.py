@@ -46,7 +46,7 @@ def test_what_waited_waits_again_where_it_is_imported(yard: Yard, packhorse: Cal
     yard.in_every_state()
     (yard.directory / "all.jsonl").write_text(packhorse("export").stdout)
 
-    first = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db")
+    first = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db", "--yes")
     second = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db")
 
     assert first.stdout == (

@@ -4,11 +4,13 @@ import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.fakedata import Shop
 from packhorse.clock import HOUR, TurnedClock, now
 from packhorse.job import State
+from packhorse.outcome import Failed
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter, Span
 from tests.cli.conftest import Call
@@ -38,6 +40,19 @@ def test_the_shop_leaves_a_believable_history_behind(tmp_path: Path):
     storage.close()
 
 
+def test_what_fails_is_mostly_tried_until_its_last_try(yard: Yard):
+    shop = Shop(yard.storage, TurnedClock(now()), random.Random(7))
+    job = yard.add("foobar", queue="foobar")
+    outcomes = [shop._outcome(replace(job, failures=failures), 1_000) for failures in range(4) for _ in range(500)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    last = [outcome for outcome in outcomes[-500:] if isinstance(outcome, Failed)]
+
+    assert 500 < len(failed) < 1_500
+    assert len(last) > 250
+    assert all(outcome.retry_in is None for outcome in last)
+    assert sum(outcome.retry_in is None for outcome in failed) < len(last) + len(failed) / 20
+
+
 def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
     yard.add()
 
@@ -45,7 +60,17 @@ def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
 
     assert result.exit_code == ExitCode.REFUSED
     assert "has jobs already" in result.stderr
+    assert "--url sqlite:///fake.db" in result.stderr
     assert yard.storage.count(Filter()).number == 1
+
+
+def test_another_file_is_offered_than_those_that_are_there(packhorse: Call, here: Path):
+    assert packhorse("fakedata", "--hours", "0", "--url", "sqlite:///fake.db").exit_code == 0
+
+    result = packhorse("fakedata", "--url", "sqlite:///fake.db")
+
+    assert result.exit_code == ExitCode.REFUSED
+    assert "--url sqlite:///fake-2.db" in result.stderr
 
 
 @pytest.mark.parametrize("hours", ["-1", "100"])

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from packhorse.clock import SECOND
 from packhorse.job import Job, State
 from packhorse.outcome import Completed, Outcome
 from packhorse.storage import Storage
-from packhorse.storage.records import CheckIn, LogLine
+from packhorse.storage.records import CheckIn, LogLine, TaskInfo
 from tests.cli.conftest import Call
 from tests.cli.hand import worker
 from tests.cli.yard import Yard
@@ -45,6 +46,13 @@ def test_the_page_shows_the_last_lines_of_a_long_log(yard: Yard, packhorse: Call
     assert len(log.splitlines()) == 30
 
 
+def test_the_limits_of_a_job_are_told_with_the_memory_that_its_task_may_hold(yard: Yard, packhorse: Call):
+    job = yard.add("report", timeout=30 * SECOND)
+    yard.storage.announce([TaskInfo("report", "report", {"memory_limit": 512 << 20})])
+
+    assert "run 30s, memory 512 MiB" in packhorse("job", job.id).stdout
+
+
 def test_progress_does_not_crowd_out_what_a_job_says(yard: Yard, packhorse: Call):
     job = yard.start(yard.add())
     yard.storage.append_log(job.token, [LogLine("template ok")])
@@ -53,7 +61,7 @@ def test_progress_does_not_crowd_out_what_a_job_says(yard: Yard, packhorse: Call
 
     page = packhorse("job", job.id).stdout
 
-    assert "log, without 20 lines of progress; --log shows all" in page
+    assert "log, without 20 earlier lines of progress; --log shows all" in page
     assert "template ok" in page
     assert "progress: 20 %" in page
     assert "progress: 19 %" not in page

@@ -6,6 +6,7 @@ import pytest
 
 from packhorse import clock
 from packhorse.clock import HOUR
+from packhorse.event import Subject
 from packhorse.job import NewJob, State
 from packhorse.storage import open_storage
 from packhorse.storage.records import LogLine, WorkerInfo
@@ -147,6 +148,18 @@ def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packh
     assert [row.split()[0] for row in rows[1:]] == [FOREMAN, WORKER]
     assert [worker["holds"] for worker in listed] == [0, 2]
     assert all(worker["is_alive"] for worker in listed)
+
+
+def test_in_a_pipe_workers_and_foremen_say_how_they_are(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host="mule", pid=1))
+    yard.storage.join(WorkerInfo("w1", foreman="f1", host="mule", pid=2))
+    yard.storage.beat({"f1": {"state": "working"}, "w1": {"state": "working"}})
+
+    lines = packhorse("workers").stdout.splitlines()
+
+    place = lines[0].split().index("STATE")
+    cells = {line.split()[0]: line.split() for line in lines[1:]}
+    assert (cells["f1"][place], cells["w1"][place]) == ("working", "working")
 
 
 def test_a_silent_worker_is_marked_also_for_programs(yard: Yard, packhorse: Call):

@@ -7,9 +7,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import DAY
+from packhorse.clock import DAY, SECOND
+from packhorse.event import Kind
 from packhorse.schedule import cron_of
-from packhorse.storage.records import ScheduleInfo
+from packhorse.storage.records import EventFilter, ScheduleInfo
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import Yard
@@ -37,7 +38,19 @@ def test_json_has_the_fields_of_the_api(planned: Yard, packhorse: Call):
     told = json.loads(packhorse("schedules", "--json").stdout.splitlines()[0])
 
     assert (told["name"], told["cron"], told["is_paused"], len(told["coming"])) == ("nightly", "0 3 * * *", False, 3)
+    assert told["late_by"] is None
     assert told["says"].startswith("At 03:00 every day")
+
+
+def test_a_late_one_says_so_instead_of_its_next_slot(planned: Yard, packhorse: Call):
+    (nightly,) = (each for each in planned.storage.schedules() if each.name == "nightly")
+    planned.storage.remove_schedule("nightly")
+    planned.storage.put_schedules([replace(nightly, next_at=planned.storage.now() - 2 * DAY)])
+
+    assert "late by 2d" in packhorse("schedules").stdout.splitlines()[1]
+    assert json.loads(packhorse("schedules", "--json").stdout.splitlines()[0])["late_by"] >= 2 * DAY / SECOND
+    _, seen = on_terminal(planned, "schedules", width=120)
+    assert "and no foreman saw to it: packhorse doctor" in plain(seen)
 
 
 def test_no_schedules_says_how_to_write_one(yard: Yard, packhorse: Call):
@@ -63,6 +76,8 @@ def test_run_enqueues_its_job_now(planned: Yard, packhorse: Call):
 
     job = planned.get(result.stdout.strip())
     assert (job.task, job.schedule) == ("report", "nightly")
+    (told,) = planned.storage.events(EventFilter(kind=Kind.RUN_NOW))
+    assert (told.queue, told.data) == ("nightly", {"job": job.id, "by": "ann"})
 
 
 def test_skip_leaves_out_the_next_slot(planned: Yard, packhorse: Call):
@@ -71,9 +86,14 @@ def test_skip_leaves_out_the_next_slot(planned: Yard, packhorse: Call):
         for line in packhorse("schedule", "next", "nightly", "-n", "2", "--json").stdout.splitlines()
     )
 
-    skipped = json.loads(packhorse("schedule", "skip", "nightly", "--json").stdout)["skipped_at"]
+    skipped = [
+        json.loads(packhorse("schedule", "skip", "nightly", "--by", name, "--json").stdout)["skipped_at"]
+        for name in ("ann", "bob")  # who asks for what is so already has done nothing
+    ]
 
-    assert skipped == first
+    assert skipped == [first, first]
+    (told,) = planned.storage.events(EventFilter(kind=Kind.SKIPPED))
+    assert (told.queue, (told.data or {})["by"]) == ("nightly", "ann")
     assert json.loads(packhorse("schedule", "next", "nightly", "-n", "1", "--json").stdout)["at"] == second
 
 

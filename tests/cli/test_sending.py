@@ -230,6 +230,19 @@ def test_a_storage_that_cannot_be_written_is_told(app: Path, packhorse: Call):
     assert "is a directory" in result.stderr
 
 
+@pytest.mark.parametrize("command", [("enqueue", "mail"), ("work", "shop.py")])
+def test_a_storage_that_the_app_names_is_said_to_be_named_by_it(here: Path, packhorse: Call, command: tuple[str, ...]):
+    (here / "shop.py").write_text(
+        'from packhorse import Packhorse\napp = Packhorse("sqlite:///shop.db")\n@app.task\ndef mail() -> None: ...\n'
+    )
+    (here / "shop.db").mkdir()
+
+    result = packhorse(*command, *(["--app", "shop.py"] if command[0] == "enqueue" else []))
+
+    assert result.exit_code == 4
+    assert "from: the app shop.py, which names its storage itself" in result.stderr
+
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,26 @@ def test_a_port_that_is_taken_is_said(packhorse: Call):
     assert "cannot listen at 127.0.0.1" in result.stderr
 
 
+def test_up_ends_before_any_worker_starts_if_its_port_is_taken(packhorse: Call, here: Path):
+    (here / "jobs.py").write_text(JOBS)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = packhorse("up", "jobs.py", "--port", str(taken.getsockname()[1]))
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "cannot listen at 127.0.0.1" in result.stderr
+    assert "packhorse up --port" in result.stderr
+    assert not (here / "packhorse.db").exists()
+
+
+def test_up_ends_before_any_worker_starts_if_everybody_could_come_in(packhorse: Call, here: Path):
+    (here / "jobs.py").write_text(JOBS)
+
+    result = packhorse("up", "jobs.py", "--host", "0.0.0.0", "--port", "0")
+
+    assert result.exit_code == ExitCode.REFUSED
+    assert "will not listen at 0.0.0.0 without a token" in result.stderr
+
+
 def test_a_token_is_never_shown(packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PACKHORSE_WEB_TOKEN", "too-short")
 

@@ -30,11 +30,33 @@ def ran(yard: Yard) -> Yard:
 def test_tasks_are_told_by_the_time_that_they_took(ran: Yard, packhorse: Call):
     lines = packhorse("stats").stdout.splitlines()
 
-    assert lines[0].split() == ["TASK", "RUNS", "RATE", "FAILED", "FAIL%", "WAIT", "P50", "P95", "TIME", "SHARE"]
+    assert lines[0].split() == [
+        "TASK",
+        "RUNS",
+        "RATE",
+        "FAILED",
+        "FAIL%",
+        "HALTED",
+        "WAIT",
+        "P50",
+        "P95",
+        "TIME",
+        "SHARE",
+    ]
     assert [line.split()[:2] for line in lines[1:]] == [["report", "1"], ["resize", "3"], ["all", "4"]]
-    assert lines[1].split()[6:] == ["≤1m", "≤1m", "40s", "100%"]
+    assert lines[1].split()[7:] == ["≤1m", "≤1m", "40s", "100%"]
     assert lines[2].split()[3:5] == ["1", "33%"]
-    assert lines[2].split()[6:8] == ["≤3ms", "≤3ms"]
+    assert lines[2].split()[7:9] == ["≤3ms", "≤3ms"]
+
+
+def test_a_dead_worker_counts_a_halt_and_neither_a_run_nor_a_failure(yard: Yard, packhorse: Call):
+    yard.halt(yard.add())
+    yard.job("completed")
+
+    header, row = (line.split() for line in packhorse("stats", "--range", "1h").stdout.splitlines())
+
+    told = dict(zip(header, row, strict=True))
+    assert (told["RUNS"], told["FAILED"], told["FAIL%"], told["HALTED"]) == ("1", "-", "-", "1")
 
 
 def test_json_has_a_line_for_each_queue(ran: Yard, packhorse: Call):

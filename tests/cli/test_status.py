@@ -7,9 +7,11 @@ import json
 import pytest
 
 from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices
+from packhorse.cli.status import status_lines
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.job import NewJob, State
+from packhorse.outcome import Completed
 from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.terminal import Terminal
@@ -32,6 +34,17 @@ def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, pa
     assert "2 failed" in result.stdout
     queues = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(("for-", "resize "))]
     assert sorted(queues) == sorted(["resize", *(f"for-{state}" for state in State if state != "scheduled")])
+
+
+def test_a_dead_worker_is_told_as_a_halt_and_not_as_a_failure(yard: Yard, packhorse: Call):
+    halted = yard.halt(yard.add())
+
+    assert "last hour: nothing ran, 1 came in   1 halted" in packhorse("status").stdout
+
+    yard.finish(Completed(yard.start(halted).token))
+
+    assert "0 failed (0 %)   1 halted" in packhorse("status").stdout
+    assert json.loads(packhorse("status", "--json").stdout)["totals"]["failed"] == 0
 
 
 def test_an_empty_storage_says_what_to_do_next(yard: Yard, packhorse: Call):
@@ -114,6 +127,16 @@ def test_it_fits_the_screen(yard: Yard, width: int):
     _, seen = on_terminal(yard, "status", width=width)
 
     assert max(map(len, plain(seen).splitlines())) <= width
+
+
+def test_a_long_warning_is_wrapped_and_not_cut():
+    problem = "the disk on which all of this lies is nearly full and nobody has made room on it yet " * 2
+    health = Health("sqlite", "", "3", 1, 1, problems=[problem.strip()])
+
+    lines = "\n".join(status_lines(Snapshot(NOON, 15 * SECOND, health, [], [], []), 60)).splitlines()
+
+    assert max(map(len, lines)) <= 60
+    assert f"! {problem.strip()}. Try: packhorse storage" in " ".join(" ".join(lines).split())
 
 
 def test_watching_goes_on_until_ctrl_c(yard: Yard):

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.job import NewJob
+from packhorse.storage import open_storage
+from packhorse.storage.records import Filter
 from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.test_docs import environment, python_in
@@ -19,6 +22,20 @@ from packhorse.storage.memory import Memory
 class Lossy(Memory):
     def finish(self, outcomes):
         return super().finish(outcomes[:1])
+"""
+
+STALE = """
+import itertools
+from packhorse.storage.memory import Memory
+
+numbers = itertools.count(1)
+
+
+def given(now):
+    storage = Memory(now=now)
+    if next(numbers) > 3:  # two are tried out, and the first check has the third
+        storage.pause("mail")
+    return storage
 """
 
 
@@ -93,3 +110,33 @@ def test_without_pytest_it_is_said_what_to_install(packhorse: Call, monkeypatch:
 
     assert result.exit_code == 2
     assert "pip install 'packhorse[storage-check]'" in result.stderr
+
+
+def test_a_storage_that_is_not_empty_is_refused(packhorse: Call, here: Path, monkeypatch: pytest.MonkeyPatch):
+    (here / "shop_storage.py").write_text(f"def address(now):\n    return 'sqlite:///{here}/shop.db'\n")
+    monkeypatch.syspath_prepend(here)
+    storage = open_storage(f"sqlite:///{here}/shop.db")
+    storage.enqueue([NewJob("mine", task="send", queue="mail")])
+
+    result = packhorse("storage-check", "shop_storage:address")
+
+    assert result.exit_code == 2
+    assert "shop_storage:address is not empty: it has 1 job, 1 queue, 1 task and events; nothing was changed" in (
+        result.stderr
+    )
+    assert "every check wants a new and empty storage" in result.stderr
+    assert [job.id for job in storage.find(Filter()).jobs] == ["mine"]
+    storage.close()
+
+
+def test_the_checks_end_where_a_storage_is_not_empty(here: Path):
+    (here / "stale.py").write_text(STALE)
+
+    ran = checked(here, "stale:given", "--only", "mark")
+
+    assert ran.returncode == 2, ran.stdout + ran.stderr
+    assert re.search(
+        r"stale:given is not empty before it is checked that .*mark.*: it has 1 queue and events", ran.stderr
+    )
+    assert "the checks were broken off" in ran.stderr
+    assert ran.stdout == ""

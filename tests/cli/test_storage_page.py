@@ -25,6 +25,12 @@ def test_it_tells_kind_latency_size_and_where_the_url_came_from(yard: Yard, pack
     assert facts["wal size"].endswith("B")
 
 
+def test_a_storage_that_the_option_named_is_said_to_be_named_by_it(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert f"sqlite:///{yard.path}  (--url)\n" in packhorse("storage", "--url", f"sqlite:///{yard.path}").stdout
+
+
 def test_json_has_the_fields_of_the_api(yard: Yard, packhorse: Call):
     yard.add()
 

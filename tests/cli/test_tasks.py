@@ -13,14 +13,16 @@ from tests.cli.yard import Yard
 def test_every_task_is_told_with_its_jobs(yard: Yard, packhorse: Call):
     yard.job("dead", task="resize", queue="images")
     yard.add("report")
-    yard.storage.announce([TaskInfo("resize", "images", {"max_attempts": 4, "timeout": 30 * SECOND})])
+    yard.storage.announce(
+        [TaskInfo("resize", "images", {"max_attempts": 4, "timeout": 30 * SECOND, "memory_limit": 512 << 20})]
+    )
 
     lines = packhorse("tasks").stdout.splitlines()
 
     assert [line.split()[0] for line in lines[1:]] == ["report", "resize", "send_notice"]
     row = next(line.split() for line in lines if line.startswith("resize"))
     assert row[:6] == ["resize", "images", "0", "0", "1", "1"]
-    assert "max_attempts=4 timeout=30s" in next(line for line in lines if line.startswith("resize"))
+    assert "max_attempts=4 timeout=30s memory_limit=512MiB" in next(line for line in lines if line.startswith("resize"))
 
 
 def test_a_task_that_no_worker_knows_is_marked(yard: Yard, packhorse: Call):

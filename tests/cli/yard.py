@@ -73,6 +73,16 @@ class Yard:
         assert self.storage.finish([outcome]) == [Verdict.ACCEPTED]
         return self.get(outcome.token.job_id)
 
+    def halt(self, job: Job) -> Job:
+        """The job in line again, because a worker of its own was killed while it ran; it must be the next."""
+        self.join()
+        worker = new_id()
+        self.storage.join(WorkerInfo(worker, foreman=FOREMAN, host="mule", pid=13, queues=[job.queue]))
+        (taken,) = self.storage.reserve(worker, {job.queue: 1}, 1)
+        assert self.storage.start([taken.token]) == [Verdict.ACCEPTED]
+        self.storage.rescue_owner(worker, why="it was killed")
+        return self.get(job.id)
+
     def job(self, state: State | str, **options: Any) -> Job:
         """A new job in this state."""
         state = State(state)

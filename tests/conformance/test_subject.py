@@ -1,17 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from packhorse.clock import Now, TurnedClock
-from packhorse.conformance.builders import add
+from packhorse.conformance.builders import add, new_jobs
+from packhorse.conformance.estate import assert_same, everything
 from packhorse.conformance.subject import Subject, subject_of
 from packhorse.errors import BadURL, BadValue
-from packhorse.storage import Storage
+from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
+from packhorse.storage.records import ClientInfo, Filter, ScheduleInfo, TaskInfo, WorkerInfo
 
 
 def test_a_class_is_its_own_neighbour_and_new_for_everyone():
@@ -92,3 +95,72 @@ def test_a_storage_that_cannot_be_had_is_told_of_before_the_checks():
         Subject("mine", lambda now: 7).try_out(TurnedClock())
     with pytest.raises(BadURL):
         subject_of("pigeon://{}").try_out(TurnedClock())
+
+
+# --- what is not to be touched --------------------------------------------------------------------------------------
+
+
+def test_two_new_and_empty_ones_may_be_checked(tmp_path: Path):
+    subject_of("packhorse.storage.memory:Memory").try_out(TurnedClock())
+    subject_of(f"sqlite:///{tmp_path}/{{}}.db").try_out(TurnedClock())
+
+    assert len(list(tmp_path.glob("check_*.db"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("put", "found"),
+    [
+        (lambda storage: storage.enqueue(new_jobs(3)), "3 jobs, 1 queue, 1 task and events"),
+        (lambda storage: storage.delete([add(storage).id]), "events"),
+        (lambda storage: storage.pause("mail"), "1 queue"),
+        (lambda storage: storage.join(WorkerInfo("ann")), "1 worker and events"),
+        (lambda storage: storage.put_schedules([ScheduleInfo("s", "send", "* * * * *", next_at=1)]), "1 schedule"),
+        (lambda storage: storage.announce([TaskInfo("send", "mail")]), "1 task"),
+        (lambda storage: storage.join_client(ClientInfo("carl", "shop")), "1 client"),
+    ],
+    ids=["jobs", "events", "queues", "workers", "schedules", "tasks", "clients"],
+)
+def test_a_storage_that_is_not_empty_is_left_alone(tmp_path: Path, put: Callable[[Storage], object], found: str):
+    clock = TurnedClock()
+    storage = open_storage(f"sqlite:///{tmp_path}/jobs.db", now=clock)
+    put(storage)
+    before = everything(storage)
+
+    with pytest.raises(BadValue, match=rf"^mine is not empty: it has .*{found}.*; nothing was changed"):
+        Subject("mine", lambda now: f"sqlite:///{tmp_path}/jobs.db").try_out(clock)
+
+    assert_same(everything(storage), before)
+    storage.close()
+
+
+def test_the_same_storage_twice_is_found_out_and_given_up(tmp_path: Path):
+    clock = TurnedClock()
+
+    with pytest.raises(BadValue, match="mine gives the same storage again"):
+        Subject("mine", lambda now: f"sqlite:///{tmp_path}/jobs.db").try_out(clock)
+
+    storage = open_storage(f"sqlite:///{tmp_path}/jobs.db", now=clock)
+    assert storage.count(Filter()).number == 0
+    storage.close()
+
+
+def test_a_storage_that_is_cleared_in_between_is_new(tmp_path: Path):
+    @contextmanager
+    def cleared(now: Now) -> Iterator[str]:
+        with TemporaryDirectory(dir=tmp_path) as place:
+            (tmp_path / "here").symlink_to(place)
+            yield f"sqlite:///{tmp_path}/here/jobs.db"
+            (tmp_path / "here").unlink()
+
+    Subject("mine", cleared).try_out(TurnedClock())
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_cannot_say_whether_it_is_empty_is_not_checked():
+    class Mute(Memory):
+        def schedules(self) -> list[ScheduleInfo]:
+            raise NotImplementedError("later")
+
+    with pytest.raises(BadValue, match=r"mine gives no storage \(NotImplementedError: later"):
+        Subject("mine", Mute).try_out(TurnedClock())

@@ -435,10 +435,12 @@ class Machine(RuleBasedStateMachine):
         ]
         self.both("tick", name, slot, slot + MINUTE, jobs, ticks)
 
-    @move(1, name=st.sampled_from(SCHEDULES), how=st.sampled_from(["pause", "resume", "remove"]), by=BY)
+    @move(1, name=st.sampled_from(SCHEDULES), how=st.sampled_from(["pause", "resume", "skip", "remove"]), by=BY)
     def steer_schedule(self, name: str, how: str, by: str | None = None) -> None:
         if how == "remove":
             self.both("remove_schedule", name, by=by)
+        elif how == "skip":
+            self.both("record_deed", name, Kind.SKIPPED, slot=7, by=by)
         else:
             self.both("pause_schedule", name, how == "pause", by=by)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.event import Kind
 from packhorse.failure import Failure
 from packhorse.job import NewJob, Token, UniqueLock
 from packhorse.order import Do, Order
@@ -267,6 +268,7 @@ OPERATIONS = [
         ),
     ),
     _operation("pause_schedule", lambda s: s.pause_schedule("weekly", True, by="eve")),
+    _operation("record_deed", lambda s: s.record_deed("weekly", Kind.SKIPPED, slot=NOW, by="eve"), repeats=False),
     _operation("remove_schedule", lambda s: s.remove_schedule("weekly", by="eve")),
     # workers and clients
     _operation("join", lambda s: s.join(WorkerInfo(id="cid", host="new")), repeats=False),

@@ -60,6 +60,12 @@ def test_no_page_complains_or_runs_over_the_edge(
             over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert over <= 0, f"{path} is {over} px too wide"
             assert page.locator("h1").count() == 1
+            if path in LISTS and width == min(WIDTHS):
+                page.locator("[data-theme-button]").wait_for()
+                tops = page.evaluate(
+                    "['.find', '[data-theme-button]'].map((each) => document.querySelector(each).offsetTop)"
+                )
+                assert tops[0] == tops[1], f"the theme button of {path} stands alone"
             keep_picture(page, f"{theme}-{width}", path)
 
 

@@ -56,5 +56,6 @@ def test_the_storage_and_its_page_tell_how_quickly_it_answered(web: TestClient, 
     page = web.get("/storage", headers={"accept": "text/html"}).text
 
     assert max(minute["longest"] for minute in told) == 7
-    assert "the longest 7 s" in page
-    assert 'aria-label="One small read, minute by minute' in page
+    assert "highest 7 s" in page
+    assert "<polyline" in page
+    assert 'aria-label="One small read as a table"' in page

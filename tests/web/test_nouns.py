@@ -122,6 +122,9 @@ def test_a_schedule_is_run_paused_skipped_and_removed(web: TestClient, yard: Yar
     assert web.post(f"{path}/pause").json()["changed"] is True
     assert web.get(f"{API}/schedules").json()["items"][0]["paused_by"] == "local"
     assert web.post(f"{path}/resume").json()["changed"] is True
+    deeds = [(deed["kind"], deed["queue"], deed["data"]["by"]) for deed in web.get(f"{API}/audit").json()["items"]]
+    assert deeds == [(kind, scheduled, "local") for kind in ("resumed", "paused", "skipped", "run_now")]
+    assert f'href="/jobs/{run.json()["job_id"]}"' in web.get("/audit").text
     assert web.delete(path).json()["changed"] is True
     assert yard.storage.schedules() == []
     assert web.post(f"{path}/run").status_code == 404

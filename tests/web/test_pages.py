@@ -333,8 +333,25 @@ def test_ticked_jobs_are_shown_before_anything_is_done(web: TestClient, yard: Ya
     assert yard.get(jobs[0].id).state is State.DEAD
     answer = web.post("/bulk", data={**form, "sure": "yes"}, headers={"origin": BASE})
 
-    assert answer.headers["location"] == "/jobs?state=dead&said=bulk&changed=2&skipped=0"
+    assert answer.headers["location"] == "/jobs?state=dead&said=bulk&did=retry&changed=2&skipped=0"
+    assert "<p>2 jobs were retried.</p>" in web.get(answer.headers["location"], headers=HTML).text
     assert [yard.get(job.id).state for job in jobs] == ["queued", "queued", "dead"]
+
+
+@pytest.mark.parametrize(
+    ("did", "changed", "skipped", "said"),
+    [
+        ("retry", "1", "0", "1 job was retried."),
+        ("abort", "1200", "1", "1,200 jobs were aborted, 1 left alone."),
+        ("delete", "0", "2", "No job was deleted: 2 were left alone."),
+        ("delete", "0", "0", "No job was deleted."),
+        ("<b>", "x", "", "No job was changed."),
+    ],
+)
+def test_what_was_done_to_many_is_said_in_a_sentence(web: TestClient, did: str, changed: str, skipped: str, said: str):
+    query = {"said": "bulk", "did": did, "changed": changed, "skipped": skipped}
+
+    assert f"<p>{said}</p>" in web.get("/jobs", params=query, headers=HTML).text
 
 
 def test_more_than_a_hundred_want_their_number_typed(web: TestClient, yard: Yard):

@@ -14,7 +14,7 @@ from packhorse.web.pages import DEEDS, PAGES
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.gate import safe_path
 from packhorse.web.security.operator import Operator, Role
-from packhorse.web.security.redaction import MASK, Redaction, unmasked
+from packhorse.web.security.redaction import MASK, Redaction, unmasked, without_secrets
 from packhorse.web.security.sessions import LENGTH, Sessions
 from packhorse.web.security.tokens import Tokens, load_tokens
 from tests.cli.yard import Yard
@@ -282,6 +282,26 @@ def test_text_that_holds_no_secret_stays_exactly_as_it_is():
 
 def test_passwords_in_urls_are_masked_in_errors():
     assert Redaction().text("cannot reach redis://u:hunter2@cache/0 now") == "cannot reach redis://u:***@cache/0 now"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("failed: password=hunter2, user=ann", "failed: password=•••, user=ann"),
+        ('connect(api_key="k\\"12 3", n=1)', 'connect(api_key="•••", n=1)'),
+        ("{'user': 'ann', 'db_password': 'hunter2'}", "{'user': 'ann', 'db_password': '•••'}"),
+        (r'{"body": "{\"token\": \"t1\"}"}', r'{"body": "{\"token\": "•••"}'),
+        ("Authorization: Bearer abc.def\nX-Api-Key: k1 Cookie=c", "Authorization: •••\nX-Api-Key: ••• Cookie=•••"),
+        ("a=b=secret=s&page=2", "a=b=secret=•••&page=2"),
+        ("pwd=b'cut of", "pwd='•••'"),
+        ("AuthError: token = t", "AuthError: token = •••"),
+        ("credential={'key': 'x'} of cards", "credential={'key': 'x'} of cards"),
+        ("InvalidTokenError: it has expired", "InvalidTokenError: it has expired"),
+        ("if token == given:\n    raise Wrong(token=None)", "if token == given:\n    raise Wrong(token=None)"),
+    ],
+)
+def test_values_that_follow_the_name_of_a_secret_leave_a_text(text: str, shown: str):
+    assert without_secrets(text) == shown
 
 
 def test_a_name_written_with_escapes_is_masked_too():

@@ -257,7 +257,23 @@ def test_a_stored_backoff_that_cannot_be_read_costs_no_retry(ending: Callable[..
 
 
 def test_some_errors_are_given_up_at_once(ending: Callable[..., Outcome]):
-    assert failed(ending(raising(KeyError("k")), give_up_on=LookupError)).retry_in is None
+    outcome = failed(ending(raising(KeyError("k")), give_up_on=LookupError))
+
+    assert outcome.retry_in is None
+    assert outcome.failure.final == "give_up_on"
+
+
+def test_what_made_a_failure_the_last_one_is_told_only_if_tries_were_left(ending: Callable[..., Outcome]):
+    def final(job: Job, error: BaseException | None = None, **options: Any) -> str | None:
+        return failed(ending(raising(error or KeyError("k")), job, **options)).failure.final
+
+    first, last = a_job(max_attempts=4), a_job(max_attempts=4, failures=3)
+
+    assert final(first, retry_on=OSError) == "retry_on"
+    assert final(first, per_error={KeyError: {"retries": 0}}) == "per_error"
+    assert final(first) is None
+    assert final(last, give_up_on=KeyError) is None
+    assert final(last, Retry()) is None
 
 
 def test_only_named_errors_are_retried_when_some_are_named(ending: Callable[..., Outcome]):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from packhorse import __version__
 from packhorse.clock import SECOND
 from packhorse.context import current_job
 from packhorse.event import Kind, Subject
@@ -44,6 +45,7 @@ def test_a_worker_joins_and_announces_its_tasks(works: Works):
 
     (worker,) = works.storage.workers()
     assert (worker.id, worker.queues, worker.concurrency) == ("ann", ["mail"], 7)
+    assert worker.info["version"] == __version__
     assert [task.name for task in works.storage.tasks() if task.announced_at] == ["mail", "post"]
     (online,) = said(works, "online")
     assert (online["tasks"], online["queues"]) == (["mail", "post"], {"mail": 3})

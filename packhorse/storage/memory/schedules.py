@@ -62,6 +62,12 @@ class Schedules(Keeper):
         return True
 
     @atomic
+    def record_deed(
+        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+    ) -> None:
+        self._record_about(Subject.SCHEDULE, kind, queue=schedule, job=job, slot=slot, by=by)
+
+    @atomic
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         if self._schedules.pop(name, None) is None:
             return False

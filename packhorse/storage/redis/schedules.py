@@ -83,6 +83,14 @@ class Schedules(InAndOut):
 
         return self._change("pause_schedule", work)
 
+    def record_deed(
+        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+    ) -> None:
+        def work(tx: Transaction) -> None:
+            tx.record_about(Subject.SCHEDULE, kind, queue=schedule, job=job, slot=slot, by=by)
+
+        self._change("record_deed", work)
+
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
             if tx.field(self._keys.schedules, name) is None:

@@ -69,28 +69,31 @@ class Pool(Generic[L]):
         self._is_prepared = False
         self._has_answered = False
         self._opened = 0
+        self._closings = 0
 
     # --- lending --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def lent(self) -> Iterator[L]:
         """A connection for this thread alone."""
-        room = self._room  # a fork in between would give us another
+        room = self._room  # a fork in between gives the child another
         if not room.acquire(timeout=self._patience):
             raise StorageUnavailable(
                 f"all {self._size} connections of this process to {self._place} are in use",
                 hint="raise ?connections= in the storage address",
             )
+        closings = self._closings
         try:
             link = self._take()
             try:
                 yield link
             except BaseException as error:
-                self._take_back(link, error)
+                self._take_back(link, room, closings, error)
                 raise
-            self._take_back(link)
+            self._take_back(link, room, closings)
         finally:
-            room.release()
+            if room is self._room:
+                room.release()
 
     def _take(self) -> L:
         while True:
@@ -102,12 +105,19 @@ class Pool(Generic[L]):
                 return link
             self._drop(link)
 
-    def _take_back(self, link: L, error: BaseException | None = None) -> None:
-        if not link.is_fit_after(error):
-            self._drop(link)
+    def _take_back(
+        self, link: L, room: threading.BoundedSemaphore, closings: int, error: BaseException | None = None
+    ) -> None:
+        """Who took it when the pool had this room, and had been closed so many times, gives it back."""
+        if room is not self._room:  # in a child that was forked meanwhile: its parent is still using it
+            _inherited.append(link)
             return
-        with self._lock:
-            self._idle.append(link)
+        if link.is_fit_after(error):
+            with self._lock:
+                if closings == self._closings:
+                    self._idle.append(link)
+                    return
+        self._drop(link)
 
     def _drop(self, link: L) -> None:
         link.close()
@@ -155,8 +165,9 @@ class Pool(Generic[L]):
             return self._opened, self._opened - len(self._idle)
 
     def close(self) -> None:
-        """Close what is not in use. The next call opens again."""
+        """Close what is not in use now, and what is as soon as it comes back. The next call opens again."""
         with self._lock:
+            self._closings += 1
             idle, self._idle = self._idle, []
             self._is_prepared = False
         for link in idle:

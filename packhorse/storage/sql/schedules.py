@@ -76,6 +76,14 @@ class Schedules(InAndOut):
 
         return self._write("pause_schedule", work)
 
+    def record_deed(
+        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+    ) -> None:
+        def work(tx: Transaction) -> None:
+            self._record_about(tx, Subject.SCHEDULE, kind, queue=schedule, job=job, slot=slot, by=by)
+
+        self._write("record_deed", work)
+
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
             if tx.execute(self._sql["delete_schedule"], (name,)).rowcount == 0:

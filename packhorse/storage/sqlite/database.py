@@ -328,7 +328,8 @@ class Database:
         try:
             self._check_place()
         except OSError as error:
-            raise StorageUnavailable(f"cannot open {self.path}", why=error.strerror) from error
+            hint = "check the path and its permissions"
+            raise StorageUnavailable(f"cannot open {self.path}", why=error.strerror, hint=hint) from error
         self._writer = self._patiently(self._connect_writer)
         return self._writer
 
@@ -364,7 +365,8 @@ class Database:
             try:
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             except OSError as error:
-                raise StorageUnavailable(f"cannot create {self.path}", why=error.strerror) from error
+                hint = "check the permissions of the directory, or name a file in another one"
+                raise StorageUnavailable(f"cannot create {self.path}", why=error.strerror, hint=hint) from error
 
     # --- fork -----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""The audit: who did what to which job, queue, schedule or foreman, and when. What is done to many at once
-reads as one line."""
+"""The audit: who did what to which job, queue, schedule or foreman, and when. What is done to many jobs of a queue at
+once reads as one line, which opens to show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packhorse.web.pages.page import Asked, Shown, address, page
 from packhorse.web.site import Call
 
 _LIMIT = 200
-_TOGETHER = 2 * SECOND
+_TOGETHER = SECOND // 20  # between the jobs of one deed; two commands lie further apart
 
 _WORDS = {
     "abort_asked": "asked to stop",
@@ -22,6 +22,7 @@ _WORDS = {
     "deleted": "deleted",
     "paused": "paused",
     "resumed": "resumed",
+    "run_now": "ran",
 }
 
 
@@ -57,9 +58,21 @@ def _told(deeds: list[Event]) -> list[Told]:
     told: list[Told] = []
     for event in deeds:
         by, word = str((event.data or {}).get("by")), _WORDS.get(event.kind, event.kind.replace("_", " "))
-        last = told[-1] if told else None
-        if last and (last.by, last.word) == (by, word) and event.job_id and last.events[-1].at - event.at < _TOGETHER:
-            last.events.append(event)
+        same = _same_deed(told, event, by, word)
+        if same is not None:
+            same.events.append(event)
         else:
             told.append(Told(event.at, by, word, [event]))
     return told
+
+
+def _same_deed(told: list[Told], event: Event, by: str, word: str) -> Told | None:
+    """Of those just told, the one that this event of a job is part of. Jobs of several queues may lie mixed."""
+    if event.job_id is None:
+        return None
+    for each in reversed(told):
+        if each.events[-1].at - event.at >= _TOGETHER:
+            return None
+        if (each.by, each.word, each.first.queue) == (by, word, event.queue) and each.first.job_id is not None:
+            return each
+    return None

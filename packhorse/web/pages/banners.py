@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeGuard
 from packhorse import __version__
 from packhorse.amounts import count_text
 from packhorse.clock import MINUTE, SECOND
+from packhorse.coming import late_by
 from packhorse.event import Subject
 from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
 from packhorse.job import WAITING, State
@@ -22,7 +23,6 @@ from packhorse.web.reader import Reader
 MOST = 3
 _BEHIND = MINUTE
 _APART = 2.0  # seconds
-_LATE = 2 * MINUTE
 _LOOKED_BACK = 10 * MINUTE
 _LONGEST = 120  # letters of what somebody wrote
 
@@ -129,8 +129,8 @@ def _age(queue: QueueInfo, now: int) -> int:
 
 def _late(reader: Reader, now: int) -> Iterator[Banner]:
     for schedule in reader.schedules():
-        if schedule.paused_at is None and 0 < schedule.next_at < now - _LATE:
-            text = f"It was due {span(now - schedule.next_at)} ago: no foreman does the chores."
+        if (late := late_by(schedule, now)) is not None:
+            text = f"It was due {span(late)} ago: no foreman does the chores."
             yield Banner(False, f"The schedule {schedule.name} is late.", text, ("/schedules", "Schedules"))
 
 

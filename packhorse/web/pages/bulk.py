@@ -39,7 +39,7 @@ def _ticked(call: Call, asked: Asked, operation: Operation, ids: list[str], prio
         shown = [call.reader.get(job.id) for job in jobs[:_EXAMPLES] if call.operator.sees(job.queue)]
         return _ask(call, asked, operation, len(ids), True, shown, ids, priority)
     done = call.steps.steer_these(operation, ids[:1_000], priority)
-    return _back(asked, done.changed, sum(done.skipped.values()))
+    return _back(asked, operation, done.changed, sum(done.skipped.values()))
 
 
 def _fitting(call: Call, asked: Asked, operation: Operation, priority: int | None) -> Shown | Elsewhere:
@@ -57,7 +57,7 @@ def _fitting(call: Call, asked: Asked, operation: Operation, priority: int | Non
     changed = done.changed + _number(asked.field("changed") or "0")
     skipped = sum(done.skipped.values()) + _number(asked.field("skipped") or "0")
     if done.next is None:
-        return _back(asked, changed, skipped)
+        return _back(asked, operation, changed, skipped)
     context = {
         "operation": operation.value,
         "word": OPERATIONS[operation],
@@ -108,11 +108,12 @@ def _ask(
     return Shown("bulk.html", f"{OPERATIONS[operation]} {number:,} jobs?", context)
 
 
-def _back(asked: Asked, changed: int, skipped: int) -> Elsewhere:
+def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Elsewhere:
     back = asked.field("back")
     path = back if back.startswith(("/jobs", "/failures")) else "/jobs"
     joint = "&" if "?" in path else "?"
-    return Elsewhere(f"{path}{joint}{address('', said='bulk', changed=changed, skipped=skipped)[1:]}")
+    said = address("", said="bulk", did=operation.value, changed=changed, skipped=skipped)
+    return Elsewhere(f"{path}{joint}{said[1:]}")
 
 
 def _operation(word: str) -> Operation:

@@ -153,12 +153,18 @@ def _lines(chart: Chart) -> str:
     shapes = []
     for line in chart.lines:
         for piece in _pieces(line.values):
-            points = [f"{_x(place, number)},{_y(value, top)}" for place, value in piece]
-            if len(points) == 1:  # a single number between two gaps is a dash
-                x, _, y = points[0].partition(",")
-                points = [f"{max(0.0, float(x) - 2)},{y}", f"{float(x) + 2},{y}"]
-            shapes.append(f'<polyline class="line {line.look}" points="{" ".join(points)}"/>')
+            points = [(_x(place, number), _y(value, top)) for place, value in piece]
+            shapes.append(_polyline(points, f"line {line.look}"))
     return "".join(shapes)
+
+
+def _polyline(points: Sequence[tuple[float, float]], look: str) -> str:
+    """A stretch of a line. A single number between two gaps is a dot: a line of no length with a thick round end, which
+    stays round however the drawing is stretched."""
+    if len(points) == 1:
+        (x, y), look = points[0], f"{look} dot"
+        points = [(x, y), (x + 0.1, y)]
+    return f'<polyline class="{look}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
 
 
 def _pieces(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
@@ -178,12 +184,8 @@ def sparkline(values: Sequence[Value], title: str) -> Markup:
     if not top:
         return Markup('<span class="quiet">–</span>')
     step = 100 / max(1, len(values) - 1)
-    lines = Markup()
-    for piece in _pieces(values):
-        points = [(step * place, 21 - 20 * value / top) for place, value in piece]
-        if len(points) == 1:  # a single number between two gaps is a dash
-            points = [(max(0.0, points[0][0] - 1), points[0][1]), (points[0][0] + 1, points[0][1])]
-        lines += Markup('<polyline class="line" points="{}"/>').format(" ".join(f"{x:.1f},{y:.1f}" for x, y in points))
+    pieces = [[(step * place, 21 - 20 * value / top) for place, value in piece] for piece in _pieces(values)]
+    lines = Markup("".join(_polyline(piece, "line") for piece in pieces))  # noqa: S704 - numbers and fixed words only
     return Markup(
         '<svg class="spark" viewBox="0 0 100 22" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     ).format(title, lines)
@@ -249,10 +251,13 @@ class Intervals:
 
 
 def throughput(intervals: Intervals) -> Chart:
-    """Jobs completed and attempts failed, a second."""
+    """Jobs completed and attempts failed, a second; and halted ones, if there were any."""
     done = intervals.rate([each.completed for each in intervals.each])
-    failed = intervals.rate([each.ended_badly for each in intervals.each])
+    failed = intervals.rate([each.failed for each in intervals.each])
+    halted = [each.halted for each in intervals.each]
     lines = [Line("completed", "good", done), Line("failed", "bad", failed)]
+    if any(halted):
+        lines.append(Line("halted", "other", intervals.rate(halted)))
     return Chart("Throughput", "jobs a second", intervals.times, lines, "stack", _rate, intervals.width)
 
 
@@ -284,6 +289,14 @@ def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> 
         others = [float(sum(history[name][place] for name in rest)) for place in range(len(intervals.times))]
         lines.append(Line("1 other" if len(rest) == 1 else f"{len(rest)} others", "other", others))
     return Chart("Unfinished jobs", "by queue", intervals.times, list(lines), "stack", _count, intervals.width)
+
+
+def answering(means: Sequence[Value], longest: Sequence[Value], now: int) -> Chart:
+    """How long one small read of the storage took, in seconds, minute by minute up to the present one."""
+    last = now // MINUTE * MINUTE
+    times = [last - MINUTE * back for back in range(len(means))][::-1]
+    lines = [Line("mean", "first", means), Line("longest", "second", longest)]
+    return Chart("One small read", "where somebody looked", times, lines, "lines", _span, MINUTE)
 
 
 def _counted_back(intervals: Intervals, queue: str, present: int) -> list[int]:

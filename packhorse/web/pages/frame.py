@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from packhorse import __version__
+from packhorse.amounts import count_text
 from packhorse.job import HELD, State
 from packhorse.totals import Totals
 from packhorse.web.api.problem import Problem
@@ -21,7 +22,7 @@ from packhorse.web.pages.page import Asked, Shown, address
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call, Site
 
-# What a page says after a deed; the numbers in braces come from the address and are numbers.
+# What a page says after a deed.
 SAYINGS = {
     "retried": "It is queued again.",
     "aborted": "It was aborted, or asked to stop if it runs.",
@@ -43,7 +44,13 @@ SAYINGS = {
     "stacks": "This is where it stands.",
     "no_stacks": "It has not answered in time: something in it may hold the interpreter, or it has just ended.",
     "unchanged": "It was so already.",
-    "bulk": "{changed} jobs were changed, {skipped} left alone.",
+}
+_DONE_TO_MANY = {
+    "retry": "retried",
+    "force_start": "put in front",
+    "set_priority": "given another priority",
+    "abort": "aborted",
+    "delete": "deleted",
 }
 
 
@@ -110,6 +117,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "may_operate": call.operator.may(Role.OPERATE),
         "may_delete": call.operator.may(Role.ADMIN),
         "ago": lambda at: words.ago(at, now),
+        "due": lambda at, before="": words.due(at, now, before),
         "range": chosen_range(asked),
     }
     return Drawn(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
@@ -184,11 +192,21 @@ def _surroundings(site: Site, asked: Asked) -> dict[str, Any]:
 
 
 def _said(asked: Asked) -> str:
-    saying = SAYINGS.get(asked.query.get("said", ""), "")
-    numbers = {name: asked.query.get(name, "0") for name in ("changed", "skipped")}
-    return saying.format(
-        **{name: f"{int(text):,}" if text.isdigit() and len(text) < 12 else "some" for name, text in numbers.items()}
+    said = asked.query.get("said", "")
+    return _said_of_many(asked) if said == "bulk" else SAYINGS.get(said, "")
+
+
+def _said_of_many(asked: Asked) -> str:
+    """What was done to how many jobs. The address says it, and anybody may have written that."""
+    changed, skipped = (
+        int(text) if (text := asked.query.get(name, "")).isascii() and text.isdigit() and len(text) < 12 else 0
+        for name in ("changed", "skipped")
     )
+    done = _DONE_TO_MANY.get(asked.query.get("did", ""), "changed")
+    if not changed:
+        rest = f": {count_text(skipped, 'was', 'were')} left alone" if skipped else ""
+        return f"No job was {done}{rest}."
+    return f"{count_text(changed, 'job was', 'jobs were')} {done}{f', {skipped:,} left alone' if skipped else ''}."
 
 
 def _html(text: str, status: int) -> Response:

@@ -91,11 +91,18 @@ def _why(call: Call, record: Job, failure: Failure | None) -> str:
 def _issue(call: Call, record: Job, failure: Failure, args: str) -> str:
     """The failure as text for an issue, with what it ran on as far as that is known."""
     health = call.site.glance.health()
-    worker = next((each for each in call.reader.workers() if each.id == record.owner), None)
-    python = [f"Python {worker.info['python']}"] if worker is not None and "python" in worker.info else []
-    versions = [f"Packhorse {__version__}", *python, f"{health.kind} {health.version}"]
+    versions = [*_ran_on(call, record), f"{health.kind} {health.version}"]
     same, why = _same(call, record), _why(call, record, failure)
     return safe(issue_text(record, short_call(record), failure, args=args, why=why, same=same, versions=versions))
+
+
+def _ran_on(call: Call, record: Job) -> list[str]:
+    """The versions of its worker, which is known as long as that is there; if it is not, of the web."""
+    owner = record.owner or record.last_owner
+    worker = next((each for each in call.reader.workers() if each.id == owner), None)
+    told = worker.info if worker is not None else {}
+    packhorse = f"Packhorse {told['version']}" if "version" in told else f"Packhorse {__version__} (of the web)"
+    return [packhorse, *([f"Python {told['python']}"] if "python" in told else [])]
 
 
 def _stood(call: Call, record: Job) -> tuple[int, list[Piece]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from packhorse.clock import DAY
-from packhorse.coming import words_and_slots
+from packhorse.coming import late_by, words_and_slots
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
@@ -19,7 +19,8 @@ _MOST_MARKS = 240
 
 
 class Planned(NamedTuple):
-    """A schedule as a line of the list. `marks` are its slots of the next day, each from 0 to 1000."""
+    """A schedule as a line of the list. `marks` are its slots of the next day, each from 0 to 1000; `late` is how
+    long ago it was due, if nobody has seen to it."""
 
     info: ScheduleInfo
     says: str
@@ -27,6 +28,7 @@ class Planned(NamedTuple):
     skipped: int | None
     ticks: list[Tick]
     marks: list[int]
+    late: int | None
 
 
 @page("/schedules", "schedules")
@@ -43,7 +45,9 @@ def _planned(call: Call, info: ScheduleInfo, now: int) -> Planned:
     skipped = info.options.get("skip")
     ticks = call.site.storage.ticks(info.name, limit=_TICKS)[::-1]
     is_coming = isinstance(skipped, int) and skipped > now
-    return Planned(info, safe(says), slots, skipped if is_coming else None, ticks, _marks(info, now) if slots else [])
+    marks = _marks(info, now) if slots else []
+    late = late_by(info, now) if slots else None
+    return Planned(info, safe(says), slots, skipped if is_coming else None, ticks, marks, late)
 
 
 def _marks(info: ScheduleInfo, now: int) -> list[int]:

@@ -117,6 +117,14 @@ def ago(at: int | None, now: int) -> Markup:
     return _time(at, text)
 
 
+def due(at: int | None, now: int, before: str = "") -> Markup:
+    """A moment that something is planned for: how soon, with a word `before` it, or since when it is due."""
+    if at is None:
+        return Markup('<span class="quiet">–</span>')
+    text = f"due {_short(now - at)} ago" if now - at >= SECOND else f"{before} in {_short(at - now)}".strip()
+    return _time(at, "due now" if abs(at - now) < SECOND else text, "next" if before else "due")
+
+
 def with_moment(text: str, at: int | None, now: int) -> Markup:
     """A sentence that says how long ago something was: its first such words as a moment, which scripts keep true."""
     found = _AGO.search(text) if at is not None else None

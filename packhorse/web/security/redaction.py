@@ -2,6 +2,7 @@
 
 Values whose name sounds like a secret are replaced in arguments, results and meta; passwords in URLs are masked in
 errors and log lines. A form that is filled with masked values gives the stored ones back where the mask still stands.
+Of a text that leaves the house, `without_secrets` also takes what looks like `password=…`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,19 @@ from packhorse.settings import mask_url
 
 MASK = "•••"
 _SECRET_NAME = re.compile(
-    r"pass(word|wd|phrase)?$|pwd|token|secret|api_?key|authori[sz]ation|credential|card|cvv|cookie", re.I
+    r"pass(word|wd|phrase)?$|pwd|token|secret|api[_-]?key|authori[sz]ation|credential|card|cvv|cookie", re.I
 )
 _MAYBE = re.compile(r'"[^"\\]*(?:pass|pwd|token|secret|key|authori|credential|card|cvv|cookie)[^"\\]*"\s*:', re.I)
 _ESCAPED_NAME = re.compile(r"\\u[0-9a-fA-F]{4}")
+# In text: a name, quoted or not, and what follows it. Possessive, so that no long word is tried again and again.
+_NAMED = re.compile(r"""(?<![\w-])([\w-]++)\\*+["']?[ \t]*+(?::=|=>|=(?!=)|:(?!//))[ \t]*+""")
+_VALUE = re.compile(
+    r"""[rbfu]{0,2}\\*+(?:"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?)"""
+    r"""|(?:(?:bearer|basic|digest|token)[ \t]++)?[^\s,;&()\[\]{}"'<>][^\s,;&)\]}"'<>]*+""",
+    re.I,
+)
+_TELLS_NOTHING = re.compile(r"(?:none|null|true|false)\Z", re.I)
+_ERROR_NAME = re.compile(r"(?:Error|Exception|Warning)\Z")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.I)
 
 
@@ -58,6 +68,28 @@ class Redaction:
     def text(self, text: str | None) -> str | None:
         """Text as it may be shown: no password in any URL."""
         return None if text is None else _URL.sub(lambda found: mask_url(found[0]), text)
+
+
+def without_secrets(text: str) -> str:
+    """Text with the mask in place of the values that follow names of secrets: `password=…`, `'api_key': '…'`. It knows
+    secrets by these names alone.
+
+    >>> without_secrets("login as ann, password=hunter2, failed")
+    'login as ann, password=•••, failed'
+    """
+    parts, done, place = [], 0, 0
+    while named := _NAMED.search(text, place):
+        place = named.end()
+        value = _VALUE.match(text, place) if _is_secret(named[1]) else None
+        if value is not None and not _TELLS_NOTHING.match(value[0]):
+            quote = next((mark for mark in value[0] if mark in "\"'"), "")
+            parts += [text[done:place], quote, MASK, quote]
+            done = place = value.end()
+    return "".join([*parts, text[done:]])
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None and _ERROR_NAME.search(name) is None
 
 
 def _masked(value: Any) -> Any:

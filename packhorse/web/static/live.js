@@ -35,10 +35,11 @@ const FIGURES = {
   workers: (t) => t.workers ? `${t.workers} · ${t.states.running + t.states.reserved}/${t.slots}` : "none",
   oldest: (t) => span(t.oldest),
   held: (t) => number(t.states.running + t.states.reserved),
-  slots: (t) => number(t.slots),
+  slots: (t) => (t.slots ? ` / ${number(t.slots)}` : ""),
   workercount: (t) => `${number(t.workers)} worker${t.workers === 1 ? "" : "s"}`,
   processed: (t) => number(t.processed),
   failed: (t) => number(t.failed),
+  halted: (t) => number(t.ever.halted),
 };
 
 function setFigures(totals) {

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import FAILURE, WORKER, find_all, ids, in_state, join, new_job, unique
 from packhorse.errors import StorageUnavailable
-from packhorse.event import Subject
+from packhorse.event import Kind, Subject
 from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Job, Reason
 from packhorse.outcome import Completed, Failed, Released, Snoozed, Stopped
 from packhorse.storage import open_storage
@@ -81,6 +81,7 @@ OPERATIONS: dict[str, Operation] = {
         "daily", SLOT, SLOT + HOUR, [new_job("a")], [Tick("daily", SLOT, "enqueued", 0, "a")]
     ),
     "pause a schedule": lambda storage, jobs: storage.pause_schedule("daily", True, by="ann"),
+    "record a deed": lambda storage, jobs: storage.record_deed("daily", Kind.RUN_NOW, job="a", by="ann"),
     "remove a schedule": lambda storage, jobs: storage.remove_schedule("daily", by="ann"),
     "join": lambda storage, jobs: storage.join(WorkerInfo(id="bob", host="here", pid=1)),
     "beat": lambda storage, jobs: storage.beat({WORKER: {"jobs": 3}, "nobody": {}}),

@@ -121,6 +121,7 @@ def _schedules(storage: Any) -> None:
     storage.put_schedules([ScheduleInfo(name, "send", "0 7 * * *", next_at=slot) for name in ("nightly", "daily")])
     storage.tick("nightly", slot, slot + HOUR, [new_job(schedule="nightly")], [Tick("nightly", slot, "enqueued", 0)])
     storage.pause_schedule("nightly", True)
+    storage.record_deed("nightly", Kind.SKIPPED, slot=slot, by="eve")
     storage.schedules()
     storage.ticks("nightly")
     storage.remove_schedule("nightly")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from packhorse.clock import MINUTE
@@ -9,6 +11,7 @@ from packhorse.web.pages.chart import (
     Chart,
     Intervals,
     Line,
+    answering,
     nice,
     sparkline,
     throughput,
@@ -56,6 +59,15 @@ def test_nothing_measured_is_a_gap_and_not_nought():
     assert str(chart.svg()).count("<polyline") == 2
 
 
+def test_halts_have_a_line_of_their_own_where_there_are_any():
+    calm, rough = (
+        throughput(Intervals([point(1, failed=60, **more)], HOUR_OF_CHARTS, NOW)) for more in ({}, {"halted": 120})
+    )
+
+    assert [line.title for line in calm.lines] == ["completed", "failed"]
+    assert [(line.title, line.values[-2]) for line in rough.lines] == [("completed", 0), ("failed", 1), ("halted", 2)]
+
+
 def test_unfinished_jobs_are_counted_back_from_the_present():
     points = [point(2, added=10), point(1, completed=4, dead=1), point(0, added=2), point(1, "images", added=3)]
     intervals = Intervals(points, HOUR_OF_CHARTS, NOW)
@@ -89,6 +101,22 @@ def test_a_chart_says_itself_in_a_sentence_and_as_a_table():
 
     assert chart.summary == "Load, a second. done: latest 1.0, highest 1.0."
     assert [values for _, values in chart.rows] == [["1.0"], ["–"]]
+
+
+def test_a_number_between_two_gaps_is_a_dot():
+    times = [MINUTE * place for place in range(4)]
+    chart = Chart("Load", "", times, [Line("done", "first", [1.0, None, 1.0, 2.0])], "lines", str, MINUTE)
+
+    assert re.findall(r'polyline class="([^"]+)"', chart.svg()) == ["line first dot", "line first"]
+    assert 'class="line dot"' in sparkline([None, 1, None], "x")
+
+
+def test_how_the_storage_answered_has_a_scale_and_ends_now():
+    chart = answering([None, 0.0004, 0.0012], [None, 0.0005, 0.003], NOW)
+
+    assert chart.edges == ["3 ms", "1.5 ms", "0"]
+    assert chart.times[-1] <= NOW < chart.times[-1] + MINUTE
+    assert [values for _, values in chart.rows] == [["–", "–"], ["0.4 ms", "0.5 ms"], ["1.2 ms", "3 ms"]]
 
 
 def test_a_sparkline_of_nothing_is_a_dash():

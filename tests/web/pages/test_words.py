@@ -34,6 +34,20 @@ def test_moments_are_told_as_people_do_with_the_exact_time_beside(at: int, text:
     assert 'datetime="20' in shown
 
 
+@pytest.mark.parametrize(
+    ("away", "before", "text"),
+    [
+        (125 * SECOND, "", "in 2 m"),
+        (125 * SECOND, "next", "next in 2 m"),
+        (0, "next", "due now"),
+        (-61 * SECOND, "next", "due 1 m ago"),
+        (-61 * SECOND, "", "due 1 m ago"),
+    ],
+)
+def test_what_is_planned_says_how_soon_or_since_when_it_is_due(away: int, before: str, text: str):
+    assert f">{text}</time>" in words.due(NOW + away, NOW, before)
+
+
 def test_a_moment_is_told_in_whole_seconds():
     assert ">3 s ago<" in words.ago(HOUR, HOUR + 3_700_000)
 

@@ -75,8 +75,9 @@ CREATE TABLE packhorse_large_args (
 ) STRICT;
 
 -- Many alike events of one call make one row, a pack: `jobs` has what differs, [[job_id, fence, at, data], …] with `at`
--- counted from the row's. It stands for the ids from `id - span` to `id`. Three rows for each job took a third of the time
--- of running it.
+-- counted from the row's. It stands for the ids from `id - span` to `id`. If its jobs are of several queues, `queue` is
+-- NULL, and `data` has them, [[queue, number], …] in the order of the jobs. Three rows for each job took a third of the
+-- time of running it.
 CREATE TABLE packhorse_event (
     id      INTEGER PRIMARY KEY,               -- never used again: prune leaves the newest
     at      INTEGER NOT NULL,

@@ -1,0 +1,25 @@
+"""`packhorse storage-check` and a server that has something else in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import TurnedClock
+from packhorse.conformance.builders import add
+from packhorse.conformance.subject import subject_of
+from packhorse.errors import BadValue
+from packhorse.storage.postgres import Postgres
+from packhorse.storage.records import Filter
+
+
+def test_braces_that_choose_no_schema_are_found_out(url: str, storage: Postgres):
+    subject = subject_of(f"{url}&application_name={{}}")
+
+    with pytest.raises(BadValue, match="gives the same storage again"):
+        subject.try_out(TurnedClock())
+    assert storage.count(Filter()).number == 0
+
+    job = add(storage)
+    with pytest.raises(BadValue, match="is not empty: it has 1 job, 2 queues, 2 tasks and events; nothing was changed"):
+        subject.try_out(TurnedClock())
+    assert storage.get(job.id) == job
