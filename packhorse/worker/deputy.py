@@ -38,10 +38,8 @@ def depute(lend: Callable[[Work], bool], work: Work, call_back: Work) -> Deputed
     What the storage and the desk raise there is raised here. Whatever else was raised came from outside: a library that
     ends jobs by throwing an exception into their thread may be a moment too late, and hit the deputy."""
     errand = _Errand(work)
-    if not lend(errand):
-        return Deputed.NOBODY
     try:
-        is_ours = not errand.wait()
+        is_ours = not (lend(errand) and errand.wait())
     except BaseException:  # raised by a signal's handler: wait all the same, or there would be two at the desk
         _call_home(errand, call_back)
         raise

@@ -16,6 +16,12 @@ from tests.worker.making import throw_into
 Work = Callable[[], None]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody goes without its deputy because the machine is slow."""
+    monkeypatch.setattr(deputy, "PATIENCE", 60.0)
+
+
 def lend(work: Work) -> bool:
     threading.Thread(target=work, daemon=True).start()
     return True
@@ -146,6 +152,24 @@ def test_a_desk_that_is_torn_away_again_and_again_calls_its_deputy_back_and_wait
         depute(lend, work, call_back)
 
     assert (told, raised.value.args) == (["back"], (0,))
+
+
+def test_a_desk_that_is_torn_away_as_soon_as_it_has_a_deputy_waits_for_it():
+    called_back = threading.Event()
+    told: list[str] = []
+
+    def work() -> None:
+        assert called_back.wait(60)
+        told.append("back")
+
+    def lend_and_be_torn(work: Work) -> bool:
+        lend(work)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        depute(lend_and_be_torn, work, called_back.set)
+
+    assert told == ["back"]
 
 
 def test_a_desk_that_is_torn_away_when_its_deputy_is_back_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch):
