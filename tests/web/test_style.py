@@ -4,9 +4,11 @@ data."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import packhorse.web
 from packhorse.web.pages.assets import assets
 
 CSS = assets()["packhorse.css"].body.decode()
@@ -72,3 +74,11 @@ def test_scripts_put_data_in_as_text_only(name: str):
 
 def test_the_style_sheet_loads_nothing_from_elsewhere():
     assert not re.search(r"url\(|@import|https?://", CSS)
+
+
+def test_no_attribute_holds_a_moment_which_is_markup_itself():
+    templates = Path(packhorse.web.__path__[0], "templates").glob("*.html")
+    held = [re.findall(r'="[^"<>]*\{\{[^}]*\|\s*(?:moment|clock)\b', path.read_text("utf-8")) for path in templates]
+
+    assert len(held) > 10
+    assert not any(held)

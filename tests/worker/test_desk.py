@@ -1317,12 +1317,14 @@ def test_the_interpreters_lock_changes_hands_sooner_only_while_jobs_are_short(wo
 
     works.open(4)
     deadline = time.monotonic() + DEADLINE
-    while short_intervals[-1:] != [pytest.approx(lock.HASTY)] and time.monotonic() < deadline:
-        works.finish(short.enqueue())  # on a slow moment it is not known at once that these are short
+    while pytest.approx(lock.HASTY) not in short_intervals and time.monotonic() < deadline:
+        # Several, for one that comes alone has the lock for itself until it has begun; and again, because on a slow
+        # moment it is not known at once that they are short.
+        works.finish(*[short.enqueue() for _ in range(10)])
     works.finish(other.enqueue())
 
     assert short_intervals[0] == other_intervals[0] == pytest.approx(usual)
-    assert short_intervals[-1] == pytest.approx(lock.HASTY)
+    assert pytest.approx(lock.HASTY) in short_intervals
 
 
 def test_a_short_job_that_takes_long_for_once_holds_up_nobody(works: Works, gate: threading.Event):
