@@ -28,7 +28,7 @@ from packhorse.job import NewJob
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
 from tests.system.aftermath import Aftermath, Fault, look_at
-from tests.system.sites import LEASE, Crew, Site, new_job, parent_of
+from tests.system.sites import LEASE, Crew, Site, new_job, parent_of, until
 
 DECK = {
     "kill a worker": 4,
@@ -119,6 +119,7 @@ class Chaos:
             producer.join()
         with suppress(AssertionError):  # what is not final by then is counted as lost
             self._site.until_final(seconds=LONGEST_END)
+        self._await_oblivion()
 
     def _do_harm(self, end: float) -> None:
         deck: list[str] = []
@@ -199,6 +200,16 @@ class Chaos:
         self.faults.append(Fault(kind, at, at + lasts, crew.pid, worker.id if worker else None))
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
+
+    def _await_oblivion(self) -> None:
+        """Whoever was killed at the very end has a record until its lease is over and another foreman comes round;
+        were all stopped before that, nobody would."""
+
+        def are_forgotten() -> bool:
+            living = set(self._site.processes())
+            return all(each.pid in living for each in self._site.storage.workers())
+
+        until(are_forgotten, "no record of the dead is left", LONGEST_END)
 
     def _undo(self, now: float) -> None:
         due = [action for at, action in self._later if at <= now]
