@@ -35,7 +35,12 @@ UPDATE_JOB = rows.update_of("packhorse_")
 
 
 PLAIN_COLUMNS = "id, seq, task, args, priority, created_at, queued_at, first_queued_at, max_attempts, max_halts"
-"""All that a plain job in line has; see `plain` in working.sql."""
+"""All that a plain job in line has."""
+
+IS_PLAIN = """fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
+    timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
+) IS NULL"""
+"""Whether a job is plain: it was never held before, and has nothing but what those columns show."""
 
 
 def reserved_plain_job(row: Row, queue: str, rank: int, owner: str, now: int) -> Job:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sqlite.recorder import EVENT_COLUMNS
-from packhorse.storage.sqlite.rows import ARGS, JOB_COLUMNS, PLAIN_COLUMNS
+from packhorse.storage.sqlite.rows import ARGS, IS_PLAIN, JOB_COLUMNS, PLAIN_COLUMNS
 from packhorse.storage.statements import load_statements
 
-SQL = load_statements("sqlite", job=JOB_COLUMNS, plain=PLAIN_COLUMNS, event=EVENT_COLUMNS)
+SQL = load_statements("sqlite", job=JOB_COLUMNS, plain=PLAIN_COLUMNS, is_plain=IS_PLAIN, event=EVENT_COLUMNS)
 _JSON_LIST = "(SELECT value FROM json_each(?))"
 DIALECT = Dialect(
     prefix="packhorse_",

@@ -31,23 +31,17 @@ FROM (
 )
 
 -- name: head_of_line
--- The last value tells whether the job is plain: it was never held before, and has nothing but what the others show.
+-- The last value tells whether the job is plain, that is, whether there is nothing about it but what the others show.
 -- All in one row, for the same reason.
 SELECT json_group_array(json_array({plain}, is_plain)) FROM (
-    SELECT {plain},
-        fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
-            timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
-        ) IS NULL AS is_plain
+    SELECT {plain}, {is_plain} AS is_plain
     FROM packhorse_job WHERE state = 'queued' AND rank = ? AND queue = ? ORDER BY seq LIMIT ?
 )
 
 -- name: heads_of_lines
 -- The same for several lines of one rank, of each as many. The last value but one is the job's queue.
 SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
-    SELECT {plain}, queue,
-        fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
-            timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
-        ) IS NULL AS is_plain
+    SELECT {plain}, queue, {is_plain} AS is_plain
     FROM (SELECT value AS line FROM json_each(?1)) CROSS JOIN packhorse_job
     WHERE seq IN (
         SELECT seq FROM packhorse_job WHERE state = 'queued' AND rank = ?2 AND queue = line ORDER BY seq LIMIT ?3
@@ -58,10 +52,7 @@ SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
 -- name: next_of_lines
 -- The same without knowing which of them have jobs: as many of each, the lines in their order, until there are enough.
 SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
-    SELECT {plain}, queue,
-        fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
-            timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
-        ) IS NULL AS is_plain
+    SELECT {plain}, queue, {is_plain} AS is_plain
     FROM (SELECT value AS line FROM json_each(?1)) CROSS JOIN packhorse_job
     WHERE seq IN (
         SELECT seq FROM packhorse_job WHERE state = 'queued' AND rank = ?2 AND queue = line ORDER BY seq LIMIT ?3
