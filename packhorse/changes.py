@@ -276,6 +276,15 @@ def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Changed:
     return Changed(job, [_event(job, Kind.PRIORITY_CHANGED, now, **facts)])
 
 
+def requeued(job: Job, queue: str, now: int, by: str | None) -> Changed:
+    """Another line, in which it stands by its rank and its age. Nothing changes for a job that is in it already."""
+    if job.queue == queue:
+        return Changed(job, [])
+    facts: dict[str, Any] = {"from": job.queue, "to": queue, "by": by}
+    job = replace(job, queue=queue, updated_at=now)
+    return Changed(job, [_event(job, Kind.QUEUE_CHANGED, now, **facts)])
+
+
 def retried(job: Job, now: int, by: str | None) -> Changed:
     """An operator gives a finished job all its tries again, or a retrying one its next try now."""
     if job.state is not RETRYING:

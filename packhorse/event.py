@@ -42,6 +42,7 @@ class Kind(StrEnum):
     ABORTED = "aborted"  # [by, reason]
     FORCE_STARTED = "force_started"  # [by]
     PRIORITY_CHANGED = "priority_changed"  # [from, to, by]
+    QUEUE_CHANGED = "queue_changed"  # [from, to, by]
     RETRIED = "retried"  # by an operator [by]
     REPLACED = "replaced"  # a unique twin brought new arguments [args, twin]
     HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
@@ -55,8 +56,8 @@ class Kind(StrEnum):
     LEFT = "left"
     TIMED_OUT = "timed_out"
     # a queue or a schedule
-    PAUSED = "paused"  # [by, why]
-    RESUMED = "resumed"  # [by]
+    PAUSED = "paused"  # [by, why, until]
+    RESUMED = "resumed"  # [by, why]
     PUT = "put"  # a schedule was written or changed [cron, tz]
     TICKED = "ticked"  # [slot, outcome]
     RUN_NOW = "run_now"  # an operator wanted a schedule's job at once [job, by]

@@ -181,12 +181,13 @@ class QueueFields(msgspec.Struct):
     paused_at: Moment
     paused_by: str | None
     paused_why: str | None
+    paused_until: Moment
     oldest_queued_at: Moment
 
 
 def queue_fields(queue: QueueInfo) -> QueueFields:
     """A queue."""
-    times = {"paused_at": iso(queue.paused_at), "oldest_queued_at": iso(queue.oldest_queued_at)}
+    times = {name: iso(getattr(queue, name)) for name in ("paused_at", "paused_until", "oldest_queued_at")}
     return QueueFields(**{**msgspec.structs.asdict(queue), **times})
 
 

@@ -232,6 +232,7 @@ class Operation(StrEnum):
     ABORT = "abort"
     FORCE_START = "force_start"
     SET_PRIORITY = "set_priority"
+    SET_QUEUE = "set_queue"
     RETRY = "retry"
     DELETE = "delete"
 
@@ -266,6 +267,12 @@ LEGAL_CHANGES: tuple[Change, ...] = (
     _change(Operation.ABORT, UNFINISHED, ABORTED, RESERVED, RUNNING, when="an operator says so; a held one is asked"),
     _change(Operation.FORCE_START, WAITING, QUEUED, when="an operator says: now"),
     _change(Operation.SET_PRIORITY, WAITING, *sorted(WAITING), when="an operator moves it in line; the state stays"),
+    _change(
+        Operation.SET_QUEUE,
+        WAITING | {DEAD, ABORTED},
+        *sorted(WAITING | {DEAD, ABORTED}),
+        when="an operator puts it in another queue; the state stays",
+    ),
     _change(Operation.RETRY, {DEAD, ABORTED, RETRYING}, QUEUED, when="an operator says: again"),
     _change(Operation.DELETE, WAITING | FINAL, None, when="an operator, retention, or the last subscriber"),
 )

@@ -25,7 +25,7 @@ from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, QUEUED, WAITING, Job,
 from packhorse.storage import BATCH
 from packhorse.storage.moving import problems
 from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
-from packhorse.task import TaskOptions
+from packhorse.task import TaskOptions, check_name
 from packhorse.why import Seen, explain, span_text, why_aborted
 
 if TYPE_CHECKING:
@@ -361,6 +361,11 @@ class JobHandle(Generic[R_co]):
         priority = TaskOptions().with_(priority=priority).priority
         return self._steered(Operation.SET_PRIORITY, self._app.storage.set_priority([self.id], priority, by=by))
 
+    def set_queue(self, queue: str, *, by: str | None = None) -> Self:
+        """Put it in another queue. It keeps its priority and its age; a running or completed job stays where it is."""
+        queue = check_name(queue, "queue name")
+        return self._steered(Operation.SET_QUEUE, self._app.storage.set_queue([self.id], queue, by=by))
+
     def retry(self, *, by: str | None = None) -> Self:
         """Give a dead or aborted job all its tries again, or a retrying one its next try now."""
         return self._steered(Operation.RETRY, self._app.storage.retry([self.id], by=by))
@@ -443,6 +448,10 @@ class JobHandle(Generic[R_co]):
         """`set_priority`, for coroutines."""
         return await self._app._courier.call(self.set_priority, priority, by=by)
 
+    async def aset_queue(self, queue: str, *, by: str | None = None) -> Self:
+        """`set_queue`, for coroutines."""
+        return await self._app._courier.call(self.set_queue, queue, by=by)
+
     async def aretry(self, *, by: str | None = None) -> Self:
         """`retry`, for coroutines."""
         return await self._app._courier.call(self.retry, by=by)
@@ -492,6 +501,7 @@ _ACTIONS = {
     Operation.ABORT: "abort",
     Operation.FORCE_START: "force start",
     Operation.SET_PRIORITY: "set the priority of",
+    Operation.SET_QUEUE: "move",
     Operation.RETRY: "retry",
     Operation.DELETE: "delete",
 }
@@ -510,6 +520,8 @@ def _advice(operation: Operation, state: State) -> str:
     match operation:
         case Operation.SET_PRIORITY:
             return "only waiting jobs have a place in line"
+        case Operation.SET_QUEUE if state not in HELD and state is not COMPLETED:
+            return "it is in that queue already"
         case Operation.DELETE:
             return "abort it first, or delete it with force, which does both"
         case Operation.ABORT:

@@ -28,6 +28,7 @@ from packhorse.announcement import Announced
 from packhorse.answer import Retry
 from packhorse.app import Packhorse
 from packhorse.chores.chore import Chore
+from packhorse.chores.end_pauses import EndPauses
 from packhorse.chores.expire import Expire
 from packhorse.chores.promote import Promote
 from packhorse.chores.schedules import TickSchedules
@@ -93,7 +94,12 @@ class Rehearsal:
         self._storage = app.storage
         self._scribe = Scribe(self._storage, app.settings.keep_log_lines)
         self._handlers = _HandlersHere(app)
-        self._chores: list[Chore] = [Promote(self._storage), TickSchedules(self._storage), Expire(self._storage)]
+        self._chores: list[Chore] = [
+            Promote(self._storage),
+            TickSchedules(self._storage),
+            Expire(self._storage),
+            EndPauses(self._storage),
+        ]
         self._storage.join(WorkerInfo(_OWNER, queues=sorted(self._queues(None)), concurrency=1))
         self._storage.announce(app.announcements())
         app.put_schedules()
@@ -130,11 +136,12 @@ class Rehearsal:
                 pass
 
     def _moments(self, until: int) -> Iterator[int]:
-        """The next moment when a schedule ticks or a job is due, again and again, up to this one."""
+        """The next moment when a schedule ticks, a job is due or a pause ends, again and again, up to this one."""
         while True:
             now, due_in = self._clock(), self._storage.next_due()
             coming = [schedule.next_at for schedule in self._storage.schedules() if schedule.paused_at is None]
             coming += [] if due_in is None else [now + due_in]
+            coming += [queue.paused_until for queue in self._storage.queues() if queue.paused_until is not None]
             moment = min((at for at in coming if at > now), default=None)
             if moment is None or moment > until:
                 return

@@ -14,6 +14,7 @@ from packhorse.event import Event, Subject
 from packhorse.failure import Failure
 from packhorse.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
 from packhorse.job import UNFINISHED, Job, Reason, State
+from packhorse.pause_text import pause_text
 from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
 
 ABORT = "Abort"
@@ -113,7 +114,7 @@ def _obstacle(job: Job, seen: Seen) -> str | None:
     if seen.closed:
         return seen.closed
     if seen.queue and seen.queue.is_paused and not job.is_forced:
-        return _paused(seen.queue)
+        return _paused(seen.queue, seen.now)
     if nobody := _nobody(seen):
         return nobody
     serving = [worker for worker in _alive(seen) if job.queue in worker.queues]
@@ -182,10 +183,9 @@ def _is_alive(process: WorkerInfo, seen: Seen) -> bool:
     return seen.now - process.beat_at <= seen.lease
 
 
-def _paused(queue: QueueInfo) -> str:
-    by = f" by {queue.paused_by}" if queue.paused_by else ""
-    why = f": {queue.paused_why}" if queue.paused_why else ""
-    return f"its queue {queue.name} is paused{by} since {_moment(queue.paused_at or 0)}{why}"
+def _paused(queue: QueueInfo, now: int) -> str:
+    since = f" since {_moment(queue.paused_at or 0)}"
+    return f"its queue {queue.name} is paused{pause_text(queue, now, since)}"
 
 
 def _place_in_line(job: Job, seen: Seen) -> str:

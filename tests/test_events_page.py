@@ -62,11 +62,14 @@ def operators(storage: Memory) -> None:
     waiting, held, dead = in_state(storage, QUEUED), in_state(storage, RESERVED), in_state(storage, DEAD)
     storage.force_start([waiting.id], by="ann")
     storage.set_priority([waiting.id], 5, by="ann")
+    storage.set_queue([dead.id], "slow", by="ann")
     storage.abort([waiting.id, held.id], by="ann")
     storage.retry([dead.id], by="ann")
     storage.delete([waiting.id], by="ann")
-    storage.pause("mail", by="ann", why="maintenance")
+    storage.pause("mail", by="ann", why="maintenance", duration=1)
     storage.resume("mail", by="ann")
+    storage.pause("over", duration=0)
+    storage.resume("over", over=True)
     for duration in (HOUR, None):
         storage.silence_failure(storage.failures()[0].cause, duration, by="ann")
 

@@ -447,6 +447,7 @@ def test_a_waiting_job_may_move_in_line(send: Task[..., Any]):
     job = send.enqueue(7)
 
     assert job.set_priority(9).priority == 9
+    assert job.set_queue("slow").refresh().queue == "slow"
     assert job.refresh().priority == 9
 
 

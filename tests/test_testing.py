@@ -268,6 +268,16 @@ def test_one_job_runs_whatever_it_waits_for_and_whatever_waits_before_it(app: Pa
     assert t.now == STARTED
 
 
+def test_a_pause_ends_when_the_clock_is_turned_past_it(app: Packhorse, t: Rehearsal):
+    job = app.task(name="echo")(lambda: None).enqueue()
+    app.pause("echo", duration="1h")
+    assert t.drain() == []
+
+    t.turn("2h")
+
+    assert [each.id for each in t.drain()] == [job.id]
+
+
 def test_one_job_may_be_named_by_its_id(app: Packhorse, t: Rehearsal):
     job = app.task(name="nothing")(lambda: None).enqueue()
 

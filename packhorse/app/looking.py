@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Unpack
 
 from packhorse.app.home import Home
+from packhorse.clock import Duration, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
@@ -121,24 +122,37 @@ class Looking(Home):
         where = EventFilter(job_id=job, kind=_kind(kind), queue=queue, owner=worker, after=after)
         return self.storage.events(where, limit=limit, newest_first=newest_first)
 
-    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
-        """Let no job of this queue begin until `resume`, but those that are forced. False: it was paused already.
+    def pause(
+        self, queue: str, *, by: str | None = None, why: str | None = None, duration: Duration | None = None
+    ) -> bool:
+        """Let no job of this queue begin until `resume`, but those that are forced; with a duration ("2h", 7200), until
+        that is over. False: it was paused already.
 
         The queue need not be known yet: its first job will find it paused.
         """
-        return self.storage.pause(check_name(queue, "queue name"), by=by, why=why)
+        span = None if duration is None else _pause_span(duration)
+        return self.storage.pause(check_name(queue, "queue name"), by=by, why=why, duration=span)
 
     def resume(self, queue: str, *, by: str | None = None) -> bool:
         """Undo `pause`. False: it was not paused."""
         return self.storage.resume(check_name(queue, "queue name"), by=by)
 
-    async def apause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+    async def apause(
+        self, queue: str, *, by: str | None = None, why: str | None = None, duration: Duration | None = None
+    ) -> bool:
         """`pause`, for coroutines."""
-        return await self._courier.call(self.pause, queue, by=by, why=why)
+        return await self._courier.call(self.pause, queue, by=by, why=why, duration=duration)
 
     async def aresume(self, queue: str, *, by: str | None = None) -> bool:
         """`resume`, for coroutines."""
         return await self._courier.call(self.resume, queue, by=by)
+
+
+def _pause_span(duration: Duration) -> int:
+    span = microseconds(duration, "duration")
+    if span == 0:
+        raise BadValue("a pause cannot last no time", hint='leave the duration out, or say e.g. "2h"')
+    return span
 
 
 def _limit(limit: int | None) -> int:

@@ -4,6 +4,7 @@ of foremen may do them at once, and none is needed for correctness."""
 from __future__ import annotations
 
 from packhorse.chores.chore import Chore, SteadyTime
+from packhorse.chores.end_pauses import EndPauses
 from packhorse.chores.expire import Expire
 from packhorse.chores.promote import Promote
 from packhorse.chores.prune import Prune
@@ -23,6 +24,7 @@ def all_chores(storage: Storage, settings: Settings, steady_time: SteadyTime) ->
         Promote(storage),
         TickSchedules(storage),
         Expire(storage),
+        EndPauses(storage),
         Rescue(storage, settings, steady_time),
         Prune(storage, settings, steady_time),
         RollUp(storage),

@@ -10,9 +10,9 @@ from time import monotonic
 
 from packhorse.chores.chore import SteadyTime
 from packhorse.clock import MINUTE, SECOND
+from packhorse.retention import retention
 from packhorse.settings import Settings
 from packhorse.storage import Storage
-from packhorse.storage.records import Retention
 
 _LONGEST = 0.25
 """Seconds of work after which a run ends: the other chores wait for it."""
@@ -46,14 +46,3 @@ class Prune:
             if worked >= _LONGEST:
                 return worked * _REST
         return None
-
-
-def retention(settings: Settings) -> Retention:
-    """How long things are kept."""
-    return Retention(
-        completed=settings.keep_completed,
-        dead=settings.keep_dead,
-        aborted=settings.keep_aborted,
-        events=settings.keep_events,
-        clients=settings.client_timeout,
-    )

@@ -25,6 +25,7 @@ from packhorse.event import Subject
 from packhorse.findings import overdue
 from packhorse.idleness import Idle, idle_text, idlers, remedy
 from packhorse.job import HELD, WAITING, State
+from packhorse.pause_text import pause_text
 from packhorse.storage import Storage
 from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
@@ -316,9 +317,9 @@ def known(patient: Patient) -> Iterator[Symptom]:
 def pauses(patient: Patient) -> Iterator[Symptom]:
     for queue in patient.snapshot.queues:
         if queue.is_paused:
-            since = span_text(patient.snapshot.now - (queue.paused_at or 0))
-            by = f" by {queue.paused_by}" if queue.paused_by else ""
-            yield remark("paused", f"{queue.name} is paused{by} since {since}", f"packhorse resume {queue.name}")
+            since = f" since {span_text(patient.snapshot.now - (queue.paused_at or 0))}"
+            told = f"{queue.name} is paused{pause_text(queue, patient.snapshot.now, since)}"
+            yield remark("paused", told, f"packhorse resume {queue.name}")
 
 
 def waits(patient: Patient) -> Iterator[Symptom]:

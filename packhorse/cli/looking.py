@@ -41,6 +41,7 @@ from packhorse.filter_words import FILTER_WORDS, find_all, parse_words
 from packhorse.filters import STATE_WORDS
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
+from packhorse.pause_text import pause_text
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import EventFilter, Filter, QueueInfo, WorkerInfo
 from packhorse.why import span_text
@@ -228,9 +229,7 @@ def _print_queues(shown: Shown, found: Sequence[QueueInfo]) -> None:
 def _pause(queue: QueueInfo, shown: Shown) -> str:
     if queue.paused_at is None:
         return ""
-    by = f" by {queue.paused_by}" if queue.paused_by else ""
-    why = f": {queue.paused_why}" if queue.paused_why else ""
-    return f"paused{by}, {shown.time(queue.paused_at)}{why}"
+    return "paused" + pause_text(queue, shown.now, f", {shown.time(queue.paused_at)}")
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------

@@ -6,20 +6,25 @@ import click
 
 from packhorse.cli.completing import complete_queue
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import by_option, command
+from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import escape, say
 from packhorse.cli.where import check_queue
+from packhorse.clock import SECOND
+from packhorse.why import span_text
 
 
-@command("pause", "packhorse pause mail", "packhorse pause mail --why 'the mail server is down'")
+@command("pause", "packhorse pause mail", "packhorse pause mail --for 2h --why 'the mail server is down'")
 @click.argument("queue", shell_complete=complete_queue)
 @click.option("--why", help="For those who wonder.")
+@span_option("--for", "duration", help="Resume it by itself after so long, e.g. 2h.")
 @by_option
-def pause(invocation: Invocation, queue: str, why: str | None, by: str | None) -> None:
-    """Let no job of a queue begin until it is resumed, but those that are forced. Running ones go on."""
+def pause(invocation: Invocation, queue: str, why: str | None, duration: int | None, by: str | None) -> None:
+    """Let no job of a queue begin but forced ones, until it is resumed or for a while. Running ones go on."""
     check_queue(invocation.storage, queue)
-    changed = invocation.client.pause(queue, by=by, why=why)
-    _tell_queue(invocation, queue, changed, "paused" if changed else "paused already")
+    span = None if duration is None else duration / SECOND
+    changed = invocation.client.pause(queue, by=by, why=why, duration=span)
+    until = f" for {span_text(duration)}" if duration is not None else ""
+    _tell_queue(invocation, queue, changed, f"paused{until}" if changed else "paused already")
 
 
 @command("resume", "packhorse resume mail", "packhorse resume mail --by ann")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from packhorse.amounts import count_text
-from packhorse.chores.prune import retention
 from packhorse.cli.asking import is_sure
 from packhorse.cli.choosing import number_of_jobs
 from packhorse.cli.failing import ExitCode
@@ -15,6 +14,7 @@ from packhorse.cli.output import say
 from packhorse.cli.progress import ProgressLine
 from packhorse.filter_words import find_all
 from packhorse.job import FINAL, State
+from packhorse.retention import retention
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter, Filter, Pruned, Retention
 

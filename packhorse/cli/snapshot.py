@@ -14,6 +14,7 @@ from packhorse.event import Subject
 from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy, takers
 from packhorse.job import HELD, WAITING, State
 from packhorse.measures import Measured, measured
+from packhorse.pause_text import pause_text
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 from packhorse.storage.moving import Move, Stage, closed
@@ -204,10 +205,9 @@ def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[N
 def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> Iterator[Notice]:
     queued = queue.counts.get(State.QUEUED, 0)
     if queue.is_paused:
-        by = f" by {queue.paused_by}" if queue.paused_by else ""
-        why = f": {queue.paused_why}" if queue.paused_why else ""
-        since = span_text(snapshot.now - (queue.paused_at or 0))
-        yield Notice(f"{queue.name} is paused{by} since {since}{why}", f"packhorse resume {queue.name}")
+        since = f" since {span_text(snapshot.now - (queue.paused_at or 0))}"
+        told = f"{queue.name} is paused{pause_text(queue, snapshot.now, since)}"
+        yield Notice(told, f"packhorse resume {queue.name}")
     elif not queued or queue.oldest_queued_at is None:
         return
     elif not is_served:

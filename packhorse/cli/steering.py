@@ -1,4 +1,4 @@
-"""Steering: abort, start, priority, retry and delete jobs, one or many.
+"""Steering: abort, start, priority, move, retry and delete jobs, one or many.
 
 Which jobs are meant is settled in `choosing.py`. What is done to more than one is shown first and asked about.
 """
@@ -13,12 +13,14 @@ from typing import Any
 import click
 
 from packhorse.cli.choosing import Chosen, Selection, are_meant, choose, number_of_jobs, on_jobs, show_choice
+from packhorse.cli.completing import complete_queue
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import command, span_option
+from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import escape, say, short_id
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.watching import looks
+from packhorse.cli.where import check_queue
 from packhorse.clock import SECOND
 from packhorse.errors import WrongState
 from packhorse.fields import steered_fields
@@ -27,7 +29,7 @@ from packhorse.job_handle import JobHandle
 from packhorse.job_text import call_text, cut
 from packhorse.storage import Storage
 from packhorse.storage.records import Steered
-from packhorse.task import TaskOptions
+from packhorse.task import TaskOptions, check_name
 from packhorse.why import still_goes_on
 
 _LONG_ARGS = 300
@@ -105,6 +107,19 @@ def priority(invocation: Invocation, selection: Selection, number: int) -> int:
     return _steer(invocation, Action(Operation.SET_PRIORITY, *words, number), selection)
 
 
+@command("move", "packhorse move slow 1be2c845", "packhorse move slow --where 'queue:mail task:newsletter' --dry-run")
+@click.argument("queue", shell_complete=complete_queue)
+@click.option("--new", is_flag=True, help="The queue need not be known yet.")
+@on_jobs
+def move(invocation: Invocation, selection: Selection, queue: str, new: bool) -> int:
+    """Put jobs that wait, are dead or were aborted in another queue. They keep their priority and their age."""
+    if not new:
+        check_queue(invocation.storage, queue, hint="packhorse move --new makes it")
+    name = check_name(queue, "queue name")
+    words = f"move to {escape(name)}", f"moved to {escape(name)}"
+    return _steer(invocation, Action(Operation.SET_QUEUE, *words, name), selection)
+
+
 @command("retry", "packhorse retry 1be2c845", "packhorse jobs dead --task resize --ids | packhorse retry - --yes")
 @on_jobs
 def retry(invocation: Invocation, selection: Selection) -> int:
@@ -120,6 +135,19 @@ def delete(invocation: Invocation, selection: Selection, force: bool, patience: 
     """Remove jobs with their log lines; their events stay. Running ones are left alone unless forced."""
     action = ForcedDeletion(patience) if force else Action(Operation.DELETE, "delete", "deleted")
     return _steer(invocation, action, selection)
+
+
+@command("purge", "packhorse purge mail --dry-run", "packhorse purge mail --yes")
+@click.argument("queue", shell_complete=complete_queue)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show which jobs it would be.")
+@by_option
+def purge(invocation: Invocation, queue: str, yes: bool, dry_run: bool, by: str | None) -> int:
+    """Delete the jobs that wait in a queue: those queued, scheduled or retrying. What runs goes on."""
+    check_queue(invocation.storage, queue)
+    where = f"waiting {shlex.quote(f'queue:{queue}')}"
+    selection = Selection(ids=(), where=where, yes=yes, dry_run=dry_run, by=by)
+    return _steer(invocation, Action(Operation.DELETE, "delete", "deleted"), selection)
 
 
 # --- doing ------------------------------------------------------------------------------------------------------------

@@ -75,9 +75,9 @@ def gone(storage: Storage, job_id: str) -> Exception:
     )
 
 
-def check_queue(storage: Storage, name: str) -> None:
+def check_queue(storage: Storage, name: str, hint: str | None = None) -> None:
     """CommandError, with the nearest, if there is no such queue."""
-    _check("queue", name, [queue.name for queue in storage.queues()])
+    _check("queue", name, [queue.name for queue in storage.queues()], hint)
 
 
 def check_task(storage: Storage, name: str) -> None:
@@ -85,7 +85,8 @@ def check_task(storage: Storage, name: str) -> None:
     _check("task", name, [task.name for task in storage.tasks()])
 
 
-def _check(noun: str, name: str, names: Sequence[str]) -> None:
+def _check(noun: str, name: str, names: Sequence[str], more: str | None = None) -> None:
     if name not in names:
         hint = f"there are {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "there are none yet"
+        hint = f"{hint}; {more}" if more else hint
         raise CommandError(f"there is no {noun} {name!r}{nearest(name, names)}", ExitCode.NOT_FOUND, hint=hint)

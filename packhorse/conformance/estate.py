@@ -54,6 +54,7 @@ def furnish(storage: Storage, clock: TurnedClock) -> None:
     _schedules(storage, clock)
     storage.pause("mail", by="ann", why="the server is being moved")
     storage.pause("nobody's")
+    storage.pause("for a while", duration=30 * HOUR)
     storage.record_stat("foreman", {"done": 3, "rss": 96.5})
     storage.leave("ann")
 

@@ -197,6 +197,10 @@ def _wait_changes(state: State) -> Iterator[Case]:
     yield _steering(Operation.SET_PRIORITY, state, state, lambda job, now: changes.reprioritised(job, 9, now, "olga"))
 
 
+def _queue_changes(state: State) -> Iterator[Case]:
+    yield _steering(Operation.SET_QUEUE, state, state, lambda job, now: changes.requeued(job, "slow", now, "olga"))
+
+
 def _delete(storage: Storage, job: Job) -> None:
     assert storage.delete([job.id], by="olga") == [Steered(job.id, True, job.state)]
 
@@ -226,6 +230,8 @@ def _cases() -> Iterator[Case]:
         yield from _ends(state)
     for state in WAITING:
         yield from _wait_changes(state)
+    for state in (*sorted(WAITING), DEAD, ABORTED):
+        yield from _queue_changes(state)
     for state in (DEAD, ABORTED, RETRYING):
         yield _steering(Operation.RETRY, state, QUEUED, lambda job, now: changes.retried(job, now, "olga"))
     for state in WAITING | FINAL:
@@ -290,7 +296,7 @@ def test_the_cases_cover_every_line_of_the_table() -> None:
 
 def _is_possible(operation: Operation, source: State, target: State | None) -> bool:
     """The table gives some operations several targets; which of them is possible depends on the source."""
-    if operation is Operation.SET_PRIORITY:
+    if operation in (Operation.SET_PRIORITY, Operation.SET_QUEUE):
         return source is target
     if operation in (Operation.ABORT, Operation.EXPIRE):
         return source is target if source in HELD else target is ABORTED
@@ -365,6 +371,7 @@ STEERING: dict[Operation, Callable[[Storage, str], Steered]] = {
     Operation.ABORT: lambda storage, job_id: storage.abort([job_id], by="olga")[0],
     Operation.FORCE_START: lambda storage, job_id: storage.force_start([job_id], by="olga")[0],
     Operation.SET_PRIORITY: lambda storage, job_id: storage.set_priority([job_id], 9, by="olga")[0],
+    Operation.SET_QUEUE: lambda storage, job_id: storage.set_queue([job_id], "slow", by="olga")[0],
     Operation.RETRY: lambda storage, job_id: storage.retry([job_id], by="olga")[0],
     Operation.DELETE: lambda storage, job_id: storage.delete([job_id], by="olga")[0],
 }
@@ -395,6 +402,7 @@ def test_steering_many_answers_each_in_its_place(storage: Storage, operation: Op
         Operation.ABORT: lambda: storage.abort(wanted),
         Operation.FORCE_START: lambda: storage.force_start(wanted),
         Operation.SET_PRIORITY: lambda: storage.set_priority(wanted, 9),
+        Operation.SET_QUEUE: lambda: storage.set_queue(wanted, "slow"),
         Operation.RETRY: lambda: storage.retry(wanted),
         Operation.DELETE: lambda: storage.delete(wanted),
     }

@@ -47,6 +47,7 @@ class Life:
             self.die,
             lambda: storage.abort(some[:1]),
             lambda: storage.force_start(some),
+            lambda: storage.set_queue(some, self.chance.choice(["mail", "slow"])),
             lambda: storage.set_priority(some, self.chance.randint(1, 10)),
             lambda: storage.retry(some),
             lambda: storage.enqueue([new_job(job_id) for job_id in some]),

@@ -259,6 +259,7 @@ def operations(job_id: str, token: Token) -> dict[str, Callable[[Storage], Any]]
         "abort": lambda storage: storage.abort([job_id]),
         "force_start": lambda storage: storage.force_start([job_id]),
         "set_priority": lambda storage: storage.set_priority([job_id], 7),
+        "set_queue": lambda storage: storage.set_queue([job_id], "slow"),
         "retry": lambda storage: storage.retry([job_id]),
         "delete": lambda storage: storage.delete([job_id]),
         "pause": lambda storage: storage.pause("mail"),

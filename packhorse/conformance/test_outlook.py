@@ -97,6 +97,33 @@ def test_a_paused_line_has_jobs_all_the_same(storage: Storage) -> None:
     assert look(storage).queued
 
 
+# --- pauses ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_end_of_a_pause_is_foreseen(storage: Storage, clock: TurnedClock) -> None:
+    storage.pause("for ever")
+    assert look(storage).resumes_in is None
+
+    storage.pause("long", duration=HOUR)
+    storage.pause("short", duration=MINUTE)
+    assert look(storage).resumes_in == MINUTE
+    clock.turn("2m")
+    assert look(storage).resumes_in == 0
+    storage.resume("short")
+    assert look(storage).resumes_in == 58 * MINUTE
+    storage.resume("long", by="olga")
+
+    assert look(storage).resumes_in is None
+
+
+def test_of_a_storage_that_is_moved_no_pause_ends(storage: Storage, clock: TurnedClock) -> None:
+    storage.pause("short", duration=MINUTE)
+    storage.set_move(Move("copy", Stage.FROZEN, "redis://elsewhere", 1), expected=None)
+    clock.turn("2m")
+
+    assert look(storage).resumes_in is None
+
+
 # --- orders ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What operators do: abort, force start, set priority, retry, delete, pause and resume."""
+"""What operators do: abort, force start, set priority, set queue, retry, delete, pause and resume."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from packhorse.job import (
 )
 from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter, LogLine, Steered
+from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
 
 # --- abort ----------------------------------------------------------------------------------------------------------
 
@@ -248,6 +248,75 @@ def test_an_id_twice_in_one_call_is_steered_once(storage: Storage) -> None:
     assert kinds(storage, retried).count(Kind.RETRIED) == 1
 
 
+# --- set queue ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_put_in_another_queue_is_reserved_from_there(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    clock.turn(1)
+
+    storage.set_queue([job.id], "slow", by="olga")
+
+    moved = stored(storage, job.id)
+    assert (moved.queue, moved.state, moved.queued_at, moved.updated_at) == ("slow", QUEUED, clock() - SECOND, clock())
+    event = history(storage, job.id)[-1]
+    assert (event.kind, event.queue, event.data) == (
+        Kind.QUEUE_CHANGED,
+        "slow",
+        {"from": "mail", "to": "slow", "by": "olga"},
+    )
+    owner = join(storage)
+    assert storage.reserve(owner, {"mail": 1}, 10) == []
+    assert [each.id for each in storage.reserve(owner, {"mail": 1, "slow": 1}, 10)] == [job.id]
+
+
+def test_a_job_in_another_queue_stands_by_its_rank_and_age(storage: Storage) -> None:
+    old, urgent = add(storage), add(storage, priority=5)
+    there = add(storage, queue="slow")
+    young = add(storage)
+
+    storage.set_queue([young.id, old.id, urgent.id], "slow")
+
+    assert reserve_ids(storage, "slow") == [urgent.id, old.id, there.id, young.id]
+
+
+def test_a_new_queue_is_known_with_its_jobs_counted(storage: Storage) -> None:
+    job, other = add(storage), add(storage)
+
+    storage.set_queue([job.id], "slow")
+
+    queues = {queue.name: queue.counts.get(QUEUED, 0) for queue in storage.queues()}
+    assert queues == {"mail": 1, "slow": 1}
+    assert [each.id for each in storage.find(Filter(queue="slow")).jobs] == [job.id]
+    assert [each.id for each in storage.find(Filter(queue="mail")).jobs] == [other.id]
+
+
+def test_a_job_that_is_in_the_queue_already_is_left_alone(storage: Storage) -> None:
+    job = add(storage)
+    before = snapshot(storage, job.id)
+
+    assert storage.set_queue([job.id], "mail") == [Steered(job.id, False, QUEUED)]
+    assert snapshot(storage, job.id) == before
+
+
+def test_a_dead_job_is_retried_in_the_queue_that_it_was_put_in(storage: Storage) -> None:
+    job = in_state(storage, DEAD)
+    storage.set_queue([job.id], "slow")
+
+    storage.retry([job.id])
+
+    assert reserve_ids(storage, "slow") == [job.id]
+
+
+def test_a_scheduled_job_comes_into_the_line_that_it_was_put_in(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage, delay=SECOND)
+    storage.set_queue([job.id], "slow")
+    clock.turn(1)
+
+    assert storage.promote() == 1
+    assert reserve_ids(storage, "slow") == [job.id]
+
+
 # --- pause and resume -----------------------------------------------------------------------------------------------
 
 
@@ -287,3 +356,41 @@ def test_jobs_still_come_into_a_paused_queue(storage: Storage, clock: TurnedCloc
     assert storage.promote() == 1
     assert [stored(storage, job.id).state for job in (now, later)] == [QUEUED, QUEUED]
     assert storage.reserve(join(storage), {"mail": 1}, 10) == []
+
+
+def test_a_pause_may_have_an_end_of_which_it_tells(storage: Storage, clock: TurnedClock) -> None:
+    storage.pause("mail", by="olga", why="a storm", duration=HOUR)
+
+    (queue,) = storage.queues()
+    assert (queue.paused_at, queue.paused_until) == (clock(), clock() + HOUR)
+    assert [queue.is_over(clock() + late) for late in (HOUR - 1, HOUR)] == [False, True]
+    (event,) = storage.events(EventFilter(kind=Kind.PAUSED))
+    assert event.data == {"by": "olga", "why": "a storm", "until": clock() + HOUR}
+
+
+def test_a_pause_is_ended_when_its_time_is_over_and_not_before(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    storage.pause("mail", duration=HOUR)
+    clock.turn("59m")
+    assert not storage.resume("mail", over=True)
+    assert reserve_ids(storage, "mail") == []
+
+    clock.turn("1m")
+
+    assert [storage.resume("mail", over=True) for _ in range(2)] == [True, False]
+    (queue,) = storage.queues()
+    assert (queue.is_paused, queue.paused_until) == (False, None)
+    (event,) = storage.events(EventFilter(kind=Kind.RESUMED))
+    assert (event.queue, event.data) == ("mail", {"why": "its time is over"})
+    assert reserve_ids(storage, "mail") == [job.id]
+
+
+def test_a_pause_without_an_end_is_never_over(storage: Storage, clock: TurnedClock) -> None:
+    storage.pause("mail", duration=HOUR)
+    storage.resume("mail")
+    storage.pause("mail")
+    clock.turn("9d")
+
+    assert not storage.resume("mail", over=True)
+    (queue,) = storage.queues()
+    assert (queue.is_paused, queue.paused_until) == (True, None)

@@ -231,12 +231,19 @@ class Storage(ABC):
         """Waiting and finished jobs go for good, with their log lines; their events stay."""
 
     @abstractmethod
-    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
-        """Nothing but forced jobs is reserved from this queue until `resume`. False: it was paused already."""
+    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+        """Jobs that nobody holds and that may still run go to another queue, which becomes known here; those in line
+        stand there at once, by their rank and age. A job that is in it already is left alone."""
 
     @abstractmethod
-    def resume(self, queue: str, *, by: str | None = None) -> bool:
-        """Undo `pause` and wake a worker. False: it was not paused."""
+    def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
+        """Nothing but forced jobs is reserved from this queue until `resume`, which a foreman calls when `duration` is
+        over. False: it was paused already, and stays as it was."""
+
+    @abstractmethod
+    def resume(self, queue: str, *, by: str | None = None, over: bool = False) -> bool:
+        """Undo `pause` and wake a worker. With `over` only a pause whose time is over is undone, so that everybody may
+        try at once. False: it was not paused, or its time is not over."""
 
     # --- upkeep: safe to run from every process at once ---------------------------------------------------------------
 

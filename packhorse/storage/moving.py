@@ -78,9 +78,9 @@ _QUIET_WHEN_CLOSING = frozenset({"reserve", "tick"})
 _REFUSED_WHEN_CLOSING = frozenset({"enqueue"})
 _REFUSED = frozenset(
     {
-        "enqueue", "abort", "force_start", "set_priority", "retry", "delete", "pause", "resume", "put_schedules",
-        "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client", "leave_client",
-        "subscribe", "acknowledge", "silence_failure", "prune_part",
+        "enqueue", "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "pause", "resume",
+        "put_schedules", "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client",
+        "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
     }
 )  # fmt: skip
 
@@ -114,6 +114,7 @@ def outlook_of(
     due_at: int | None,
     expire_at: int | None,
     next_at: int | None,
+    resume_at: int | None,
 ) -> Outlook:
     """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
     sleep again."""
@@ -129,6 +130,7 @@ def outlook_of(
         due_in=until(due_at, may_be_done=move is None),
         expires_in=until(expire_at, may_be_done=may_go_on(move, "expire")),
         ticks_in=until(next_at, may_be_done=may_go_on(move, "tick")),
+        resumes_in=until(resume_at, may_be_done=move is None),
     )
 
 
@@ -241,7 +243,7 @@ class Dumped(msgspec.Struct, frozen=True):
 
 def bare(queue: QueueInfo) -> QueueInfo:
     """What is stored of a queue; the rest follows from its jobs."""
-    return QueueInfo(queue.name, {}, queue.paused_at, queue.paused_by, queue.paused_why)
+    return QueueInfo(queue.name, {}, queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until)
 
 
 def paged(rows: list[tuple[str, Any]], cursor: str | None, limit: int) -> Dumped:

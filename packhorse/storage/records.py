@@ -86,11 +86,20 @@ class QueueInfo(msgspec.Struct, frozen=True):
     paused_at: int | None = None
     paused_by: str | None = None
     paused_why: str | None = None
+    paused_until: int | None = None  # None: until somebody resumes it
     oldest_queued_at: int | None = None  # since when the oldest of the next ones, one for each rank, waits
 
     @property
     def is_paused(self) -> bool:
         return self.paused_at is not None
+
+    def is_over(self, now: int) -> bool:
+        """Is it paused still, although the time for which it was is over?"""
+        return self.paused_until is not None and self.paused_until <= now
+
+
+PAUSE_IS_OVER = "its time is over"
+"""Why a queue was resumed that nobody has resumed."""
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
@@ -160,6 +169,7 @@ class Outlook(msgspec.Struct, frozen=True):
     due_in: int | None = None  # the next scheduled or retrying job
     expires_in: int | None = None  # the next job that will have waited or lived for too long
     ticks_in: int | None = None  # the next slot of a schedule
+    resumes_in: int | None = None  # the next end of a pause
 
 
 class CheckIn(msgspec.Struct, frozen=True):

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from packhorse.event import Event, Kind, Subject
 from packhorse.storage import Storage
 from packhorse.storage.moving import Move
 from packhorse.storage.records import (
     ClientInfo,
+    EventFilter,
     FailureGroup,
     Health,
     Point,
@@ -30,6 +32,8 @@ from packhorse.web.latencies import Latencies
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
 _FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
+_FRESH_TURNS = 10.0
+_TURNS = 50  # of a kind
 _MOST_FAILURES = 500
 _MOST_KNOWN = 100
 
@@ -79,6 +83,20 @@ class Glance:
 
     def series(self, span: Span) -> list[Point]:
         return self._shared(span, lambda: self._storage.series(span), _FRESH_SERIES[span])
+
+    def turning_points(self) -> list[Event]:
+        """The latest that happened to foremen, lost workers and queues, the newest first."""
+        return self._shared("turning points", self._turned, _FRESH_TURNS)
+
+    def _turned(self) -> list[Event]:
+        wanted = [
+            EventFilter(subject=Subject.FOREMAN, kind=Kind.STARTED),
+            EventFilter(subject=Subject.FOREMAN, kind=Kind.DIED),
+            EventFilter(subject=Subject.WORKER, kind=Kind.DIED),
+            EventFilter(subject=Subject.QUEUE),
+        ]
+        found = [event for where in wanted for event in self._storage.events(where, limit=_TURNS, newest_first=True)]
+        return sorted(found, key=lambda event: -event.at)
 
     def page(self, key: Hashable, draw: Callable[[], T]) -> T:
         """A page, as it is drawn for all who would see the same."""

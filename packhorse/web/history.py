@@ -22,7 +22,7 @@ _LOOKS = 4  # that the audit takes for one page, where little was done
 # What only operators do, or what says who did it: these events make the audit.
 _JOB_DEEDS = (
     *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
-    *(Kind.PRIORITY_CHANGED, Kind.RETRIED, Kind.DELETED),
+    *(Kind.PRIORITY_CHANGED, Kind.QUEUE_CHANGED, Kind.RETRIED, Kind.DELETED),
 )
 _OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE, Subject.FAILURE)
 

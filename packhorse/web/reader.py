@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from packhorse.app import Packhorse
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound, QueueNotFound, WorkerNotFound
+from packhorse.event import Event
 from packhorse.id_part import SHORTEST, jobs_with_part
 from packhorse.job import HELD, Job
 from packhorse.job_handle import JobHandle
@@ -127,6 +128,12 @@ class Reader:
 
     def queues(self) -> list[QueueInfo]:
         return [queue for queue in self._glance.queues() if self._operator.sees(queue.name)]
+
+    def turning_points(self) -> list[Event]:
+        """What lately happened to foremen, lost workers and queues, the newest first."""
+        return [
+            event for event in self._glance.turning_points() if event.queue is None or self._operator.sees(event.queue)
+        ]
 
     def queue(self, name: str) -> QueueInfo:
         """The queue of this name; QueueNotFound names the nearest."""

@@ -5,31 +5,36 @@ Whether the role suffices is asked by whoever has the route; here only the queue
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from packhorse.app import Packhorse
+from packhorse.backup import back_up, beside, file_of
 from packhorse.calls import NewCall
+from packhorse.clock import SECOND, Duration
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, NotAllowed, TaskNotFound
-from packhorse.event import Subject
-from packhorse.job import Job, Operation, State, is_legal
+from packhorse.event import Kind, Subject
+from packhorse.job import WAITING, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
 from packhorse.order import Do, Order
+from packhorse.retention import retention
 from packhorse.schedule import find_schedule
 from packhorse.stacks import ask_for_stacks, crew_of, have_answered
 from packhorse.storage import Storage
-from packhorse.storage.records import Filter, Steered, WorkerInfo
-from packhorse.task import TaskOptions
+from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
+from packhorse.task import TaskOptions, check_name
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
-from packhorse.web.security.operator import Operator
+from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.redaction import unmasked
 
 _AT_ONCE = 500
@@ -41,7 +46,7 @@ T = TypeVar("T")
 Many = Callable[[Storage, list[str], str], list[Steered]]
 
 
-def to_many(operation: Operation, priority: int | None) -> Many:
+def to_many(operation: Operation, priority: int | None, queue: str | None = None) -> Many:
     """How an operation is done to many jobs."""
     match operation:
         case Operation.ABORT:
@@ -57,7 +62,14 @@ def to_many(operation: Operation, priority: int | None) -> Many:
             return lambda storage, ids, by: storage.set_priority(ids, number, by=by)
         case Operation.SET_PRIORITY:
             raise BadValue("which priority? the request does not say", hint='e.g. {"priority": 7}')
-    raise BadValue(f"{operation} cannot be done to many jobs", hint="abort, force_start, retry, set_priority or delete")
+        case Operation.SET_QUEUE if queue:
+            name = check_name(queue, "queue name")
+            return lambda storage, ids, by: storage.set_queue(ids, name, by=by)
+        case Operation.SET_QUEUE:
+            raise BadValue("which queue? the request does not say", hint='e.g. {"queue": "slow"}')
+    raise BadValue(
+        f"{operation} cannot be done to many jobs", hint="abort, force_start, retry, set_priority, set_queue or delete"
+    )
 
 
 class Progress(msgspec.Struct):
@@ -79,7 +91,7 @@ class Steps:
 
     # --- one job --------------------------------------------------------------------------------------------------
 
-    def steer(self, operation: Operation, job_id: str, priority: int | None = None) -> Job:
+    def steer(self, operation: Operation, job_id: str, priority: int | None = None, queue: str | None = None) -> Job:
         """Do this to one job. Raises JobNotFound, WrongState and NotUnique. Answers the job as it was before."""
         job = self._reader.stored(job_id)
         handle, by = JobHandle[Any](self._app, job_id), self._operator.name
@@ -94,6 +106,11 @@ class Steps:
                 handle.delete(by=by)
             case Operation.SET_PRIORITY if priority is not None:
                 handle.set_priority(priority, by=by)
+            case Operation.SET_QUEUE if queue:
+                self._require_known(queue)
+                handle.set_queue(queue, by=by)
+            case Operation.SET_QUEUE:
+                raise BadValue("which queue? the request does not say", hint='e.g. {"queue": "slow"}')
             case _:
                 raise BadValue("which priority? the request does not say", hint='e.g. {"priority": 7}')
         self._glance.forget()
@@ -134,6 +151,11 @@ class Steps:
         self._glance.forget()
         return copied
 
+    def _require_known(self, queue: str) -> None:
+        """A queue that is written wrong would be one that nobody serves."""
+        self._operator.require_queue(queue)
+        self._reader.queue(queue)
+
     # --- many jobs ------------------------------------------------------------------------------------------------
 
     def possible(self, operation: Operation, where: Filter) -> Filter:
@@ -148,10 +170,16 @@ class Steps:
         return replace(where, states=states)
 
     def steer_many(
-        self, operation: Operation, where: Filter, seen_at: int, cursor: str | None, priority: int | None
+        self,
+        operation: Operation,
+        where: Filter,
+        seen_at: int,
+        cursor: str | None,
+        priority: int | None,
+        queue: str | None = None,
     ) -> Progress:
         """Do this to all jobs that fit and have not changed since `seen_at`, for as long as a request may take."""
-        act, where = to_many(operation, priority), self.possible(operation, where)
+        act, where = self._to_many(operation, priority, queue), self.possible(operation, where)
         done: Counter[str] = Counter()
         until = time.monotonic() + _BUDGET
         while True:
@@ -165,9 +193,22 @@ class Steps:
         self._glance.forget()
         return Progress(done.pop("changed", 0), {word: number for word, number in done.items() if number}, cursor)
 
-    def steer_these(self, operation: Operation, ids: list[str], priority: int | None) -> Progress:
+    def _to_many(self, operation: Operation, priority: int | None, queue: str | None) -> Many:
+        if operation is Operation.SET_QUEUE and queue:
+            self._require_known(queue)
+        return to_many(operation, priority, queue)
+
+    def purge(self, queue: str, seen_at: int, cursor: str | None = None) -> Progress:
+        """Delete what waits in this queue and has not changed since `seen_at`, for as long as a request may take."""
+        self._operator.require(Role.ADMIN)
+        self._reader.queue(queue)
+        return self.steer_many(Operation.DELETE, Filter(states=WAITING, queue=queue), seen_at, cursor, None)
+
+    def steer_these(
+        self, operation: Operation, ids: list[str], priority: int | None, queue: str | None = None
+    ) -> Progress:
         """Do this to these jobs."""
-        act = to_many(operation, priority)
+        act = self._to_many(operation, priority, queue)
         jobs = self._app.storage.get_many(ids)
         mine = [job.id for job in jobs if self._operator.sees(job.queue)]
         done: Counter[str] = Counter({"gone": len(ids) - len(mine)})
@@ -215,10 +256,36 @@ class Steps:
         self._glance.forget()
         return [worker for worker in crew if have_answered([worker], number)]
 
-    def _require_all_queues(self) -> None:
+    def _require_all_queues(self, deed: str = "order workers about") -> None:
         if self._operator.queues:
-            hint = "sign in with a token of all queues"
-            raise NotAllowed(f"{self._operator.name} may not order workers about", hint=hint)
+            raise NotAllowed(f"{self._operator.name} may not {deed}", hint="sign in with a token of all queues")
+
+    # --- the storage ----------------------------------------------------------------------------------------------
+
+    def prune(self) -> Pruned:
+        """Remove what is over by the settings, for as long as a request may take. `more`: ask again."""
+        self._require_all_queues("prune the storage")
+        keep, until = retention(self._app.settings), time.monotonic() + _BUDGET
+        jobs = events = clients = 0
+        while True:
+            gone = self._app.storage.prune(keep)
+            jobs, events, clients = jobs + gone.jobs, events + gone.events, clients + gone.clients
+            if not gone.more or time.monotonic() > until:
+                break
+        self._glance.forget()
+        return Pruned(jobs, events, clients, gone.more)
+
+    def back_up(self) -> tuple[Path, int]:
+        """Copy a SQLite storage to a file beside it, with the time in its name. Its path and its size."""
+        self._require_all_queues("back up the storage")
+        source = file_of(self._app.storage)
+        file = beside(source, self._app.storage.now())
+        if file.exists():
+            raise BadValue(f"{file.name} is there already", hint="wait a second")
+        try:
+            return file, back_up(source, file)
+        except (OSError, sqlite3.Error) as error:
+            raise BadValue(f"the storage cannot be copied to {file.name}", why=str(error)) from error
 
     # --- failures, queues and schedules ---------------------------------------------------------------------------
 
@@ -229,12 +296,20 @@ class Steps:
         self._glance.forget()
         return changed
 
-    def pause(self, queue: str, why: str | None) -> bool:
-        """Let no job of this queue begin. False: it was paused already."""
+    def pause(self, queue: str, why: str | None, duration: Duration | None = None) -> bool:
+        """Let no job of this queue begin, for so long or until it is resumed. False: it was paused already."""
         self._reader.queue(queue)
-        changed = self._app.pause(queue, by=self._operator.name, why=why)
+        changed = self._app.pause(queue, by=self._operator.name, why=why, duration=duration)
         self._glance.forget()
         return changed
+
+    def pause_again(self, queue: str) -> bool:
+        """Take back that it was resumed: for the same reason, and for what is left of its time."""
+        events = self._app.storage.events(EventFilter(kind=Kind.PAUSED, queue=queue), limit=1, newest_first=True)
+        was = events[0].data or {} if events else {}
+        until, why = was.get("until"), was.get("why")
+        left = None if until is None else (until - self._app.storage.now()) / SECOND
+        return self.pause(queue, why, left if left is None or left > 0 else None)
 
     def resume(self, queue: str) -> bool:
         """Undo a pause. False: it was not paused."""

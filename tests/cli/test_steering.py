@@ -31,6 +31,7 @@ def happened(yard: Yard, job_id: str) -> list[tuple[str, str | None]]:
         (["abort"], "running", State.RUNNING, "abort_asked", "asked to stop: resize(image_id=7)"),
         (["start"], "scheduled", State.QUEUED, "force_started", "forced to start: resize(image_id=7)"),
         (["priority", "9"], "queued", State.QUEUED, "priority_changed", "moved to priority 9: resize(image_id=7)"),
+        (["move", "slow", "--new"], "queued", State.QUEUED, "queue_changed", "moved to slow: resize(image_id=7)"),
         (["retry"], "dead", State.QUEUED, "retried", "queued again: resize(image_id=7)"),
     ],
 )
@@ -297,7 +298,40 @@ def test_pause_and_resume(yard: Yard, packhorse: Call):
     assert (queue.paused_by, queue.paused_why) == ("ann", "no server")
 
 
-@pytest.mark.parametrize("name", ["pause", "resume"])
+def test_a_pause_may_be_for_a_while(yard: Yard, packhorse: Call):
+    yard.add(queue="mail")
+
+    assert packhorse("pause", "mail", "--for", "2h").stdout == "mail is paused for 2 h\n"
+
+    (queue,) = yard.storage.queues()
+    assert queue.paused_until == (queue.paused_at or 0) + 2 * 3600 * SECOND
+    assert "until" in packhorse("queues").stdout
+
+
+def test_many_jobs_are_moved_to_a_queue_that_is_known(yard: Yard, packhorse: Call):
+    jobs = [yard.add(queue="mail"), yard.job("dead", queue="mail"), yard.job("running", queue="mail")]
+
+    refused = packhorse("move", "slow", "--where", "queue:mail", "--yes")
+    yard.add(queue="slow")
+    moved = packhorse("move", "slow", "--where", "queue:mail", "--yes")
+
+    assert (refused.exit_code, "packhorse move --new makes it" in refused.stderr) == (3, True)
+    assert (moved.exit_code, moved.stdout) == (0, "2 moved to slow\n")
+    assert [yard.get(job.id).queue for job in jobs] == ["slow", "slow", "mail"]
+
+
+def test_a_queue_is_purged_of_what_waits_in_it(yard: Yard, packhorse: Call):
+    waiting = [yard.add(queue="mail"), yard.job("scheduled", queue="mail")]
+    others = [yard.job("running", queue="mail"), yard.job("dead", queue="mail"), yard.add(queue="other")]
+
+    assert packhorse("purge", "mail", stdin="").exit_code == 5
+    assert packhorse("purge", "mail", "--yes").stdout == "2 deleted\n"
+
+    assert [yard.storage.get(job.id) for job in waiting] == [None, None]
+    assert len(yard.storage.get_many([job.id for job in others])) == 3
+
+
+@pytest.mark.parametrize("name", ["pause", "resume", "purge"])
 def test_a_queue_that_is_not_there_brings_the_nearest(yard: Yard, packhorse: Call, name: str):
     yard.add(queue="mail")
 

@@ -235,6 +235,7 @@ OPERATIONS = [
     _operation("abort", lambda s: s.abort(["mail-1", "later", "retrying", "run-1", "run-6", "nobody"], by="eve")),
     _operation("force_start", lambda s: s.force_start(["mail-5", "later", "paused", "run-1"]), repeats=False),
     _operation("set_priority", lambda s: s.set_priority(["mail-5", "later", "run-1"], 10), repeats=False),
+    _operation("set_queue", lambda s: s.set_queue(["mail-5", "later", "dead", "run-1"], "slow"), repeats=False),
     _operation("retry", lambda s: s.retry(["dead", "aborted", "retrying", "mail-1"], by="eve")),
     _operation("delete", lambda s: s.delete(["mail-1", "long", "unique", "completed-1", "dead", "run-1"], by="eve")),
     _operation("pause", lambda s: s.pause("mail", by="eve", why="a storm")),

@@ -105,6 +105,8 @@ def test_every_form_of_every_page_does_what_it_says(
         steer_many_jobs(hand, yard)
         silence_a_failure(hand, yard)
         pause_a_queue(hand, yard)
+        purge_a_queue(hand, yard)
+        keep_house(hand, yard)
         steer_a_schedule(hand, yard)
         order_workers_about(hand, yard, application.site.glance)
         ask_and_filter(hand, yard)
@@ -129,6 +131,7 @@ def look_around(hand: Hand) -> None:
 
 def steer_one_job(hand: Hand, yard: Yard) -> None:
     jobs = {state: yard.job(state) for state in State}
+    yard.add(queue="slow")
     hand.go(f"/jobs/{jobs[State.DEAD].id}")
     hand.press("Retry now", "retried")
     assert yard.get(jobs[State.DEAD].id).state is State.QUEUED
@@ -139,6 +142,9 @@ def steer_one_job(hand: Hand, yard: Yard) -> None:
     hand.page.get_by_label("Priority").fill("9")
     hand.press("Set", "moved")
     assert yard.get(jobs[State.QUEUED].id).priority == 9
+    hand.page.get_by_label("To queue").fill("slow")
+    hand.press("Move", "requeued")
+    assert yard.get(jobs[State.QUEUED].id).queue == "slow"
     hand.press("Abort", "aborted")
     assert yard.get(jobs[State.QUEUED].id).state is State.ABORTED
     hand.go(f"/jobs/{jobs[State.RUNNING].id}")
@@ -217,14 +223,31 @@ def pause_a_queue(hand: Hand, yard: Yard) -> None:
     yard.add(queue="mail")
     hand.go("/queues/mail")
     hand.page.get_by_label("Why").fill("server down")
+    hand.page.get_by_label("for", exact=True).fill("2h")
     hand.press("Pause", "paused")
-    assert next(queue for queue in yard.storage.queues() if queue.name == "mail").paused_why == "server down"
+    mail = next(queue for queue in yard.storage.queues() if queue.name == "mail")
+    assert (mail.paused_why, mail.paused_until is None) == ("server down", False)
     hand.press("Resume", "resumed")
     hand.visit("Queues")
     row = 'tr:has(a[href$="/queues/mail"])'
     hand.press("Pause", "paused", within=row)
     hand.press("Resume", "resumed", within=row)
     assert not any(queue.is_paused for queue in yard.storage.queues())
+
+
+def purge_a_queue(hand: Hand, yard: Yard) -> None:
+    hand.go("/queues/mail")
+    hand.page.get_by_role("link", name="Purge …").click()
+    hand.page.get_by_label("type the name").fill("mail")
+    hand.press("Purge", "bulk")
+    assert not yard.storage.find(Filter(queue="mail")).jobs
+
+
+def keep_house(hand: Hand, yard: Yard) -> None:
+    hand.visit("Storage")
+    hand.press("Back up", "backed_up")
+    assert list(yard.path.parent.glob("*.bak"))
+    hand.press("Prune now", "pruned", asks=True)
 
 
 def steer_a_schedule(hand: Hand, yard: Yard) -> None:
@@ -247,7 +270,7 @@ def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
         return hand.page.get_by_label("at most").count() == 1
 
     until(see_them, "no foreman can be scaled")
-    hand.press("Quiet", "ordered")
+    hand.press("Quiet", "quieted")
     hand.press("Restart", "ordered")
     hand.page.get_by_label("at most").fill("6")
     hand.press("Scale", "ordered")

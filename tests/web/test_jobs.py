@@ -343,6 +343,7 @@ def test_bulk_by_ids_tells_what_was_left_alone(web: TestClient, yard: Yard):
         {"action": "reserve", "filter": "dead"},
         {"action": "explode", "filter": "dead"},
         {"action": "set_priority", "filter": "queued"},
+        {"action": "set_queue", "filter": "dead"},
         {"action": "retry", "filter": "completed"},
         {"action": "retry", "filter": "dead", "ids": ["x"]},
     ],
@@ -352,6 +353,22 @@ def test_bulk_refuses_what_it_cannot_mean(web: TestClient, yard: Yard, body: dic
 
     assert web.post(f"{API}/bulk", json=body).status_code == 400
     assert yard.get(job.id) == job
+
+
+def test_jobs_are_moved_to_a_queue_that_is_known(web: TestClient, yard: Yard):
+    one, many, running = yard.add(queue="mail"), yard.job("dead", queue="mail"), yard.job("running", queue="mail")
+    yard.add(queue="slow")
+
+    unknown = web.post(f"{API}/jobs/{one.id}/queue", json={"queue": "slwo"})
+    moved = web.post(f"{API}/jobs/{one.id}/queue", json={"queue": "slow"})
+    again = web.post(f"{API}/jobs/{one.id}/queue", json={"queue": "slow"})
+    held = web.post(f"{API}/jobs/{running.id}/queue", json={"queue": "slow"})
+    answer = web.post(f"{API}/bulk", json={"action": "set_queue", "queue": "slow", "filter": "queue:mail"}).json()
+
+    assert [each.status_code for each in (unknown, moved, again, held)] == [404, 200, 409, 409]
+    assert "slow" in unknown.json()["hint"]
+    assert answer["changed"] == 1
+    assert [yard.get(job.id).queue for job in (one, many, running)] == ["slow", "slow", "mail"]
 
 
 def test_the_word_null_is_text_like_any_other(web: TestClient, yard: Yard):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
@@ -43,6 +44,29 @@ def test_a_queue_is_paused_and_resumed_by_name(web: TestClient, yard: Yard):
     assert (shown["is_paused"], shown["paused_by"], shown["paused_why"]) == (True, "local", "server down")
     assert web.post(f"{API}/queues/mail/resume").json()["changed"] is True
     assert web.get(f"{API}/queues/mail").json()["is_paused"] is False
+
+
+def test_a_queue_is_paused_for_a_while(web: TestClient, yard: Yard):
+    yard.job("queued", queue="mail")
+
+    assert web.post(f"{API}/queues/mail/pause", json={"duration": "2h"}).json()["changed"] is True
+
+    shown = web.get(f"{API}/queues/mail").json()
+    assert datetime.fromisoformat(shown["paused_until"]) - datetime.fromisoformat(shown["paused_at"]) == timedelta(
+        hours=2
+    )
+    for wrong in ("soon", 0, -1):
+        assert web.post(f"{API}/queues/mail/pause", json={"duration": wrong}).status_code == 400
+
+
+def test_what_waits_in_a_queue_is_purged(web: TestClient, yard: Yard):
+    gone = [yard.job("queued", queue="mail"), yard.job("scheduled", queue="mail")]
+    stays = [yard.job("dead", queue="mail"), yard.job("queued", queue="other")]
+
+    answer = web.post(f"{API}/queues/mail/purge").json()
+
+    assert (answer["changed"], answer["skipped"], answer["next"]) == (2, {}, None)
+    assert yard.storage.get_many([job.id for job in [*gone, *stays]]) == stays
 
 
 def test_an_unknown_queue_is_not_paused(web: TestClient, yard: Yard):

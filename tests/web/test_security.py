@@ -125,6 +125,20 @@ def test_every_route_asks_for_its_role(guarded_web: TestClient, yard: Yard, meth
         assert yard.get(job.id) == job
 
 
+def test_who_sees_one_queue_moves_nothing_to_others_and_keeps_no_house(guarded_web: TestClient, yard: Yard):
+    job = yard.job("dead", queue="mail")
+    yard.add(queue="other")
+
+    moved = guarded_web.post(f"{API}/jobs/{job.id}/queue", json={"queue": "other"}, headers=bearer(MAIL_SECRET))
+    bulk = {"action": "set_queue", "queue": "other", "ids": [job.id]}
+
+    assert moved.status_code == 403
+    assert guarded_web.post(f"{API}/bulk", json=bulk, headers=bearer(MAIL_SECRET)).status_code == 403
+    for path in ("/storage/prune", "/storage/backup"):
+        assert guarded_web.post(API + path, headers=bearer(MAIL_SECRET)).status_code == 403
+    assert yard.get(job.id).queue == "mail"
+
+
 def test_every_route_that_changes_something_needs_more_than_looking():
     assert {endpoint.role for endpoint in ENDPOINTS if endpoint.method == "GET"} == {Role.VIEW}
     assert all(endpoint.role > Role.VIEW for endpoint in ENDPOINTS if endpoint.method != "GET")

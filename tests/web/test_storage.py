@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from starlette.testclient import TestClient
 
+from packhorse.storage.sqlite import SQLite
 from tests.cli.yard import Yard
 
 API = "/api/v1"
@@ -25,3 +28,24 @@ def test_the_storage_tells_of_latency_contention_and_size(web: TestClient, yard:
 
 def test_the_page_of_the_storage_leaves_out_what_is_not_known(web: TestClient):
     assert "<bdi>None</bdi>" not in web.get("/storage", headers={"accept": "text/html"}).text
+
+
+def test_what_is_old_is_pruned_now(web: TestClient, yard: Yard):
+    yard.job("completed")
+
+    answer = web.post(f"{API}/storage/prune")
+
+    assert (answer.status_code, answer.json()) == (200, {"jobs": 0, "events": 0, "clients": 0, "more": False})
+
+
+def test_a_sqlite_storage_is_backed_up_beside_itself_and_no_other_is(web: TestClient, yard: Yard):
+    job = yard.job("queued")
+
+    answer = web.post(f"{API}/storage/backup")
+
+    if yard.storage.health().kind != "sqlite":
+        assert answer.status_code == 400
+        return
+    copy = SQLite(Path(answer.json()["file"]))
+    assert copy.get(job.id) == job
+    copy.close()

@@ -11,7 +11,7 @@ from packhorse.changes import Changed
 from packhorse.event import Kind, Subject
 from packhorse.job import Job, Operation, UniqueLock, is_legal
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import QueueInfo, Steered
+from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Steered
 
 
 class Steering(Keeper):
@@ -30,6 +30,11 @@ class Steering(Keeper):
         )
 
     @atomic
+    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+        self._queues.setdefault(queue, QueueInfo(queue))
+        return self._steer(job_ids, Operation.SET_QUEUE, lambda job: changes.requeued(job, queue, self.now(), by))
+
+    @atomic
     def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
         return self._steer(job_ids, Operation.RETRY, lambda job: changes.retried(job, self.now(), by))
 
@@ -44,7 +49,11 @@ class Steering(Keeper):
             if twin is not None and twin.id != job_id:
                 answers.append(Steered(job_id, False, job.state, conflict=twin.id))
                 continue
-            answers.append(Steered(job_id, True, self._keep(job, change(job)).state))
+            changed = change(job)
+            if operation is Operation.SET_QUEUE and not changed.events:
+                answers.append(Steered(job_id, False, job.state))
+                continue
+            answers.append(Steered(job_id, True, self._keep(job, changed).state))
             if operation is Operation.RETRY and job.unique_key:
                 self._retake_lock(job.unique_key, job_id)
         return answers
@@ -68,20 +77,22 @@ class Steering(Keeper):
         return answers
 
     @atomic
-    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+    def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
         info = self._queues.setdefault(queue, QueueInfo(queue))
         if info.is_paused:
             return False
-        self._queues[queue] = replace(info, paused_at=self.now(), paused_by=by, paused_why=why)
-        self._record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why)
+        now = self.now()
+        until = None if duration is None else now + duration
+        self._queues[queue] = replace(info, paused_at=now, paused_by=by, paused_why=why, paused_until=until)
+        self._record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why, until=until)
         return True
 
     @atomic
-    def resume(self, queue: str, *, by: str | None = None) -> bool:
+    def resume(self, queue: str, *, by: str | None = None, over: bool = False) -> bool:
         info = self._queues.get(queue)
-        if info is None or not info.is_paused:
+        if info is None or not info.is_paused or (over and not info.is_over(self.now())):
             return False
-        self._queues[queue] = replace(info, paused_at=None, paused_by=None, paused_why=None)
-        self._record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by)
+        self._queues[queue] = replace(info, paused_at=None, paused_by=None, paused_why=None, paused_until=None)
+        self._record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by, why=PAUSE_IS_OVER if over else None)
         self._wake()
         return True

@@ -34,6 +34,7 @@ class Upkeep(Keeper):
         jobs = self._jobs.values()
         orders = (event.id for event in self._events if event.kind is Kind.ORDERED and event.owner == foreman)
         slots = (schedule.next_at for schedule in self._schedules.values() if schedule.paused_at is None)
+        pauses = (queue.paused_until for queue in self._queues.values() if queue.paused_until is not None)
         return outlook_of(
             self.now(),
             self._move,
@@ -43,6 +44,7 @@ class Upkeep(Keeper):
             due_at=min((job.due_at for job in jobs if job.due_at is not None), default=None),
             expire_at=min((job.expire_at for job in jobs if job.expire_at is not None), default=None),
             next_at=min(slots, default=None),
+            resume_at=min(pauses, default=None),
         )
 
     @atomic

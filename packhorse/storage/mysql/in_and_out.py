@@ -195,16 +195,19 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
 
     def queues(self) -> list[QueueInfo]:
         def work(link: Link) -> list[QueueInfo]:
-            paused: dict[str, tuple[Any, Any, Any]] = {}
+            paused: dict[str, list[Any]] = {}
             counts: defaultdict[str, dict[State, int]] = defaultdict(dict)
-            for name, state, number, by, why in link.rows(self._sql["all_queues"]):
+            for name, state, number, *rest in link.rows(self._sql["all_queues"]):
                 if state:
                     counts[name][State(state)] = number
                 else:
-                    paused[name] = (number, by, why)
+                    paused[name] = [number, *rest]
             waiting = to_json([name for name, numbers in counts.items() if numbers.get(QUEUED)])
             oldest = dict(link.rows(self._sql["oldest_in_line"], (waiting,))) if waiting != "[]" else {}
-            return [QueueInfo(name, counts.get(name, {}), *paused[name], oldest.get(name)) for name in sorted(paused)]
+            return [
+                QueueInfo(name, counts.get(name, {}), at, by, why, until, oldest.get(name))
+                for name, (at, by, why, until) in sorted(paused.items())
+            ]
 
         return self._db.read_with("queues", work)
 

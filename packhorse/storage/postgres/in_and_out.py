@@ -129,19 +129,19 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return self._here
 
     def queues(self) -> list[QueueInfo]:
-        paused: dict[str, tuple[Any, Any, Any]] = {}
+        paused: dict[str, list[Any]] = {}
         counts: defaultdict[str, dict[State, int]] = defaultdict(dict)
         oldest: dict[str, int] = {}
-        for name, what, number, by, why in self._db.read("queues", self._sql["all_queues"]):
+        for name, what, number, *rest in self._db.read("queues", self._sql["all_queues"]):
             if not what:
-                paused[name] = (number, by, why)
+                paused[name] = [number, *rest]
             elif what == "oldest":
                 oldest[name] = number
             else:
                 counts[name][State(what)] = number
         return [
-            QueueInfo(name, counts.get(name, {}), at, by, why, oldest.get(name))
-            for name, (at, by, why) in sorted(paused.items())
+            QueueInfo(name, counts.get(name, {}), at, by, why, until, oldest.get(name))
+            for name, (at, by, why, until) in sorted(paused.items())
         ]
 
     def _are_known(self, jobs: Sequence[NewJob]) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from packhorse.event import Kind, Subject
 from packhorse.job import State
-from packhorse.storage.records import QueueInfo, Tally, TaskInfo
+from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Tally, TaskInfo
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.keys import STATES, names_of
 from packhorse.storage.redis.rows import from_json, to_json
@@ -31,8 +31,8 @@ class Queues(Keeper):
         oldest = {queue: int(since) for queue, since in pairs(waits)}
         found = []
         for name, packed in sorted(pairs(names)):
-            paused_at, by, why = from_json(packed) if packed else (None, None, None)
-            found.append(QueueInfo(name.decode(), counts.get(name.decode(), {}), paused_at, by, why, oldest.get(name)))
+            pause, of_states = pause_in(packed), counts.get(name.decode(), {})
+            found.append(QueueInfo(name.decode(), of_states, *pause, oldest.get(name)))
         return found
 
     def tasks(self) -> list[TaskInfo]:
@@ -47,28 +47,46 @@ class Queues(Keeper):
 
         self._change("announce", work)
 
-    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+    def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
         def work(tx: Transaction) -> bool:
             if tx.field(self._keys.queues, queue):
                 return False
-            tx.do("HSET", self._keys.queues, queue, to_json([tx.now, by, why]))
+            until = None if duration is None else tx.now + duration
+            tx.do("HSET", self._keys.queues, queue, packed_pause(tx.now, by, why, until))
             tx.do("HINCRBY", self._keys.open, queue, PAUSED)
-            tx.record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why)
+            if until is not None:
+                tx.do("ZADD", self._keys.pauses, until, queue)
+            tx.record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why, until=until)
             return True
 
         return self._change("pause", work)
 
-    def resume(self, queue: str, *, by: str | None = None) -> bool:
+    def resume(self, queue: str, *, by: str | None = None, over: bool = False) -> bool:
         def work(tx: Transaction) -> bool:
-            if not tx.field(self._keys.queues, queue):
+            info = QueueInfo(queue, {}, *pause_in(tx.field(self._keys.queues, queue)))
+            if not info.is_paused or (over and not info.is_over(tx.now)):
                 return False
             tx.do("HSET", self._keys.queues, queue, "")
             tx.do("HINCRBY", self._keys.open, queue, -PAUSED)
-            tx.record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by)
+            if info.paused_until is not None:
+                tx.do("ZREM", self._keys.pauses, queue)
+            why = PAUSE_IS_OVER if over else None
+            tx.record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by, why=why)
             tx.wake()
             return True
 
         return self._change("resume", work)
+
+
+def packed_pause(at: int | None, by: str | None, why: str | None, until: int | None) -> bytes | str:
+    """A pause as it is stored. One without an end is stored as programs know it that know of no ends."""
+    return to_json([at, by, why] if until is None else [at, by, why, until])
+
+
+def pause_in(packed: bytes | None) -> tuple[int | None, str | None, str | None, int | None]:
+    """A pause as it was stored: since when, by whom, why, until when."""
+    at, by, why, *until = from_json(packed) if packed else (None, None, None)
+    return at, by, why, until[0] if until else None
 
 
 def pairs(told: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:

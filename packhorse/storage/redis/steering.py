@@ -26,6 +26,15 @@ class Steering(Keeper):
             Operation.SET_PRIORITY, job_ids, lambda job, now: changes.reprioritised(job, priority, now, by)
         )
 
+    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+        def work(tx: Transaction) -> list[Steered]:
+            tx.jobs(job_ids)
+            tx.do("HSETNX", self._keys.queues, queue, "")
+            step: Step = lambda job, now: changes.requeued(job, queue, now, by)  # noqa: E731
+            return [self._steer_one(tx, Operation.SET_QUEUE, job_id, step) for job_id in job_ids]
+
+        return self._change("set_queue", work)
+
     def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
         return self._steer(Operation.RETRY, job_ids, lambda job, now: changes.retried(job, now, by))
 
@@ -46,7 +55,10 @@ class Steering(Keeper):
         twin = tx.holder(key) if key else None
         if twin is not None and twin.id != job_id:
             return Steered(job_id, False, job.state, conflict=twin.id)
-        after = tx.keep(job, step(job, tx.now))
+        change = step(job, tx.now)
+        if operation is Operation.SET_QUEUE and not change.events:
+            return Steered(job_id, False, job.state)
+        after = tx.keep(job, change)
         if key:
             _retake_lock(tx, key, job_id)
         return Steered(job_id, True, after.state)

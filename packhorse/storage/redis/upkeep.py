@@ -51,7 +51,7 @@ class Upkeep(Workers, Clients, Records):
 
     def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
         now, stops, queued, ordered, mark, *times = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
-        due_at, expire_at, next_at = (int(float(at)) if at else None for at in times)
+        due_at, expire_at, next_at, resume_at = (int(float(at)) if at else None for at in times)
         return outlook_of(
             int(now),
             decode(mark),
@@ -61,6 +61,7 @@ class Upkeep(Workers, Clients, Records):
             due_at=due_at,
             expire_at=expire_at,
             next_at=next_at,
+            resume_at=resume_at,
         )
 
     # --- rescue ---------------------------------------------------------------------------------------------------

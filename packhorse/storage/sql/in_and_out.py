@@ -169,8 +169,8 @@ class InAndOut(Keeper):
             asked = (to_json(waiting),)
             oldest = dict(connection.execute(self._sql["oldest_in_line"], asked).fetchall()) if waiting else {}
             return [
-                QueueInfo(name, counts.get(name, {}), paused_at, by, why, oldest.get(name))
-                for name, paused_at, by, why in connection.execute(self._sql["all_queues"]).fetchall()
+                QueueInfo(name, counts.get(name, {}), at, by, why, until, oldest.get(name))
+                for name, at, by, why, until in connection.execute(self._sql["all_queues"]).fetchall()
             ]
 
         return self._db.read_with("queues", work)

@@ -34,7 +34,7 @@ class Table(NamedTuple):
 
 _EVENT = ("id", "at", "kind", "subject", "job_id", "queue", "state", "owner", "fence", "data")
 _LINE = ("message", "kind", "at", "attempt", "id")
-_PAUSE = ("name", "paused_at", "paused_by", "paused_why")
+_PAUSE = ("name", "paused_at", "paused_by", "paused_why", "paused_until")
 _COUNTED = ("level", "at", "queue", "task", "counted")
 
 
@@ -176,7 +176,7 @@ def _in(section: Section, row: Any) -> Row:
         return (row.id, *told, owner or None, fence or None, data or None)
     if section is Section.QUEUES:
         queue = bare(row)
-        return (queue.name, queue.paused_at, queue.paused_by, queue.paused_why)
+        return (queue.name, queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until)
     if section is Section.LOG:
         line = row.line
         return (row.job_id, line.message, line.kind.value, line.at, line.attempt, line.id)

@@ -8,7 +8,7 @@ from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.event import Kind, Subject
 from packhorse.job import Job, Operation, is_legal
-from packhorse.storage.records import Steered
+from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Steered
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -27,6 +27,15 @@ class Steering(Keeper):
         return self._steer(
             Operation.SET_PRIORITY, job_ids, lambda job, now: changes.reprioritised(job, priority, now, by)
         )
+
+    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+        def work(tx: Transaction) -> list[Steered]:
+            tx.execute(self._sql["know_queue"], (queue,))  # before jobs are locked, as enqueueing does
+            return self._steer_all(
+                tx, Operation.SET_QUEUE, job_ids, lambda job, now: changes.requeued(job, queue, now, by)
+            )
+
+        return self._write("set_queue", work)
 
     def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
         return self._steer(Operation.RETRY, job_ids, lambda job, now: changes.retried(job, now, by))
@@ -48,7 +57,11 @@ class Steering(Keeper):
             if twin is not None and twin.id != job_id:
                 answers.append(Steered(job_id, False, job.state, conflict=twin.id))
                 continue
-            jobs[job_id] = self._keep(tx, job, step(job, tx.now))
+            change = step(job, tx.now)
+            if operation is Operation.SET_QUEUE and not change.events:
+                answers.append(Steered(job_id, False, job.state))
+                continue
+            jobs[job_id] = self._keep(tx, job, change)
             if operation is Operation.RETRY and job.unique_key:
                 tx.execute(self._sql["retake_lock"], (job.unique_key, job_id, tx.now))
             answers.append(Steered(job_id, True, jobs[job_id].state))
@@ -75,27 +88,31 @@ class Steering(Keeper):
 
         return self._write("delete", work)
 
-    def pause(self, queue: str, *, by: str | None = None, why: str | None = None) -> bool:
+    def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
         def work(tx: Transaction) -> bool:
-            if self._is_paused(tx, queue):
+            if self._pause_of(tx, queue).is_paused:
                 return False
-            tx.execute(self._sql["set_pause"], (queue, tx.now, by, why))
-            self._record_about(tx, Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why)
+            until = None if duration is None else tx.now + duration
+            tx.execute(self._sql["set_pause"], (queue, tx.now, by, why, until))
+            self._record_about(tx, Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why, until=until)
             return True
 
         return self._write("pause", work)
 
-    def resume(self, queue: str, *, by: str | None = None) -> bool:
+    def resume(self, queue: str, *, by: str | None = None, over: bool = False) -> bool:
         def work(tx: Transaction) -> bool:
-            if not self._is_paused(tx, queue):
+            pause = self._pause_of(tx, queue)
+            if not pause.is_paused or (over and not pause.is_over(tx.now)):
                 return False
-            tx.execute(self._sql["set_pause"], (queue, None, None, None))
-            self._record_about(tx, Subject.QUEUE, Kind.RESUMED, queue=queue, by=by)
+            tx.execute(self._sql["set_pause"], (queue, None, None, None, None))
+            why = PAUSE_IS_OVER if over else None
+            self._record_about(tx, Subject.QUEUE, Kind.RESUMED, queue=queue, by=by, why=why)
             tx.wakes = True
             return True
 
         return self._write("resume", work)
 
-    def _is_paused(self, tx: Transaction, queue: str) -> bool:
+    def _pause_of(self, tx: Transaction, queue: str) -> QueueInfo:
         row = tx.execute(self._sql["get_pause"], (queue,)).fetchone()
-        return row is not None and row[0] is not None
+        paused_at, until = row or (None, None)
+        return QueueInfo(queue, paused_at=paused_at, paused_until=until)

@@ -114,16 +114,23 @@ class PriorityBody(msgspec.Struct, forbid_unknown_fields=True):
     priority: Priority
 
 
+class QueueBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The queue in which it shall be; one that is known."""
+
+    queue: Annotated[str, Meta(min_length=1)]
+
+
 class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to do to which jobs: those in `ids`, or all that fit `filter` and have not changed since `seen_at`, the
     moment at which the list was seen. One answer covers what can be done in two seconds; `cursor` goes on."""
 
-    action: Literal["abort", "force_start", "retry", "set_priority", "delete"]
+    action: Literal["abort", "force_start", "retry", "set_priority", "set_queue", "delete"]
     filter: str | None = None
     ids: Annotated[list[str], Meta(max_length=1_000)] | None = None
     seen_at: str | None = None
     cursor: str | None = None
     priority: Priority | None = None
+    queue: str | None = None
     preview: bool = False
 
 
@@ -236,11 +243,11 @@ def options_of(body: JobOptions) -> dict[str, Any]:
     names = JobOptions.__struct_fields__
     given = {name: value for name in names if (value := getattr(body, name)) is not msgspec.UNSET}
     if "at" in given:
-        given["at"] = _moment(given["at"])
+        given["at"] = moment_of(given["at"])
     return given
 
 
-def _moment(text: str) -> datetime:
+def moment_of(text: str) -> datetime:
     moment = datetime.fromisoformat(text) if _is_iso(text) else parse_moment(text)
     if moment.tzinfo is None:
         raise BadValue(f"{text!r} has no time zone", hint="write 2030-01-31T07:00Z")
@@ -310,8 +317,10 @@ def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
 # --- steering ---------------------------------------------------------------------------------------------------------
 
 
-def _steered(call: Call, operation: Operation, id: str, priority: int | None = None) -> SteeredFields:
-    before = call.steps.steer(operation, id, priority)
+def _steered(
+    call: Call, operation: Operation, id: str, priority: int | None = None, queue: str | None = None
+) -> SteeredFields:
+    before = call.steps.steer(operation, id, priority, queue)
     after = call.site.storage.get(id)
     return SteeredFields(id, True, after.state if after else before.state, None)
 
@@ -340,6 +349,12 @@ def set_job_priority(call: Call, id: str, body: PriorityBody) -> SteeredFields:
     return _steered(call, Operation.SET_PRIORITY, id, body.priority)
 
 
+@post("/jobs/{id}/queue")
+def set_job_queue(call: Call, id: str, body: QueueBody) -> SteeredFields:
+    """Put a job that does not run, and may still, in another queue. It keeps its priority and its age."""
+    return _steered(call, Operation.SET_QUEUE, id, queue=body.queue)
+
+
 @delete("/jobs/{id}")
 def delete_job(call: Call, id: str) -> SteeredFields:
     """Remove a waiting or finished job with its log; its events stay."""
@@ -351,7 +366,7 @@ def delete_job(call: Call, id: str) -> SteeredFields:
 
 @post("/bulk")
 def bulk(call: Call, body: BulkBody) -> BulkAnswer:
-    """Abort, force_start, retry, set_priority or delete many jobs at once. Deleting needs the role admin."""
+    """Abort, force_start, retry, set_priority, set_queue or delete many jobs at once. Deleting needs the role admin."""
     operation = Operation(body.action)
     call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
     now = call.reader.now()
@@ -366,15 +381,15 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
         )
     if body.preview:
         return _preview(call, operation, where, now)
-    seen_at = from_datetime(_moment(body.seen_at)) if body.seen_at else now
-    done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority)
+    seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else now
+    done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority, body.queue)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))
 
 
 def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
     if body.filter is not None or body.preview:
         raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
-    done = call.steps.steer_these(Operation(body.action), body.ids or [], body.priority)
+    done = call.steps.steer_these(Operation(body.action), body.ids or [], body.priority, body.queue)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(now)))
 
 

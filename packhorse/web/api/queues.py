@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.clock import SECOND
-from packhorse.fields import QueueFields, Seconds, queue_fields
+from packhorse.clock import SECOND, from_datetime
+from packhorse.fields import QueueFields, Seconds, iso, queue_fields
 from packhorse.job import HELD, State
 from packhorse.storage.records import QueueInfo
 from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.api.jobs import BulkAnswer, moment_of
+from packhorse.web.security.operator import Role
 
 
 class ShownQueue(QueueFields, kw_only=True):
@@ -28,9 +30,18 @@ class QueueList(msgspec.Struct):
 
 
 class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Why, for those who wonder."""
+    """Why, for those who wonder. After the duration (`2h`, or seconds) it is resumed by itself; without one, by
+    somebody."""
 
     why: str | None = None
+    duration: str | float | None = None
+
+
+class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Jobs that changed after `seen_at`, usually now, are left alone; `cursor` goes on."""
+
+    seen_at: str | None = None
+    cursor: str | None = None
 
 
 class Changed(msgspec.Struct):
@@ -67,11 +78,20 @@ def get_queue(call: Call, name: str) -> ShownQueue:
 
 @post("/queues/{name}/pause")
 def pause_queue(call: Call, name: str, body: PauseBody) -> Changed:
-    """Let no job of this queue begin until it is resumed, but those that are forced."""
-    return Changed(name, call.steps.pause(name, body.why))
+    """Let no job of this queue begin, for a while or until it is resumed, but those that are forced."""
+    return Changed(name, call.steps.pause(name, body.why, body.duration))
 
 
 @post("/queues/{name}/resume")
 def resume_queue(call: Call, name: str) -> Changed:
     """Undo a pause."""
     return Changed(name, call.steps.resume(name))
+
+
+@post("/queues/{name}/purge", role=Role.ADMIN)
+def purge_queue(call: Call, name: str, body: PurgeBody) -> BulkAnswer:
+    """Delete the jobs that wait in this queue: those queued, scheduled or retrying. What runs goes on. One answer
+    covers what can be done in two seconds; `next` is the cursor for the rest."""
+    seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else call.reader.now()
+    done = call.steps.purge(name, seen_at, body.cursor)
+    return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))

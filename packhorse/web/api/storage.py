@@ -6,7 +6,8 @@ import msgspec
 
 from packhorse.clock import SECOND
 from packhorse.fields import HealthFields, health_fields
-from packhorse.web.api.endpoint import Call, get
+from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.security.operator import Role
 
 
 class LatencyFields(msgspec.Struct, kw_only=True):
@@ -25,11 +26,41 @@ class StorageFields(HealthFields, kw_only=True):
     latencies: list[LatencyFields] = msgspec.field(default_factory=list)
 
 
+class PrunedFields(msgspec.Struct):
+    """What is gone. `more`: there was not the time for all; ask again."""
+
+    jobs: int
+    events: int
+    clients: int
+    more: bool
+
+
+class BackupFields(msgspec.Struct):
+    """The copy: a file on the machine of the storage, beside it."""
+
+    file: str
+    size: int
+
+
 @get("/storage")
 def get_storage(call: Call) -> StorageFields:
     """Latencies, contention, connections, memory and size of the storage, and what an operator should know."""
     fields = health_fields(call.site.glance.health())
     return StorageFields(**msgspec.structs.asdict(fields), latencies=_latencies(call))
+
+
+@post("/storage/prune", role=Role.ADMIN)
+def prune_storage(call: Call) -> PrunedFields:
+    """Remove the jobs that ended long ago, old events and silent clients now, by the settings by which foremen do."""
+    gone = call.steps.prune()
+    return PrunedFields(gone.jobs, gone.events, gone.clients, gone.more)
+
+
+@post("/storage/backup", role=Role.ADMIN)
+def back_up_storage(call: Call) -> BackupFields:
+    """Copy a SQLite storage, of one moment, to a file beside it, while others use it. Servers have their own ways."""
+    file, size = call.steps.back_up()
+    return BackupFields(str(file), size)
 
 
 def _latencies(call: Call) -> list[LatencyFields]:

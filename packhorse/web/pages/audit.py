@@ -18,6 +18,7 @@ _WORDS = {
     "aborted": "aborted",
     "force_started": "forced to start",
     "priority_changed": "set the priority of",
+    "queue_changed": "moved",
     "retried": "retried",
     "deleted": "deleted",
     "paused": "paused",

@@ -14,6 +14,7 @@ from packhorse.event import Subject
 from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
 from packhorse.job import WAITING, State
 from packhorse.measures import by_queue
+from packhorse.pause_text import pause_text
 from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
 from packhorse.web.pages.page import address
@@ -169,10 +170,8 @@ def _paused(reader: Reader) -> Iterator[Banner]:
     paused = [queue for queue in reader.queues() if queue.is_paused and queue.counts.get(State.QUEUED, 0)]
     if len(paused) == 1:
         (queue,) = paused
-        by = f" by {queue.paused_by[:_LONGEST]}" if queue.paused_by else ""
-        why = f": {queue.paused_why[:_LONGEST]}" if queue.paused_why else ""
         waits = f"{number(queue.counts[State.QUEUED])} wait in it"
-        text = f"{waits}; paused{by}{why}."
+        text = f"{waits}; paused{pause_text(queue, reader.now())}."
         yield Banner(False, f"The queue {queue.name} is paused.", text, (f"/queues/{queue.name}", "See the queue"))
     elif paused:
         names = ", ".join(queue.name for queue in paused[:3]) + (" …" if len(paused) > 3 else "")

@@ -6,6 +6,8 @@ left alone. More than a hundred jobs want their number typed.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from packhorse.errors import BadValue
 from packhorse.filter_words import parse_words
 from packhorse.job import Job, Operation
@@ -19,30 +21,37 @@ MOST_UNTYPED = 100
 _EXAMPLES = 3
 
 
+class Target(NamedTuple):
+    """What is set, by the operations that set something."""
+
+    priority: int | None = None
+    queue: str | None = None
+
+
 @deed("/bulk")
 def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
     """The ticked jobs, or all that fit: ask, or do it."""
     operation = _operation(asked.field("action"))
     call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
-    priority = _number(asked.field("priority")) if operation is Operation.SET_PRIORITY else None
+    to = _target(asked, operation)
     ids = asked.fields("id") if asked.field("scope") != "all" else []
     if not ids and asked.field("scope") != "all":
         raise BadValue("no job was ticked", hint="tick some, or choose all that fit the filter")
     if ids:
-        return _ticked(call, asked, operation, ids, priority)
-    return _fitting(call, asked, operation, priority)
+        return _ticked(call, asked, operation, ids, to)
+    return _fitting(call, asked, operation, to)
 
 
-def _ticked(call: Call, asked: Asked, operation: Operation, ids: list[str], priority: int | None) -> Shown | Elsewhere:
+def _ticked(call: Call, asked: Asked, operation: Operation, ids: list[str], to: Target) -> Shown | Elsewhere:
     if asked.field("sure") != "yes" and (len(ids) > 1 or operation is Operation.DELETE):
         jobs = call.site.storage.get_many(ids[:1_000])
         shown = [call.reader.get(job.id) for job in jobs[:_EXAMPLES] if call.operator.sees(job.queue)]
-        return _ask(call, asked, operation, len(ids), True, shown, ids, priority)
-    done = call.steps.steer_these(operation, ids[:1_000], priority)
+        return _ask(call, asked, operation, len(ids), True, shown, ids, to)
+    done = call.steps.steer_these(operation, ids[:1_000], *to)
     return _back(asked, operation, done.changed, sum(done.skipped.values()))
 
 
-def _fitting(call: Call, asked: Asked, operation: Operation, priority: int | None) -> Shown | Elsewhere:
+def _fitting(call: Call, asked: Asked, operation: Operation, to: Target) -> Shown | Elsewhere:
     where = parse_words([asked.field("filter")], call.reader.now()) if asked.field("filter") else Filter()
     if where == Filter():
         raise BadValue("without a filter this would mean every job", hint="choose a state, a queue or a task first")
@@ -52,23 +61,40 @@ def _fitting(call: Call, asked: Asked, operation: Operation, priority: int | Non
         possible = call.steps.possible(operation, where)
         count = call.reader.count(possible)
         examples = call.reader.find(possible, None, _EXAMPLES).jobs
-        return _ask(call, asked, operation, count.number, count.exact, examples, [], priority)
-    done = call.steps.steer_many(operation, where, seen_at, asked.field("cursor") or None, priority)
+        return _ask(call, asked, operation, count.number, count.exact, examples, [], to)
+    done = call.steps.steer_many(operation, where, seen_at, asked.field("cursor") or None, *to)
     changed = done.changed + _number(asked.field("changed") or "0")
     skipped = sum(done.skipped.values()) + _number(asked.field("skipped") or "0")
     if done.next is None:
         return _back(asked, operation, changed, skipped)
+    return going(
+        operation, asked.field("filter"), seen_at, (changed, skipped), expected, done.next, asked.field("back"), to
+    )
+
+
+def going(
+    operation: Operation,
+    words: str,
+    seen_at: int,
+    done: tuple[int, int],
+    expected: str,
+    cursor: str,
+    back: str,
+    to: Target = Target(),  # noqa: B008 - it never changes
+) -> Shown:
+    """The page from which it goes on; `done` is how many were changed and left alone."""
     context = {
         "operation": operation.value,
         "word": OPERATIONS[operation],
-        "filter_text": asked.field("filter"),
+        "filter_text": words,
         "seen_at": seen_at,
-        "priority": priority,
-        "changed": changed,
-        "skipped": skipped,
+        "priority": to.priority,
+        "queue_name": to.queue,
+        "changed": done[0],
+        "skipped": done[1],
         "expected": expected,
-        "next": done.next,
-        "back": asked.field("back"),
+        "next": cursor,
+        "back": back,
     }
     return Shown("bulk_going.html", f"{OPERATIONS[operation]} jobs", context)
 
@@ -87,7 +113,7 @@ def _ask(
     exact: bool,
     examples: list[Job],
     ids: list[str],
-    priority: int | None,
+    to: Target,
 ) -> Shown:
     now = call.reader.now()
     context = {
@@ -100,7 +126,8 @@ def _ask(
         "scope": asked.field("scope"),
         "filter_text": asked.field("filter"),
         "seen_at": asked.field("seen_at") or str(now),
-        "priority": priority,
+        "priority": to.priority,
+        "queue_name": to.queue,
         "back": asked.field("back"),
         "must_type": number > MOST_UNTYPED and not ids,
         "is_wrong": asked.field("sure") == "yes",
@@ -110,10 +137,16 @@ def _ask(
 
 def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Elsewhere:
     back = asked.field("back")
-    path = back if back.startswith(("/jobs", "/failures")) else "/jobs"
+    path = back if back.startswith(("/jobs", "/failures", "/queues")) else "/jobs"
     joint = "&" if "?" in path else "?"
     said = address("", said="bulk", did=operation.value, changed=changed, skipped=skipped)
     return Elsewhere(f"{path}{joint}{said[1:]}")
+
+
+def _target(asked: Asked, operation: Operation) -> Target:
+    if operation is Operation.SET_PRIORITY:
+        return Target(priority=_number(asked.field("priority")))
+    return Target(queue=asked.field("queue")) if operation is Operation.SET_QUEUE else Target()
 
 
 def _operation(word: str) -> Operation:

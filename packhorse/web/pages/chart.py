@@ -57,6 +57,14 @@ class Line(msgspec.Struct, frozen=True):
     values: Sequence[Value]
 
 
+class Flag(msgspec.Struct, frozen=True):
+    """Something that happened at a time, drawn across a chart."""
+
+    at: int
+    look: str
+    text: str
+
+
 class Chart(msgspec.Struct, frozen=True):
     """A chart, ready to be shown."""
 
@@ -67,6 +75,7 @@ class Chart(msgspec.Struct, frozen=True):
     shape: Literal["stack", "lines"]
     show: Callable[[float], str]
     width: int  # of one interval, in microseconds
+    flags: Sequence[Flag] = ()  # see `flags.py`
 
     @property
     def top(self) -> float:
@@ -99,7 +108,15 @@ class Chart(msgspec.Struct, frozen=True):
     def rows(self) -> list[tuple[str, list[str]]]:
         """The numbers as a table."""
         shown = [[("–" if value is None else self.show(value)) for value in line.values] for line in self.lines]
+        if self.flags:
+            shown.append([self._flags_at(at) for at in self.times])
         return [(_moment(at, self.width), [column[place] for column in shown]) for place, at in enumerate(self.times)]
+
+    def _flags_at(self, at: int) -> str:
+        texts = [
+            f"{to_datetime(flag.at):%H:%M:%S} {flag.text}" for flag in self.flags if 0 <= flag.at - at < self.width
+        ]
+        return "; ".join(texts)
 
     @property
     def summary(self) -> str:
@@ -119,7 +136,7 @@ class Chart(msgspec.Struct, frozen=True):
         )
         return Markup(  # noqa: S704 - numbers and fixed words only
             f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
-            f"{grid}{shapes}</svg>"
+            f"{grid}{shapes}{_flags(self)}</svg>"
         )
 
 
@@ -132,6 +149,12 @@ def _x(place: int, number: int) -> float:
 
 def _y(value: float, top: float) -> float:
     return round(HEIGHT - (HEIGHT - 2) * value / top, 1) if top else HEIGHT
+
+
+def _flags(chart: Chart) -> str:
+    length = chart.times[-1] - chart.times[0] if chart.times else 0
+    places = [(min(WIDTH, round(WIDTH * (flag.at - chart.times[0]) / max(1, length), 1)), flag) for flag in chart.flags]
+    return "".join(f'<line class="flag {flag.look}" x1="{x}" x2="{x}" y1="0" y2="{HEIGHT}"/>' for x, flag in places)
 
 
 def _stack(chart: Chart) -> str:

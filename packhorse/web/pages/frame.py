@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import jinja2
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from packhorse import __version__
 from packhorse.amounts import count_text
+from packhorse.clock import SECOND
 from packhorse.job import HELD, State
 from packhorse.totals import Totals
 from packhorse.web.api.problem import Problem
@@ -28,6 +30,7 @@ SAYINGS = {
     "aborted": "It was aborted, or asked to stop if it runs.",
     "started": "It runs next.",
     "moved": "Its priority was set.",
+    "requeued": "It is in another queue.",
     "deleted": "The job was deleted.",
     "copied": "This is the copy.",
     "enqueued": "The job was enqueued.",
@@ -40,6 +43,7 @@ SAYINGS = {
     "schedule_removed": "The schedule was removed.",
     "silenced": "It is shown apart for a while, and counted as ever.",
     "unsilenced": "It is shown among the others again.",
+    "quieted": "The order is given; within a second or two it takes no more jobs.",
     "ordered": "The order is given; it is followed within a second or two.",
     "stacks": "This is where it stands.",
     "no_stacks": "It has not answered in time: something in it may hold the interpreter, or it has just ended.",
@@ -49,9 +53,22 @@ _DONE_TO_MANY = {
     "retry": "retried",
     "force_start": "put in front",
     "set_priority": "given another priority",
+    "set_queue": "put in another queue",
     "abort": "aborted",
     "delete": "deleted",
 }
+
+
+# What takes a deed back, and for how long that is offered. Restarting brings workers that take jobs again.
+UNDOS = {
+    "paused": "/queues/{}/resume",
+    "resumed": "/queues/{}/pause",
+    "schedule_paused": "/schedules/{}/resume",
+    "schedule_resumed": "/schedules/{}/pause",
+    "aborted": "/jobs/{}/retry",
+    "quieted": "/workers/{}/restart",
+}
+_UNDO_FOR = 8 * SECOND
 
 
 class Place(NamedTuple):
@@ -114,6 +131,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "storage_name": health.url.rpartition("/")[2] or health.url,
         "storage_kind": health.kind,
         "said": _said(asked),
+        "undo": _undo(asked, now) if call.operator.may(Role.OPERATE) else None,
         "may_operate": call.operator.may(Role.OPERATE),
         "may_delete": call.operator.may(Role.ADMIN),
         "ago": lambda at: words.ago(at, now),
@@ -193,15 +211,35 @@ def _surroundings(site: Site, asked: Asked) -> dict[str, Any]:
 
 def _said(asked: Asked) -> str:
     said = asked.query.get("said", "")
-    return _said_of_many(asked) if said == "bulk" else SAYINGS.get(said, "")
+    if said == "bulk":
+        return _said_of_many(asked)
+    if said in ("pruned", "pruned_some"):
+        jobs, events = (_counted(asked, name) for name in ("changed", "skipped"))
+        rest = " There is more: prune again." if said == "pruned_some" else ""
+        return f"{count_text(jobs, 'job')} and {count_text(events, 'event')} are gone.{rest}"
+    if said == "backed_up":
+        return f"The copy is {words.safe(asked.query.get('file', ''))[:120]}, beside the storage."
+    return SAYINGS.get(said, "")
+
+
+def _counted(asked: Asked, name: str) -> int:
+    """A number that the address says, and that anybody may have written."""
+    text = asked.query.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+
+
+def _undo(asked: Asked, now: int) -> str | None:
+    """Where the form goes that takes the last deed back, as long as that is offered. The address says what was done;
+    whoever writes one himself is offered what he could press anyhow."""
+    path, name, at = UNDOS.get(asked.query.get("said", "")), asked.query.get("undo"), asked.query.get("at", "")
+    if path is None or not name or not (at.isascii() and at.isdigit() and len(at) < 18):
+        return None
+    return path.format(quote(name, safe="")) if 0 <= now - int(at) <= _UNDO_FOR else None
 
 
 def _said_of_many(asked: Asked) -> str:
     """What was done to how many jobs. The address says it, and anybody may have written that."""
-    changed, skipped = (
-        int(text) if (text := asked.query.get(name, "")).isascii() and text.isdigit() and len(text) < 12 else 0
-        for name in ("changed", "skipped")
-    )
+    changed, skipped = (_counted(asked, name) for name in ("changed", "skipped"))
     done = _DONE_TO_MANY.get(asked.query.get("did", ""), "changed")
     if not changed:
         rest = f": {count_text(skipped, 'was', 'were')} left alone" if skipped else ""

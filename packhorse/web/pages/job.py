@@ -9,15 +9,15 @@ from packhorse import __version__
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
-from packhorse.job import COMPLETED, DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job, Operation
+from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, RUNNING, WAITING, Job, Operation
 from packhorse.job_text import state_text, try_text
 from packhorse.stacks import stacks_of
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages.issue_text import issue_text
-from packhorse.web.pages.jobs import operations_for
+from packhorse.web.pages.jobs import operations_for, queue_names
 from packhorse.web.pages.life import life_of
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right, undoable
 from packhorse.web.pages.traceback import Piece, pieces_of
 from packhorse.web.pages.words import capital, pretty, safe, with_moment
 from packhorse.web.pages.workers import may_order, stood_at
@@ -69,6 +69,7 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
             "copied_from": _copied_from(events),
             "subscribers": call.site.storage.subscribers(id),
             "operations": operations_for(record),
+            "queue_names": queue_names(call.reader),
             "is_live": record.state not in FINAL,
             "is_held": record.state in HELD,
             "may_ask": record.state is RUNNING and may_order(call),
@@ -153,7 +154,9 @@ def retry(call: Call, asked: Asked, id: str) -> Elsewhere:
 @deed("/jobs/{id}/abort")
 def abort(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Stop it for good."""
-    call.steps.steer(Operation.ABORT, id)
+    before = call.steps.steer(Operation.ABORT, id)
+    if before.state is QUEUED and not before.failures:  # retried, it is what and where it was
+        return undoable(f"/jobs/{id}", "aborted", id, call.reader.now())
     return Elsewhere(f"/jobs/{id}?said=aborted")
 
 
@@ -172,6 +175,13 @@ def set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
         raise BadValue(f"{text[:20]!r} is not a priority", hint="write a number from 1 to 10")
     call.steps.steer(Operation.SET_PRIORITY, id, int(text))
     return Elsewhere(f"/jobs/{id}?said=moved")
+
+
+@deed("/jobs/{id}/set_queue")
+def set_queue(call: Call, asked: Asked, id: str) -> Elsewhere:
+    """Put it in another queue."""
+    call.steps.steer(Operation.SET_QUEUE, id, queue=asked.field("queue"))
+    return Elsewhere(f"/jobs/{id}?said=requeued")
 
 
 @deed("/jobs/{id}/stack")

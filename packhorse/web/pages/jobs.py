@@ -21,6 +21,7 @@ from packhorse.web.reader import Reader
 from packhorse.web.site import Call
 
 PAGE_SIZE = 50
+_SUGGESTED = 200
 SHOWN = "shown"
 """The word of an address by which a browser says which jobs its reader has before them: these stay, in this order,
 however many others have come."""
@@ -31,6 +32,7 @@ OPERATIONS = {
     Operation.RETRY: "Retry",
     Operation.FORCE_START: "Start now",
     Operation.SET_PRIORITY: "Set priority",
+    Operation.SET_QUEUE: "Move to queue",
     Operation.ABORT: "Abort",
     Operation.DELETE: "Delete",
 }
@@ -106,6 +108,7 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
             "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
             "is_filtered": where != Filter(),
             "operations": _operations(where),
+            "queue_names": queue_names(call.reader),
             "seen_at": now,
         },
         status=400 if problem else 200,
@@ -185,6 +188,11 @@ def retry_jobs(call: Call, asked: Asked) -> Elsewhere:
 def scheduled_jobs(call: Call, asked: Asked) -> Elsewhere:
     """An address that is easy to remember."""
     return Elsewhere("/jobs?state=scheduled")
+
+
+def queue_names(reader: Reader) -> list[str]:
+    """The queues to which jobs may be moved, as far as a list of suggestions goes."""
+    return [queue.name for queue in reader.queues()[:_SUGGESTED]]
 
 
 def operations_for(job: Job) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from packhorse.measures import Measured, by_task, measured
 from packhorse.storage.records import Filter, Point
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals, Range
+from packhorse.web.pages.flags import flagged
 from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.page import Asked, Shown, page
 from packhorse.web.reader import Reader
@@ -32,12 +33,15 @@ def overview(call: Call, asked: Asked) -> Shown:
         "overview.html",
         "Overview",
         {
-            "charts": [
-                chart.throughput(intervals),
-                chart.waiting_time(intervals),
-                chart.unfinished(intervals, present),
-                chart.running_time(intervals),
-            ],
+            "charts": flagged(
+                [
+                    chart.throughput(intervals),
+                    chart.waiting_time(intervals),
+                    chart.unfinished(intervals, present),
+                    chart.running_time(intervals),
+                ],
+                reader.turning_points(),
+            ),
             "measured": measured(intervals.points),
             "before": _before(points, chosen, intervals),
             "seconds": chosen.length / 1e6,

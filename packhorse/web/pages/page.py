@@ -97,6 +97,11 @@ def parse_form(body: bytes) -> list[tuple[str, str]]:
         raise BadValue("the form cannot be read", hint=f"it may have {MOST_FIELDS} fields") from None
 
 
+def undoable(path: str, said: str, name: str, at: int) -> Elsewhere:
+    """Go on to this page, which says what was done to what is called so, and offers for a while to take it back."""
+    return Elsewhere(address(path, said=said, undo=name, at=at))
+
+
 def address(path: str, **query: object) -> str:
     """A path with a query; what is None or empty is left out."""
     words = {name: value for name, value in query.items() if value not in (None, "")}

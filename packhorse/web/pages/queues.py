@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import NamedTuple
 
 from packhorse.clock import MINUTE
-from packhorse.job import HELD, UNFINISHED, State
+from packhorse.errors import BadValue
+from packhorse.job import HELD, UNFINISHED, WAITING, Operation, State
 from packhorse.measures import Measured, by_queue, by_task
 from packhorse.storage.records import Filter, Point, QueueInfo, Span
 from packhorse.web.pages import chart
+from packhorse.web.pages.bulk import going
 from packhorse.web.pages.chart import RANGES, Intervals
+from packhorse.web.pages.flags import flagged
 from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page, undoable
+from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _FLOW = 10 * MINUTE
@@ -77,7 +82,9 @@ def queue(call: Call, asked: Asked, name: str) -> Shown:
     context = {
         "queue": info,
         "held": sum(info.counts.get(state, 0) for state in HELD),
-        "charts": [charts[0], chart.unfinished(intervals, present), *charts[1:]],
+        "charts": flagged(
+            [charts[0], chart.unfinished(intervals, present), *charts[1:]], call.reader.turning_points(), name
+        ),
         "measured": flow,
         "tasks": sorted(by_task(intervals.points).items(), key=lambda item: -item[1].ran),
         "rows": [row_of(job, now) for job in line],
@@ -89,17 +96,53 @@ def queue(call: Call, asked: Asked, name: str) -> Shown:
 
 @deed("/queues/{name}/pause")
 def pause(call: Call, asked: Asked, name: str) -> Elsewhere:
-    """Let no job of it begin."""
-    changed = call.steps.pause(name, asked.field("why") or None)
-    return Elsewhere(f"{_back(asked, name)}?said={'paused' if changed else 'unchanged'}")
+    """Let no job of it begin; `again` is as it was before it was resumed."""
+    if asked.field("again"):
+        changed = call.steps.pause_again(name)
+    else:
+        changed = call.steps.pause(name, asked.field("why") or None, asked.field("duration") or None)
+    return _told(call, asked, name, "paused" if changed else "unchanged")
 
 
 @deed("/queues/{name}/resume")
 def resume(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Undo a pause."""
-    changed = call.steps.resume(name)
-    return Elsewhere(f"{_back(asked, name)}?said={'resumed' if changed else 'unchanged'}")
+    return _told(call, asked, name, "resumed" if call.steps.resume(name) else "unchanged")
 
 
-def _back(asked: Asked, name: str) -> str:
-    return "/queues" if asked.field("back") == "/queues" else f"/queues/{name}"
+@page("/queues/{name}/purge", "queues")
+def ask_to_purge(call: Call, asked: Asked, name: str) -> Shown:
+    """Is that meant? Its name says so."""
+    return _purge_form(call, name, is_wrong=False)
+
+
+@deed("/queues/{name}/purge", Role.ADMIN)
+def purge(call: Call, asked: Asked, name: str) -> Shown | Elsewhere:
+    """Delete what waits in it, in steps of two seconds."""
+    if asked.field("typed") != name:
+        return _purge_form(call, name, is_wrong=True)
+    seen_at = asked.field("seen_at")
+    if not seen_at.isdigit() or len(seen_at) > 18:
+        raise BadValue(f"{seen_at[:20]!r} is not a time", hint="go back and try again")
+    done = call.steps.purge(name, int(seen_at))
+    skipped, back = sum(done.skipped.values()), f"/queues/{name}"
+    if done.next is None:
+        return Elsewhere(address(back, said="bulk", did="delete", changed=done.changed, skipped=skipped))
+    words = f"waiting {shlex.quote(f'queue:{name}')}"
+    return going(Operation.DELETE, words, int(seen_at), (done.changed, skipped), "", done.next, back)
+
+
+def _purge_form(call: Call, name: str, *, is_wrong: bool) -> Shown:
+    info = call.reader.queue(name)
+    context = {
+        "queue": info,
+        "number": sum(info.counts.get(state, 0) for state in WAITING),
+        "seen_at": call.reader.now(),
+        "is_wrong": is_wrong,
+    }
+    return Shown("purge.html", f"Purge {name}?", context)
+
+
+def _told(call: Call, asked: Asked, name: str, said: str) -> Elsewhere:
+    path = "/queues" if asked.field("back") == "/queues" else f"/queues/{name}"
+    return undoable(path, said, name, call.reader.now())

@@ -8,7 +8,7 @@ from packhorse.clock import DAY
 from packhorse.coming import late_by, words_and_slots
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
 from packhorse.web.pages.words import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
@@ -68,13 +68,15 @@ def run(call: Call, asked: Asked, name: str) -> Elsewhere:
 @deed("/schedules/{name}/pause")
 def pause(call: Call, asked: Asked, name: str) -> Elsewhere:
     """No jobs until it is resumed."""
-    return Elsewhere(f"/schedules?said={'schedule_paused' if call.steps.pause_schedule(name) else 'unchanged'}")
+    said = "schedule_paused" if call.steps.pause_schedule(name) else "unchanged"
+    return undoable("/schedules", said, name, call.reader.now())
 
 
 @deed("/schedules/{name}/resume")
 def resume(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Undo a pause."""
-    return Elsewhere(f"/schedules?said={'schedule_resumed' if call.steps.resume_schedule(name) else 'unchanged'}")
+    said = "schedule_resumed" if call.steps.resume_schedule(name) else "unchanged"
+    return undoable("/schedules", said, name, call.reader.now())
 
 
 @deed("/schedules/{name}/skip")

@@ -7,8 +7,9 @@ from packhorse.clock import SECOND
 from packhorse.settings import mask_url
 from packhorse.web.latencies import MINUTES
 from packhorse.web.pages.chart import answering
-from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page
 from packhorse.web.pages.words import safe
+from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _KEEP = ("keep_completed", "keep_dead", "keep_aborted", "keep_events", "keep_log_lines")
@@ -32,6 +33,22 @@ def storage(call: Call, asked: Asked) -> Shown:
         "url": mask_url(health.url),
         "facts": facts,
         "kept": kept,
+        "may_keep_house": call.operator.may(Role.ADMIN) and not call.operator.queues,
         "operations": sorted(health.operations, key=lambda each: -each.run_mean * each.calls),
     }
     return Shown("storage.html", "Storage", context)
+
+
+@deed("/storage/prune", Role.ADMIN)
+def prune(call: Call, asked: Asked) -> Elsewhere:
+    """What is over by the settings goes now."""
+    gone = call.steps.prune()
+    said = "pruned_some" if gone.more else "pruned"
+    return Elsewhere(address("/storage", said=said, changed=gone.jobs, skipped=gone.events))
+
+
+@deed("/storage/backup", Role.ADMIN)
+def back_up(call: Call, asked: Asked) -> Elsewhere:
+    """A copy beside the file."""
+    file, _ = call.steps.back_up()
+    return Elsewhere(address("/storage", said="backed_up", file=file.name))

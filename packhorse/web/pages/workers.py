@@ -13,7 +13,7 @@ from packhorse.stacks import Stack, Stacks, crew_of, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.workers import scaling
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
 from packhorse.web.pages.traceback import Piece, pieces_of
 from packhorse.web.pages.words import safe, short
 from packhorse.web.security.operator import Role
@@ -143,7 +143,8 @@ def stacks(call: Call, asked: Asked, id: str) -> Elsewhere:
 @deed("/workers/{id}/quiet")
 def quiet(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Take no more jobs."""
-    return _ordered(call, id, Order(Do.QUIET))
+    _ordered(call, id, Order(Do.QUIET))
+    return undoable("/workers", "quieted", id, call.reader.now())
 
 
 @deed("/workers/{id}/restart")

@@ -14,8 +14,8 @@ class Role(IntEnum):
     """How much somebody may do; each role may do all that the ones before it may."""
 
     VIEW = 1  # look
-    OPERATE = 2  # enqueue, retry, abort, force start, set priority, pause, resume
-    ADMIN = 3  # delete
+    OPERATE = 2  # enqueue, retry, abort, force start, set priority or queue, pause, resume
+    ADMIN = 3  # delete, purge, prune, back up, stop
 
     @property
     def word(self) -> str:

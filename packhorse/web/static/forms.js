@@ -49,6 +49,12 @@ export function startForms() {
     try { await navigator.clipboard.writeText(text.trim()); button.textContent = "copied"; } catch { button.textContent = "could not copy"; }
     setTimeout(() => { button.textContent = button.dataset.says ?? "copy"; }, 1500);
   });
+  const undo = document.querySelector("[data-undo]");
+  if (undo) {
+    // Whoever is about to press it shall not miss it.
+    const over = () => undo.matches(":hover, :focus-within") ? setTimeout(over, 1000) : undo.remove();
+    setTimeout(over, 8000);
+  }
   const going = document.querySelector("[data-goes-on]");
   if (going) setTimeout(() => going.requestSubmit(), 300);
 }

@@ -55,6 +55,7 @@ export function startKeys(nextTheme) {
       case "]": document.querySelector("a[rel=next]")?.click(); break;
       case "[": history.back(); break;
       case "Enter": if (row && !event.target.closest("a, button, summary")) row.querySelector("a")?.click(); break;
+      case "u": document.querySelector("[data-undo]")?.requestSubmit(); break;
       case "p": pauseLive(); break;
       case "t": nextTheme(); break;
       case "?": dialog?.showModal(); break;

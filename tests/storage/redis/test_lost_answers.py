@@ -65,6 +65,7 @@ OPERATIONS: dict[str, Operation] = {
     "append to the log": lambda storage, jobs: storage.append_log(jobs["running"].token, [LogLine("x"), LogLine("y")]),
     "abort": lambda storage, jobs: storage.abort([jobs["queued"].id, jobs["running"].id], by="ann"),
     "force start": lambda storage, jobs: storage.force_start([jobs["retrying"].id], by="ann"),
+    "set queue": lambda storage, jobs: storage.set_queue([jobs["queued"].id], "slow", by="ann"),
     "set priority": lambda storage, jobs: storage.set_priority([jobs["queued"].id], 9, by="ann"),
     "retry": lambda storage, jobs: storage.retry([jobs["dead"].id], by="ann"),
     "delete": lambda storage, jobs: storage.delete([jobs["dead"].id, jobs["queued"].id], by="ann"),

@@ -1,7 +1,8 @@
 -- flags: no-writes
 -- What lies ahead for the foreman ARGV[3], whose crew are ARGV[5], …; ARGV[4] is the event behind which its orders lie.
 -- Answers the time; 1 if one of the crew holds a job that should stop, if a job is in line, if there is an order; the mark
--- of a move; and when the next job is due, the next expires and the next slot comes, '' if none does.
+-- of a move; and when the next job is due, the next expires, the next slot comes and the next pause
+-- ends, '' if none does.
 local ENTRIES_AT_ONCE, PAUSED, LOWEST = 100, 8192, 12
 
 local function has_stops()
@@ -49,4 +50,4 @@ local function next_slot()
 end
 
 return { at, has_stops(), has_lines(), has_orders(ARGV[3], ARGV[4]), call('GET', P .. 'move') or '',
-  first_score('due'), first_score('expiring'), next_slot() }
+  first_score('due'), first_score('expiring'), next_slot(), first_score('pauses') }

@@ -30,7 +30,8 @@ SELECT $1,
            SELECT expire_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)
            WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1
        ),
-       (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1)
+       (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1),
+       (SELECT min(paused_until) FROM {schema}.packhorse_queue)
 
 -- name: expired_jobs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)

@@ -278,9 +278,9 @@ WITH numbers AS MATERIALIZED (
     SELECT queue, counted, sum(amount)::bigint AS number FROM {schema}.packhorse_counted
     WHERE level = 'tally' GROUP BY queue, counted HAVING sum(amount) > 0
 )
-SELECT name, '' AS what, paused_at, paused_by, paused_why FROM {schema}.packhorse_queue
+SELECT name, '' AS what, paused_at, paused_by, paused_why, paused_until FROM {schema}.packhorse_queue
 UNION ALL
-SELECT queue, counted, number, NULL, NULL FROM numbers
+SELECT queue, counted, number, NULL, NULL, NULL FROM numbers
 UNION ALL
 SELECT queue, 'oldest', (
     SELECT min((
@@ -288,7 +288,7 @@ SELECT queue, 'oldest', (
         WHERE job.state = 'queued' AND job.rank BETWEEN rank.number AND rank.number AND job.queue = numbers.queue
         ORDER BY job.rank, job.seq LIMIT 1
     )) FROM generate_series(0, 12) AS rank (number)
-), NULL, NULL
+), NULL, NULL, NULL
 FROM numbers WHERE counted = 'queued'
 
 -- name: all_tallies

@@ -7,7 +7,7 @@ SELECT (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER
 
 -- name: outlook
 -- The time, then whether a job of these owners should stop, one is in line, and there are orders; the mark of a move; and
--- when the next job is due, the next expires and the next slot comes.
+-- when the next job is due, the next expires, the next slot comes and the next pause ends.
 SELECT coalesce($1::bigint, {schema}.packhorse_now()),
        EXISTS (
            SELECT 1 FROM {schema}.packhorse_job
@@ -21,7 +21,8 @@ SELECT coalesce($1::bigint, {schema}.packhorse_now()),
        (SELECT value FROM {schema}.packhorse_meta WHERE key = 'move'),
        (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
        (SELECT expire_at FROM {schema}.packhorse_job WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1),
-       (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1)
+       (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1),
+       (SELECT min(paused_until) FROM {schema}.packhorse_queue WHERE paused_until IS NOT NULL)
 
 -- name: has_expired
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= coalesce($1::bigint, {schema}.packhorse_now()))
