@@ -301,7 +301,7 @@ def test_pause_and_resume(yard: Yard, packhorse: Call):
 def test_a_pause_may_be_for_a_while(yard: Yard, packhorse: Call):
     yard.add(queue="mail")
 
-    assert packhorse("pause", "mail", "--for", "2h").stdout == "mail is paused for 2 h\n"
+    assert packhorse("pause", "mail", "--for", "2h").stdout == "mail is paused for 2h\n"
 
     (queue,) = yard.storage.queues()
     assert queue.paused_until == (queue.paused_at or 0) + 2 * 3600 * SECOND
@@ -309,7 +309,7 @@ def test_a_pause_may_be_for_a_while(yard: Yard, packhorse: Call):
 
 
 def test_many_jobs_are_moved_to_a_queue_that_is_known(yard: Yard, packhorse: Call):
-    jobs = [yard.add(queue="mail"), yard.job("dead", queue="mail"), yard.job("running", queue="mail")]
+    jobs = [yard.job("running", queue="mail"), yard.job("dead", queue="mail"), yard.add(queue="mail")]
 
     refused = packhorse("move", "slow", "--where", "queue:mail", "--yes")
     yard.add(queue="slow")
@@ -317,12 +317,12 @@ def test_many_jobs_are_moved_to_a_queue_that_is_known(yard: Yard, packhorse: Cal
 
     assert (refused.exit_code, "packhorse move --new makes it" in refused.stderr) == (3, True)
     assert (moved.exit_code, moved.stdout) == (0, "2 moved to slow\n")
-    assert [yard.get(job.id).queue for job in jobs] == ["slow", "slow", "mail"]
+    assert [yard.get(job.id).queue for job in jobs] == ["mail", "slow", "slow"]
 
 
 def test_a_queue_is_purged_of_what_waits_in_it(yard: Yard, packhorse: Call):
-    waiting = [yard.add(queue="mail"), yard.job("scheduled", queue="mail")]
     others = [yard.job("running", queue="mail"), yard.job("dead", queue="mail"), yard.add(queue="other")]
+    waiting = [yard.add(queue="mail"), yard.job("scheduled", queue="mail")]
 
     assert packhorse("purge", "mail", stdin="").exit_code == 5
     assert packhorse("purge", "mail", "--yes").stdout == "2 deleted\n"

@@ -356,7 +356,7 @@ def test_bulk_refuses_what_it_cannot_mean(web: TestClient, yard: Yard, body: dic
 
 
 def test_jobs_are_moved_to_a_queue_that_is_known(web: TestClient, yard: Yard):
-    one, many, running = yard.add(queue="mail"), yard.job("dead", queue="mail"), yard.job("running", queue="mail")
+    running, many, one = yard.job("running", queue="mail"), yard.job("dead", queue="mail"), yard.add(queue="mail")
     yard.add(queue="slow")
 
     unknown = web.post(f"{API}/jobs/{one.id}/queue", json={"queue": "slwo"})

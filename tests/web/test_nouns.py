@@ -52,16 +52,15 @@ def test_a_queue_is_paused_for_a_while(web: TestClient, yard: Yard):
     assert web.post(f"{API}/queues/mail/pause", json={"duration": "2h"}).json()["changed"] is True
 
     shown = web.get(f"{API}/queues/mail").json()
-    assert datetime.fromisoformat(shown["paused_until"]) - datetime.fromisoformat(shown["paused_at"]) == timedelta(
-        hours=2
-    )
+    begin, end = (datetime.fromisoformat(shown[name]) for name in ("paused_at", "paused_until"))
+    assert end - begin == timedelta(hours=2)
     for wrong in ("soon", 0, -1):
         assert web.post(f"{API}/queues/mail/pause", json={"duration": wrong}).status_code == 400
 
 
 def test_what_waits_in_a_queue_is_purged(web: TestClient, yard: Yard):
-    gone = [yard.job("queued", queue="mail"), yard.job("scheduled", queue="mail")]
     stays = [yard.job("dead", queue="mail"), yard.job("queued", queue="other")]
+    gone = [yard.job("queued", queue="mail"), yard.job("scheduled", queue="mail")]
 
     answer = web.post(f"{API}/queues/mail/purge").json()
 
