@@ -42,6 +42,10 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
         from packhorse.storage.sqlite import SQLite
 
         return SQLite.from_url(url, now=now)
+    if scheme in ("http", "https"):
+        from packhorse.storage.remote import Remote
+
+        return Remote.from_url(url, now=now)
     if scheme in _EXTRAS:
         try:
             return _open_with_driver(url, _EXTRAS[scheme], now)
