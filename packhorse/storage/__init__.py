@@ -84,5 +84,5 @@ def _others(url: str, scheme: str) -> Any:
             raise MissingDriver(what, why=str(error), hint="look at the package that registers it") from error
     raise BadURL(
         f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
-        hint="use sqlite://, postgresql://, mysql://, redis:// or memory://, or install the package that brings it",
+        hint="use sqlite://, postgresql://, mysql://, redis://, http:// or memory://, or install what brings it",
     )

@@ -154,7 +154,7 @@ def test_connections_that_were_cut_meanwhile_are_opened_again(far: Storage, prox
 def test_a_manager_that_is_not_there_is_named(opened: Opened):
     storage = opened(f"http://farm:secret@127.0.0.1:{free_port()}?patience=100ms")
 
-    with pytest.raises(StorageUnavailable, match="cannot reach the manager at http://127.0.0.1") as caught:
+    with pytest.raises(StorageUnavailable, match="cannot reach the manager at") as caught:
         storage.queues()
 
     assert "secret" not in str(caught.value)
