@@ -40,12 +40,14 @@ class Question:
         """The body of a request for a call with these arguments."""
         return msgspec.json.encode(self._arguments(*args, **kwargs))
 
-    def put_to(self, storage: Storage, body: bytes) -> bytes:
-        """The body of the answer: what this storage says to the call that was asked for. Raises msgspec's errors for
-        arguments that do not fit."""
+    def put_to(self, storage: Storage, body: bytes, *, through: str | None = None) -> bytes:
+        """The body of the answer: what this storage says to the call that was asked for. `through` is whose token was
+        shown, if any: what operators do says so. Raises msgspec's errors for arguments that do not fit."""
         given: Any = self._decode_arguments(body or b"{}")
         if self.name == "load":
             given.rows = _rows(given.section, given.rows)
+        if through is not None and "by" in self._fields:
+            given.by = f"{given.by} through {through}" if given.by else through
         plain = [getattr(given, name) for name in self._fields if name not in self._keywords]
         named = {name: getattr(given, name) for name in self._keywords}
         return msgspec.json.encode(getattr(storage, self.name)(*plain, **named))

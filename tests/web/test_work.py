@@ -73,6 +73,16 @@ def test_each_role_may_ask_for_as_much_as_it_may_do(guarded_web: TestClient):
     assert guarded_web.post(f"{WORK}/abort", json={"job_ids": []}).status_code == 401
 
 
+def test_what_an_operator_does_says_through_whose_token_it_came(guarded_web: TestClient, yard: Yard):
+    for by in ("ann@farm", None):
+        guarded_web.post(f"{WORK}/pause", json={"queue": f"of-{by}", "by": by}, headers=bearer(SECRETS[Role.WORK]))
+
+    assert {queue.name: queue.paused_by for queue in yard.storage.queues() if queue.is_paused} == {
+        "of-ann@farm": "ann@farm through work",
+        "of-None": "work",
+    }
+
+
 def test_a_batch_may_be_larger_than_the_request_of_a_person(web: TestClient):
     jobs = [{"id": f"job-{n}", "task": "add", "queue": "sums", "args": f'{{"a":"{"x" * 100_000}"}}'} for n in range(30)]
 

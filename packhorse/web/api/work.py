@@ -23,7 +23,7 @@ from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavai
 from packhorse.storage.wire import QUESTIONS, Greeting, Question, refusal_of
 from packhorse.web.api.endpoint import read_body
 from packhorse.web.api.problem import problem_of
-from packhorse.web.security.operator import Role
+from packhorse.web.security.operator import Operator, Role
 from packhorse.web.site import Site
 
 BODY_LIMIT = 256 << 20
@@ -63,7 +63,7 @@ class Work:
     async def answer(self, request: Request) -> Response:
         """The answer to one question, or the storage's error."""
         name = request.path_params["call"]
-        self._check(request, Role.ADMIN if name in _ADMINS else Role.WORK)
+        operator = self._check(request, Role.ADMIN if name in _ADMINS else Role.WORK)
         question = QUESTIONS.get(name)
         if question is None:
             raise HTTPException(404)
@@ -71,12 +71,13 @@ class Work:
         try:
             if name == "wait":
                 return _json(await self._sleep(request, body))
-            put = functools.partial(self._put, question, body, time.monotonic())
+            through = None if self._site.access.is_open else operator.name
+            put = functools.partial(self._put, question, body, through, time.monotonic())
             return _json(await anyio.to_thread.run_sync(put, limiter=self._callers))
         except PackhorseError as error:
             return _refusing(error)
 
-    def _check(self, request: Request, role: Role) -> None:
+    def _check(self, request: Request, role: Role) -> Operator:
         operator = self._site.call(request.state.operator).operator
         operator.require(role)
         if operator.queues:
@@ -84,12 +85,13 @@ class Work:
                 f"{operator.name} is for some queues only, and a worker sees all of the storage",
                 hint="give the worker a token for all queues, and let it serve some: packhorse work --queues",
             )
+        return operator
 
-    def _put(self, question: Question, body: bytes, asked_at: float) -> bytes:
+    def _put(self, question: Question, body: bytes, through: str | None, asked_at: float) -> bytes:
         if time.monotonic() - asked_at > _OLD:
             raise StorageUnavailable("the manager has more to do than it can", hint="try again")
         with _understanding():
-            return question.put_to(self._site.storage, body)
+            return question.put_to(self._site.storage, body, through=through)
 
     async def _sleep(self, request: Request, body: bytes) -> bytes:
         """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
