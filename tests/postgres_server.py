@@ -185,7 +185,8 @@ class PgBouncer:
 def shared_postgres() -> PostgresServer:
     """The server for tests that need none of their own. It does nothing unasked: a transaction of its own would hold
     back for a moment what the tests look at."""
-    return PostgresServer("autovacuum=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0").start()
+    settings = ["autovacuum=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0"]
+    return PostgresServer(*settings, "max_prepared_transactions=5").start()
 
 
 def new_schema_url() -> str:
