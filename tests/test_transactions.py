@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ import psycopg2.errors
 import pymysql
 import pytest
 from django.conf import settings
+from django.core.handlers.base import BaseHandler
 from django.db import connections, transaction
+from django.http import HttpResponse
+from django.test import RequestFactory
 from psycopg.rows import dict_row
 from psycopg2.extras import RealDictCursor
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from packhorse import Packhorse
 from packhorse.conformance.builders import join
-from packhorse.errors import BadValue, NotUnique
+from packhorse.errors import BadValue, NotUnique, StorageError
 from packhorse.outcome import Completed, Verdict
 from tests.children import ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
@@ -689,6 +693,43 @@ def test_a_savepoint_of_django(place: Place, django_connection: Any) -> None:
     assert place.number_of_jobs() == 1
 
 
+def test_an_error_within_a_savepoint_of_django_takes_its_jobs_along(place: Place, django_connection: Any) -> None:
+    task = place.app.task(send, name="keyed", unique={"on_conflict": "reject"})
+    with transaction.atomic(using="place", durable=True):
+        task.using(connection=django_connection).enqueue("ann")
+        with suppress(ZeroDivisionError), transaction.atomic(using="place"):
+            place.app.enqueue_many([task.call("bob"), task.call("cas")], connection=django_connection)
+            raise ZeroDivisionError
+        with pytest.raises(NotUnique), transaction.atomic(using="place"):
+            place.app.enqueue_many([task.call("bob"), task.call("ann")], connection=django_connection)
+
+    assert [job.args["to"] for job in place.app.jobs(task="keyed")] == ["ann"]
+
+
+def test_a_request_of_django_that_fails_leaves_no_job(place: Place, django_connection: Any) -> None:
+    """With ATOMIC_REQUESTS, where each request is a transaction."""
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+
+    def view(request: Any) -> HttpResponse:
+        to = request.GET["to"]
+        place.app.enqueue("send", {"to": to}, connection=django_connection)
+        elsewhere.enqueue_after_commit(django_connection, [task.call(to)])
+        assert elsewhere.count() == 0
+        if to == "nobody":
+            raise ZeroDivisionError
+        return HttpResponse("enqueued")
+
+    django_connection.settings_dict["ATOMIC_REQUESTS"] = True
+    answer = BaseHandler().make_view_atomic(view)
+    with pytest.raises(ZeroDivisionError):
+        answer(RequestFactory().get("/", {"to": "nobody"}))
+    answer(RequestFactory().get("/", {"to": "ann"}))
+
+    assert place.number_of_jobs() == 1
+    assert [job.args for job in elsewhere.jobs()] == [{"to": "ann"}]
+
+
 def test_the_commit_of_django_wakes_a_sleeper(place: Place, django_connection: Any) -> None:
     sleeper = Sleeper(place)
     with transaction.atomic(using="place"):
@@ -750,6 +791,60 @@ def test_what_is_enqueued_after_a_commit_goes_with_its_savepoint_and_with_no_oth
         session.commit()
 
     assert elsewhere.count() == 2
+
+
+def test_the_session_of_a_thread_will_do(place: Place, engine: Any) -> None:
+    """As `db.session` of Flask-SQLAlchemy is one."""
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+    session = scoped_session(sessionmaker(engine))
+    for end in (session.rollback, session.commit):
+        place.app.enqueue("send", {"to": "ann"}, connection=session)
+        elsewhere.enqueue_after_commit(session, [task.call("ann")])
+        assert (place.number_of_jobs(), elsewhere.count()) == (0, 0)
+        end()
+    session.remove()
+
+    assert (place.number_of_jobs(), elsewhere.count()) == (1, 1)
+
+
+def test_if_jobs_cannot_be_enqueued_after_a_commit_it_tells_and_the_session_goes_on(
+    place: Place, engine: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "no").write_text("a file, not a directory")
+    unreachable, elsewhere = Packhorse(f"sqlite:///{tmp_path / 'no' / 'jobs.db'}"), Packhorse("memory://")
+    lost, kept = unreachable.task(send), elsewhere.task(send)
+    with Session(engine) as session:
+        session.execute(text(place.insert))
+        unreachable.enqueue_after_commit(session, [lost.call("ann")])
+        elsewhere.enqueue_after_commit(session, [kept.call("bob")])
+        with pytest.raises(StorageError):
+            session.commit()
+        session.execute(text(place.insert))
+        session.commit()
+
+    assert place.number_of_sales() == 2
+    assert [job.args for job in elsewhere.jobs()] == [{"to": "bob"}]
+
+
+@needs_postgres
+def test_after_an_asynchronous_session_has_committed_jobs_are_enqueued_elsewhere(postgres: Place) -> None:
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+
+    async def work() -> None:
+        engine = create_async_engine(postgres.alchemy_url)
+        async with AsyncSession(engine) as session:
+            for to, end in (("nobody", session.rollback), ("ann", session.commit)):
+                await session.execute(text(postgres.insert))
+                elsewhere.enqueue_after_commit(session, [task.call(to)])
+                assert elsewhere.count() == 0
+                await end()
+        await engine.dispose()
+
+    asyncio.run(work())
+
+    assert [job.args for job in elsewhere.jobs()] == [{"to": "ann"}]
 
 
 def test_after_django_has_committed_jobs_are_enqueued_elsewhere(place: Place, django_connection: Any) -> None:
