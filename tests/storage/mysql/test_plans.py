@@ -23,9 +23,9 @@ from packhorse.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.spelling import spelled
-from packhorse.storage.mysql.upkeep import FOLD_AFTER
 from packhorse.storage.mysql.working import _stretch
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span, TaskInfo
+from packhorse.storage.sql.served import FOLD_AFTER
 from tests.mysql_server import new_database_url, numbers_to, shared_mysql
 
 _FILL = """
