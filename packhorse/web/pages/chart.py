@@ -76,7 +76,8 @@ class Chart(msgspec.Struct, frozen=True):
             sum(value or 0 for value in column) if self.shape == "stack" else max((v or 0 for v in column), default=0)
             for column in columns
         ]
-        return nice(max(sums, default=0))
+        highest = max(sums, default=0)
+        return nice_span(highest) if self.show is _span else nice(highest)
 
     @property
     def is_empty(self) -> bool:
@@ -201,6 +202,16 @@ def nice(value: float) -> float:
     while power > value:
         power /= 10
     return next(power * step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * step >= value)
+
+
+_ROUND_SPANS = (90, 120, 180, 240, 300, 360, 600, 900, 1_200, 1_800, 2_400, 3_600, 5_400, 7_200)
+
+
+def nice_span(seconds: float) -> float:
+    """The next round length of time from here up: 15 minutes, not a thousand seconds."""
+    if seconds <= 60:
+        return nice(seconds)
+    return next((each for each in _ROUND_SPANS if each >= seconds), 3_600 * nice(seconds / 3_600))
 
 
 def _back(length: int) -> str:

@@ -13,6 +13,7 @@ from packhorse.web.pages.chart import (
     Line,
     answering,
     nice,
+    nice_span,
     sparkline,
     throughput,
     unfinished,
@@ -33,6 +34,13 @@ def point(minutes_ago: int, queue: str = "mail", **values: int) -> Point:
 )
 def test_the_upper_edge_is_a_round_number(value: float, top: float):
     assert nice(value) == pytest.approx(top)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "top"), [(0, 1), (0.2, 0.2), (47, 50), (70, 90), (310, 360), (4_100, 5_400), (7_300, 10_800)]
+)
+def test_the_upper_edge_of_times_is_a_round_time(seconds: float, top: float):
+    assert nice_span(seconds) == pytest.approx(top)
 
 
 def test_an_hour_has_sixty_intervals_and_ends_with_the_present():
