@@ -108,11 +108,12 @@ def _work(storage: Any) -> None:
 def _steering(storage: Any) -> None:
     jobs = {state: job.id for state, job in in_every_state(storage).items()}
     storage.set_priority(list(jobs.values()), 7, by="eve")
+    storage.set_queue([jobs[State.QUEUED], jobs[State.DEAD]], "slow")
     storage.force_start([jobs[State.SCHEDULED]])
     storage.retry([jobs[State.DEAD], jobs[State.RETRYING]])
     storage.abort([jobs[State.RUNNING], jobs[State.QUEUED]])
     storage.delete([jobs[State.COMPLETED]])
-    storage.pause("mail", by="eve", why="rest")
+    storage.pause("mail", by="eve", why="rest", duration=1_000_000)
     storage.resume("mail")
 
 
