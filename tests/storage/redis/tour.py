@@ -113,8 +113,9 @@ def _steering(storage: Any) -> None:
     storage.retry([jobs[State.DEAD], jobs[State.RETRYING]])
     storage.abort([jobs[State.RUNNING], jobs[State.QUEUED]])
     storage.delete([jobs[State.COMPLETED]])
-    storage.pause("mail", by="eve", why="rest", duration=1_000_000)
+    storage.pause("mail", by="eve", why="rest")
     storage.resume("mail")
+    storage.pause("slow", duration=3_600_000_000)
 
 
 def _schedules(storage: Any) -> None:
