@@ -13,7 +13,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -26,6 +25,7 @@ from pymysql.constants import CLIENT
 
 from tests.ports import free_port
 from tests.processor_time import processor_time
+from tests.ram import new_directory
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -35,7 +35,6 @@ _NEEDED = (
     "Or leave MariaDB out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite"
 )
 _PLACES = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/opt/homebrew/opt/mariadb/bin")
-_RAM = Path("/dev/shm")
 _SMALL = ("innodb-buffer-pool-size=128M", "loose-innodb-log-file-size=96M", "performance-schema=OFF", "skip-log-bin")
 _OTHER = os.environ.get("PACKHORSE_MYSQLD", "")
 KIND = "mariadb" if "mariadb" in Path(_OTHER or "mariadbd").name else "mysql"
@@ -48,8 +47,7 @@ class MySQLServer:
     the disk costs nothing."""
 
     def __init__(self, *settings: str) -> None:
-        has_room = _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
-        self.directory = Path(tempfile.mkdtemp(prefix="packhorse-mysql-", dir=_RAM if has_room else None))
+        self.directory = new_directory("mysql")
         self.port = free_port()
         self._settings = settings
         self._owner = os.getpid()
