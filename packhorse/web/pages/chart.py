@@ -78,7 +78,8 @@ class Chart(msgspec.Struct, frozen=True):
             sum(value or 0 for value in column) if self.shape == "stack" else max((v or 0 for v in column), default=0)
             for column in columns
         ]
-        return max(nice(max(sums, default=0)), 10 * (self.lowest or 0))
+        highest = max([*sums, 10 * (self.lowest or 0)], default=0)
+        return nice_span(highest) if self.show is _span else nice(highest)
 
     @property
     def is_empty(self) -> bool:
@@ -88,7 +89,8 @@ class Chart(msgspec.Struct, frozen=True):
     def edges(self) -> list[str]:
         """What stands beside the drawing, from the top down."""
         if self.lowest:
-            return [self.show(value) for value in (self.top, sqrt(self.top * self.lowest), self.lowest)]
+            middle = float(f"{sqrt(self.top * self.lowest):.2g}")  # as round as it can be
+            return [self.show(value) for value in (self.top, middle, self.lowest)]
         return [self.show(self.top), self.show(self.top / 2), self.show(0)]
 
     def height(self, value: float) -> float:
@@ -211,6 +213,16 @@ def nice(value: float) -> float:
     while power > value:
         power /= 10
     return next(power * step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * step >= value)
+
+
+_ROUND_SPANS = (90, 120, 180, 240, 300, 360, 600, 900, 1_200, 1_800, 2_400, 3_600, 5_400, 7_200)
+
+
+def nice_span(seconds: float) -> float:
+    """The next round length of time from here up: 15 minutes, not a thousand seconds."""
+    if seconds <= 60:
+        return nice(seconds)
+    return next((each for each in _ROUND_SPANS if each >= seconds), 3_600 * nice(seconds / 3_600))
 
 
 def _back(length: int) -> str:

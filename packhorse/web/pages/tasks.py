@@ -18,7 +18,7 @@ from packhorse.web.pages.words import span, took
 from packhorse.web.site import Call
 
 _LOOKED_AT = 200
-_SLOWEST = 10
+_SLOWEST = 20
 
 
 @page("/tasks", "tasks")

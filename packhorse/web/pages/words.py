@@ -21,6 +21,7 @@ _UNSAFE = re.compile(
 )
 _LONG_JSON = 64_000
 _AGO = re.compile(r"\b(?:[\d.]+[a-zµ]+)+ ago\b")
+_COMMAND = re.compile(r"`([^`\n]+)`")
 _PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -132,6 +133,11 @@ def with_moment(text: str, at: int | None, now: int) -> Markup:
         return escape(text)
     told = "just now" if now - at < SECOND else f"{_short(now - at)} ago"
     return escape(text[: found.start()]) + _time(at, told, "since") + text[found.end() :]
+
+
+def with_commands(text: str) -> Markup:
+    """Text in which what stands between backticks is something to type."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped, and our own tags
 
 
 def clock(at: int | None, *, day: bool = True) -> Markup:

@@ -13,6 +13,7 @@ from packhorse.web.pages.chart import (
     Line,
     answering,
     nice,
+    nice_span,
     sparkline,
     throughput,
     unfinished,
@@ -33,6 +34,13 @@ def point(minutes_ago: int, queue: str = "mail", **values: int) -> Point:
 )
 def test_the_upper_edge_is_a_round_number(value: float, top: float):
     assert nice(value) == pytest.approx(top)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "top"), [(0, 1), (0.2, 0.2), (47, 50), (70, 90), (310, 360), (4_100, 5_400), (7_300, 10_800)]
+)
+def test_the_upper_edge_of_times_is_a_round_time(seconds: float, top: float):
+    assert nice_span(seconds) == pytest.approx(top)
 
 
 def test_an_hour_has_sixty_intervals_and_ends_with_the_present():
@@ -75,14 +83,14 @@ def test_one_that_waited_long_leaves_the_others_their_room():
 
     chart = waiting_time(Intervals(points, HOUR_OF_CHARTS, NOW))
 
-    assert chart.edges == ["16.7 min", "1 s", "1 ms"]
-    assert [chart.height(value) for value in (0, 0.001, 1.0, 1_000.0)] == [120, 120, 61, 2]
+    assert chart.edges == ["15 min", "950 ms", "1 ms"]
+    assert [chart.height(value) for value in (0, 0.001, 0.9487, 900.0)] == [120, 120, 61, 2]
 
 
 def test_where_all_is_quick_the_chart_has_a_scale_all_the_same():
     chart = waiting_time(Intervals([point(1, run_1ms=3, wait_1ms=3)], HOUR_OF_CHARTS, NOW))
 
-    assert chart.edges == ["10 ms", "3.16 ms", "1 ms"]
+    assert chart.edges == ["10 ms", "3.2 ms", "1 ms"]
     assert chart.height(0.001) == 120
 
 

@@ -102,3 +102,9 @@ def test_how_long_ago_something_was_is_a_moment_of_its_own_in_a_sentence():
     assert shown.startswith('it was aborted <time datetime="2027')
     assert shown.endswith(">just now</time>, by &lt;anna&gt;, 3s ago")
     assert ">2 m ago</time>" in words.with_moment("it died 2m5s ago", NOW, NOW + 125 * SECOND)
+
+
+def test_what_is_to_be_typed_is_told_apart_and_markup_stays_text():
+    shown = words.with_commands("<b> has gone; `packhorse work` starts one")
+
+    assert shown == "&lt;b&gt; has gone; <code>packhorse work</code> starts one"
