@@ -144,7 +144,9 @@ def _age(queue: QueueInfo, now: int) -> int:
 def _late(reader: Reader, now: int) -> Iterator[Banner]:
     for schedule in reader.schedules():
         if (late := late_by(schedule, now)) is not None:
-            text = f"It was due {span(late)} ago: no foreman does the chores."
+            foremen = count_text(len(_foremen(reader, now)), "foreman is", "foremen are")
+            why = "no foreman is running" if foremen.startswith("0 ") else f"{foremen} running, but none has seen to it"
+            text = f"It was due {span(late)} ago: {why}."
             yield Banner(False, f"The schedule {schedule.name} is late.", text, ("/schedules", "Schedules"))
 
 

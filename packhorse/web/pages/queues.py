@@ -73,7 +73,7 @@ def _history(points: list[Point], now: int) -> dict[str, list[float]]:
 def queue(call: Call, asked: Asked, name: str) -> Shown:
     """One queue."""
     info, now, chosen = call.reader.queue(name), call.reader.now(), chosen_range(asked)
-    charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name)
+    charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name, info.oldest_queued_at)
     intervals = Intervals(call.reader.series(chosen.span, name), chosen, now)
     present = {name: sum(info.counts.get(state, 0) for state in UNFINISHED)}
     line = call.reader.find(Filter(states=frozenset({State.QUEUED}), queue=name), None, _NEXT).jobs

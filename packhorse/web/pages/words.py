@@ -12,7 +12,7 @@ from packhorse.amounts import rate_text, size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import Job, State
-from packhorse.measures import limit_of
+from packhorse.measures import bounded
 from packhorse.why import span_text
 
 # Control characters, and those that turn the direction of writing around.
@@ -91,12 +91,12 @@ def seconds(duration: float | None) -> str:
     return "–" if duration is None else span(duration * SECOND)
 
 
-def limit(percentile: float | None) -> str:
-    """A percentile, which is the upper limit of a step: "≤ 10 s"."""
-    if percentile is None:
+def percentile(value: float | None) -> str:
+    """A percentile in seconds: "1.2 s", "≤ 1 ms"."""
+    if value is None:
         return "–"
-    sign, most = limit_of(percentile)
-    return f"{sign} {seconds(most)}"
+    sign, duration = bounded(value)
+    return f"{sign} {seconds(duration)}".strip()
 
 
 def percent(part: float, whole: float) -> str:
@@ -237,7 +237,7 @@ FILTERS = {
     "rate": rate_text,
     "span": span,
     "seconds": seconds,
-    "limit": limit,
+    "percentile": percentile,
     "clock": clock,
     "moment": moment,
     "short": short,
