@@ -165,9 +165,11 @@ class PgBouncer:
         if user is not None:
             os.chown(self._directory, user.pw_uid, user.pw_gid)
         as_user = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid}
+        self._owner = os.getpid()
         self._process = subprocess.Popen(
             [program, "-q", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **as_user
         )
+        atexit.register(self.end)  # if a test that fails does not
         _await_port(self.port)
 
     @property
@@ -175,9 +177,10 @@ class PgBouncer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if os.getpid() == self._owner:  # not in a child that was forked from the tests
+            self._process.kill()
+            self._process.wait()
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 @cache
