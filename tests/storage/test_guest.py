@@ -17,7 +17,7 @@ import pytest
 from psycopg.adapt import Dumper, Loader
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
-from pymysql.constants import FIELD_TYPE
+from pymysql.constants import FIELD_TYPE, SERVER_STATUS
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
@@ -358,7 +358,7 @@ def is_in_transaction(place: Place, connection: Any) -> bool:
     if place.kind == "sqlite":
         return bool(connection.in_transaction)
     if place.kind == "mysql":
-        return bool(connection.server_status & pymysql.constants.SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+        return bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
     return connection.info.transaction_status is not TransactionStatus.IDLE
 
 
