@@ -22,6 +22,8 @@ def fill(storage: Storage, number: int) -> None:
     storage.join(WorkerInfo(WORKER, host="bench", pid=1, queues=[*_QUEUES, "backlog"], concurrency=10))
     storage.announce([TaskInfo(_task(place), _QUEUES[place % 4], {}) for place in range(_TASKS)])
     storage.put_schedules([ScheduleInfo(f"plan-{place}", _task(place), "0 3 * * *", next_at=1) for place in range(7)])
+    storage.pause("sync", by="zoe", why="long ago: below all that follows")
+    storage.resume("sync", by="zoe")
     for start in range(0, number, _AT_ONCE):
         storage.enqueue([_job(place) for place in range(start, min(start + _AT_ONCE, number))])
         while jobs := storage.reserve(WORKER, dict.fromkeys(_QUEUES, 1), _AT_ONCE):
