@@ -14,7 +14,7 @@ from packhorse.failure import Failure
 from packhorse.job import Reason, Token
 
 
-class Completed(msgspec.Struct, frozen=True, gc=False):
+class Completed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """The task returned; `result` is JSON text."""
 
     token: Token
@@ -23,7 +23,7 @@ class Completed(msgspec.Struct, frozen=True, gc=False):
     ago: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True, gc=False):
+class Failed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """The task raised or ran too long. `retry_in` is the wait before the next attempt; None: no more attempts."""
 
     token: Token
@@ -34,7 +34,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     ago: int = 0
 
 
-class Snoozed(msgspec.Struct, frozen=True, gc=False):
+class Snoozed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """The task asked to be called again later; not a failure."""
 
     token: Token
@@ -43,7 +43,7 @@ class Snoozed(msgspec.Struct, frozen=True, gc=False):
     ago: int = 0
 
 
-class Stopped(msgspec.Struct, frozen=True, gc=False):
+class Stopped(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """The worker ended the attempt because of an abort or a timeout over the whole job."""
 
     token: Token
@@ -53,7 +53,7 @@ class Stopped(msgspec.Struct, frozen=True, gc=False):
     ago: int = 0
 
 
-class Halted(msgspec.Struct, frozen=True, gc=False):
+class Halted(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """The child process that ran it died: nobody can say what the task came to."""
 
     token: Token
@@ -62,7 +62,7 @@ class Halted(msgspec.Struct, frozen=True, gc=False):
     ago: int = 0
 
 
-class Released(msgspec.Struct, frozen=True, gc=False):
+class Released(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """Handed back unharmed, because the worker was told to stop or does not know the task: nothing is counted."""
 
     token: Token

@@ -57,7 +57,7 @@ def web_options(function: Function) -> Function:
 def web(invocation: Invocation, opens: bool, until_eof: bool, **options: Any) -> None:
     """Serve the web pages and the JSON API. Only this machine can reach it unless --host says otherwise; then a token
     is needed: PACKHORSE_WEB_TOKEN is one for an admin, and --token-file names more, each with a role (view, operate,
-    admin) and, if it is not for all, its queues."""
+    work, admin) and, if it is not for all, its queues."""
     from packhorse.web.server import WebServer  # takes a moment, and only this command needs it
 
     server = _server(invocation, options, WebServer)

@@ -42,6 +42,10 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
         from packhorse.storage.sqlite import SQLite
 
         return SQLite.from_url(url, now=now)
+    if scheme in ("http", "https"):
+        from packhorse.storage.remote import Remote
+
+        return Remote.from_url(url, now=now)
     if scheme in _EXTRAS:
         try:
             return _open_with_driver(url, _EXTRAS[scheme], now)
@@ -80,5 +84,5 @@ def _others(url: str, scheme: str) -> Any:
             raise MissingDriver(what, why=str(error), hint="look at the package that registers it") from error
     raise BadURL(
         f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
-        hint="use sqlite://, postgresql://, mysql://, redis:// or memory://, or install the package that brings it",
+        hint="use sqlite://, postgresql://, mysql://, redis://, http:// or memory://, or install what brings it",
     )

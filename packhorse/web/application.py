@@ -27,6 +27,7 @@ from packhorse.web.api.metrics import CONTENT_TYPE, metrics_text
 from packhorse.web.api.openapi import document
 from packhorse.web.api.problem import problem_of, problem_response
 from packhorse.web.api.stream import stream
+from packhorse.web.api.work import BODY_LIMIT, Work
 from packhorse.web.pages.serving import page_routes, refuse_page, wants_page
 from packhorse.web.sampler import Sampler
 from packhorse.web.security.access import Access
@@ -50,7 +51,8 @@ class Application:
         inner = Starlette(
             routes=_routes(site, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
         )
-        self._gate = Gate(inner, site.access, lambda request, error: refuse(site, request, error), body_limit)
+        limits = {f"{API}/work/": BODY_LIMIT, "": body_limit}
+        self._gate = Gate(inner, site.access, lambda request, error: refuse(site, request, error), limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._gate(scope, receive, send)
@@ -103,7 +105,9 @@ def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
         answer: Response = await in_time(readyz, site, request.state.operator)
         return answer
 
+    work = Work(site)
     api += [Route("/stream", guard(watch)), Route("/openapi.json", guard(openapi))]
+    api += [Route("/work", guard(work.greet)), Route("/work/{call}", guard(work.answer), methods=["POST"])]
     probes = {"/metrics": metrics, "/healthz": health, "/readyz": ready}
     return [
         Mount(API, routes=api),

@@ -17,8 +17,8 @@ from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.trouble import LOST_RACES, code_of, lacks_package, may_pass, refuse_old, translate
+from packhorse.storage.pool import Pool
 from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sql.pool import Pool
 
 R = TypeVar("R")
 

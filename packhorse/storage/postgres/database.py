@@ -14,11 +14,11 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from packhorse import clock
+from packhorse.storage.pool import Pool
 from packhorse.storage.postgres.link import Link, Pg, PooledLink
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.trouble import may_pass, translate, without_password
 from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sql.pool import Pool
 
 R = TypeVar("R")
 

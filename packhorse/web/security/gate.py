@@ -6,7 +6,7 @@ out who asks, and puts the headers on every answer that keep a browser from bein
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -42,11 +42,11 @@ _HEADERS = {
 class Gate:
     """ASGI middleware around the whole web."""
 
-    def __init__(self, app: ASGIApp, access: Access, refuse: Refuse, body_limit: int) -> None:
+    def __init__(self, app: ASGIApp, access: Access, refuse: Refuse, body_limits: Mapping[str, int]) -> None:
         self._app = app
         self._access = access
         self._refuse = refuse
-        self._body_limit = body_limit
+        self._body_limits = body_limits  # bytes, by what the path begins with; the first that fits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no web sockets here, and a start or an end is none of our business
@@ -55,13 +55,18 @@ class Gate:
         headers = Headers(scope=scope)
         guarded = _with_headers(send)
         try:
-            self._check(scope, headers)
+            limit = self._body_limit(scope)
+            self._check(scope, headers, limit)
             scope.setdefault("state", {})["operator"] = self._operator(scope, headers)
-            await self._app(scope, _limited(receive, self._body_limit), guarded)
+            await self._app(scope, _limited(receive, limit), guarded)
         except PackhorseError as error:
             await self._refuse(Request(scope), error)(scope, receive, guarded)
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def _body_limit(self, scope: Scope) -> int:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        return next(limit for start, limit in self._body_limits.items() if path.startswith(start))
+
+    def _check(self, scope: Scope, headers: Headers, limit: int) -> None:
         host = headers.get("host", "")
         if not self._access.answers(host):
             raise NotAllowed(
@@ -70,8 +75,8 @@ class Gate:
         if scope["method"] not in READING:
             _check_origin(headers, host)
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._body_limit:
-            raise _too_large(int(length), self._body_limit)
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(int(length), limit)
 
     def _operator(self, scope: Scope, headers: Headers) -> Operator | None:
         """Who asks; None where nobody needs to say."""

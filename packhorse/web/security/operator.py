@@ -15,7 +15,8 @@ class Role(IntEnum):
 
     VIEW = 1  # look
     OPERATE = 2  # enqueue, retry, abort, force start, set priority, pause, resume
-    ADMIN = 3  # delete
+    WORK = 3  # hold jobs from another machine, and see their arguments as they are
+    ADMIN = 4  # delete
 
     @property
     def word(self) -> str:

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from packhorse.storage.sql.pool import Pool
+from packhorse.storage.pool import Pool
 
 
 class Line:

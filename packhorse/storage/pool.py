@@ -1,5 +1,5 @@
-"""The pool: this process's connections to a database server, opened on first use, lent to one thread at a time, never
-shared with a forked child. PostgreSQL's and MySQL's `database.py` lend from one; what a connection is, they say."""
+"""The pool: this process's connections to a server, opened on first use, lent to one thread at a time, never shared
+with a forked child. PostgreSQL, MySQL and the remote storage lend from one; what a connection is, they say."""
 
 from __future__ import annotations
 

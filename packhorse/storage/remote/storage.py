@@ -1,0 +1,212 @@
+"""The remote storage: every call of the contract is a question to a manager, `POST /api/v1/work/<call>`.
+
+A manager is any Packhorse whose web is up. What it answers is what its own storage answers, so a worker, a client or a
+command that is given `http://…` behaves as on the manager's machine. Here is only what the way adds: tokens, links that
+break, and managers that are away. A question that may have been heard is asked again only if repeating it is harmless;
+else `StorageUnavailable` says that nobody knows, as the contract has it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import update_abstractmethods
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+
+from packhorse import clock
+from packhorse.errors import BadURL, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
+from packhorse.storage.contract import Storage
+from packhorse.storage.pool import Pool
+from packhorse.storage.records import Health
+from packhorse.storage.remote.address import Address
+from packhorse.storage.remote.bell import Bell
+from packhorse.storage.remote.link import Link, Reply, Unanswered
+from packhorse.storage.wire import QUESTIONS, Greeting, Question, Refusal, error_of
+
+PATH = "/api/v1/work"
+
+_NOT_TWICE = frozenset(
+    {
+        "append_log", "check_in", "record_stat", "record_deed",  # would be written down twice
+        "reserve", "finish_and_reserve",  # the worker looks for what a lost answer has brought
+        "pause", "resume", "pause_schedule", "remove_schedule", "silence_failure", "leave_client",  # "was so already"
+        "abort", "force_start", "set_priority", "retry", "delete", "acknowledge", "order", "tick", "set_move", "load",
+    }
+)  # fmt: skip
+"""Questions that are not asked again when the manager may have heard them: the second answer would be another."""
+
+S = TypeVar("S", bound=Storage)
+
+
+def _asking_every_question(cls: type[S]) -> type[S]:
+    """Gives a storage the calls that it has no words of its own for."""
+
+    def asking(question: Question) -> Callable[..., Any]:
+        def ask(self: Remote, *args: Any, **kwargs: Any) -> Any:
+            return self._ask(question, args, kwargs)
+
+        ask.__name__, ask.__doc__ = question.name, getattr(Storage, question.name).__doc__
+        return ask
+
+    for name, question in QUESTIONS.items():
+        if name not in vars(cls):
+            setattr(cls, name, asking(question))
+    return update_abstractmethods(cls)
+
+
+@_asking_every_question
+class Remote(Storage):
+    """The jobs of a manager."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._bell = Bell(self._sleep)
+        self._pool = Pool(
+            address.shown,
+            address.connections,
+            address.patience,
+            connect=self._connect,
+            prepare=self._greet,
+            may_pass=lambda error, has_answered: has_answered and isinstance(error, StorageUnavailable),
+        )
+
+    @classmethod
+    def from_url(cls, url: str, *, now: clock.Now | None = None) -> Remote:
+        """The manager at this address. Its clock is its own: `now` is for storages that have one."""
+        return cls(Address.parse(url))
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def health(self) -> Health:
+        """The manager's storage as it is, by the way that leads there: its latency and connections are ours."""
+        began = time.perf_counter()
+        found: Health = self._ask(QUESTIONS["health"], (), {})
+        latency = round((time.perf_counter() - began) * clock.SECOND)
+        opened, in_use = self._pool.connections()
+        return msgspec.structs.replace(
+            found,
+            kind="remote",
+            url=self._address.shown,
+            latency=latency,
+            connections_open=opened,
+            connections_in_use=in_use,
+            operations=self._pool.meter.report(),
+            facts={"managed storage": found.kind, "managed url": found.url, **found.facts},
+        )
+
+    # --- wake-up --------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> bool:
+        return self._bell.wait(timeout)
+
+    def interrupt(self) -> None:
+        self._bell.interrupt()
+
+    def _sleep(self, timeout: float, heard: int) -> bool:
+        question = QUESTIONS["wait"]
+        with self._pool.lent() as link, self._bell.lying_on(link, heard) as may_sleep:
+            if not may_sleep:
+                return True
+            return bool(self._answer(question, self._put(link, question, (timeout,), {}, longer=timeout), (), {}))
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The manager's answer, asked for again, as long as we are patient, where that is harmless."""
+        deadline = time.monotonic() + self._address.patience
+        pause = 0.02
+        while True:
+            try:
+                return self._ask_once(question, args, kwargs)
+            except Unanswered as error:
+                if question.name in _NOT_TWICE or time.monotonic() + pause > deadline:
+                    what = f"the manager at {self._address.shown} did not answer"
+                    raise StorageUnavailable(what, why=str(error), hint="is `packhorse web` up there?") from error
+            time.sleep(random.uniform(0.5, 1.5) * pause)
+            pause = min(pause * 2, 0.5)
+
+    def _ask_once(self, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter()
+        with self._pool.lent() as link:
+            lent = time.perf_counter()
+            reply = self._put(link, question, args, kwargs)
+            self._pool.meter.record(question.name, lent - began, time.perf_counter() - lent)
+            return self._answer(question, reply, args, kwargs)
+
+    def _put(
+        self, link: Link, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any], *, longer: float = 0
+    ) -> Reply:
+        return link.ask("POST", f"{PATH}/{question.name}", question.asked(args, kwargs), longer=longer)
+
+    def _answer(self, question: Question, reply: Reply, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if reply.status != HTTPStatus.OK:
+            raise self._refused(reply)
+        return question.answered(reply.body, args, kwargs)
+
+    # --- the way there --------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Link:
+        try:
+            return Link(self._address)
+        except OSError as error:
+            raise StorageUnavailable(
+                f"cannot reach the manager at {self._address.shown}",
+                why=error.strerror or str(error) or type(error).__name__,
+                hint="start `packhorse web` or `packhorse up` there, or look at the address",
+            ) from error
+
+    def _greet(self, link: Link) -> None:
+        """Before the first question: is this a manager, may we ask it, and does it know our questions?"""
+        reply = link.ask("GET", PATH)
+        if reply.status != HTTPStatus.OK:
+            raise self._refused(reply)
+        try:
+            greeting = msgspec.json.decode(reply.body, type=Greeting)
+        except msgspec.DecodeError:
+            raise self._stranger() from None
+        if unknown := sorted(QUESTIONS.keys() - set(greeting.questions)):
+            raise SchemaTooNew(
+                f"the manager at {self._address.shown} is of an older version, {greeting.version}",
+                why=f"it does not know {', '.join(unknown[:3])}",
+                hint="bring the manager up to date first, then its workers",
+            )
+        self.event_stride = greeting.event_stride
+
+    def _refused(self, reply: Reply) -> Exception:
+        """The error that this reply is."""
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            what = f"the manager at {self._address.shown} wants a token that it knows"
+            return NotSignedIn(what, hint="write it into the address, before the host: name:TOKEN@host")
+        try:
+            return error_of(msgspec.json.decode(reply.body, type=Refusal))
+        except msgspec.DecodeError:
+            pass
+        if reply.status == HTTPStatus.FORBIDDEN:
+            return NotAllowed(f"the manager at {self._address.shown} lets us do no work", why=_title(reply.body))
+        if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+            return self._stranger()
+        what = f"the manager at {self._address.shown} could not answer"
+        return StorageUnavailable(what, why=_title(reply.body) or f"HTTP {reply.status}")
+
+    def _stranger(self) -> BadURL:
+        what = f"{self._address.shown} is no Packhorse that has jobs for workers"
+        return BadURL(what, hint="give the address at which `packhorse web` shows its pages")
+
+
+class _Problem(msgspec.Struct):
+    title: str = ""
+
+
+def _title(body: bytes) -> str | None:
+    """What the web says is wrong."""
+    try:
+        return msgspec.json.decode(body, type=_Problem).title or None
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,129 @@
+"""The contract as messages: every call of `contract.py` is a question with a name; arguments and answer are JSON.
+
+The annotations of the contract are the only description: `storage/remote` asks by it, and the web's `api/work.py`
+answers by it, so the two cannot drift apart. What concerns one process alone, such as its connections, is no question.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+
+from packhorse import errors
+from packhorse.errors import ClientNotFound, NotUnique, PackhorseError, StorageError, WorkerNotFound
+from packhorse.storage.contract import Storage
+from packhorse.storage.moving import ROWS, Dumped, Section
+
+_OF_ONE_PROCESS = frozenset(
+    {"close", "make_nothing", "enqueue_within", "reserve_when_rung", "interrupt"}
+)  # fmt: skip
+
+
+class Question:
+    """One call of the contract, as it is sent."""
+
+    def __init__(self, name: str) -> None:
+        method = getattr(Storage, name)
+        hints = get_type_hints(method)
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        self.name = name
+        self._fields = tuple(one.name for one in parameters)
+        self._keywords = frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+        self._arguments = msgspec.defstruct(f"{name}_arguments", [_field(one, hints[one.name]) for one in parameters])
+        self._decode_arguments = msgspec.json.Decoder(self._arguments).decode
+        self._decode_answer = msgspec.json.Decoder(hints["return"]).decode
+
+    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The body of a request for a call with these arguments."""
+        return msgspec.json.encode(self._arguments(*args, **kwargs))
+
+    def put_to(self, storage: Storage, body: bytes, *, through: str | None = None) -> bytes:
+        """The body of the answer: what this storage says to the call that was asked for. `through` is whose token was
+        shown, if any: what operators do says so. Raises msgspec's errors for arguments that do not fit."""
+        given: Any = self._decode_arguments(body or b"{}")
+        if self.name == "load":
+            given.rows = _rows(given.section, given.rows)
+        if through is not None and "by" in self._fields:
+            given.by = f"{given.by} through {through}" if given.by else through
+        plain = [getattr(given, name) for name in self._fields if name not in self._keywords]
+        named = {name: getattr(given, name) for name in self._keywords}
+        return msgspec.json.encode(getattr(storage, self.name)(*plain, **named))
+
+    def answered(self, body: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The answer in this body, as the call with these arguments answers."""
+        answer = self._decode_answer(body)
+        if isinstance(answer, Dumped):
+            asked: Any = self._arguments(*args, **kwargs)
+            return Dumped(_rows(asked.section, answer.rows), answer.next)
+        return answer
+
+
+def _rows(section: Section, rows: Sequence[Any]) -> list[Any]:
+    """The rows of a section, which are of its own type."""
+    return [msgspec.convert(row, ROWS[section]) for row in rows]
+
+
+def _field(parameter: inspect.Parameter, kind: Any) -> Any:
+    if parameter.default is parameter.empty:
+        return parameter.name, kind
+    return parameter.name, kind, parameter.default
+
+
+QUESTIONS: dict[str, Question] = {
+    name: Question(name)
+    for name, method in vars(Storage).items()
+    if inspect.isfunction(method) and not name.startswith("_") and name not in _OF_ONE_PROCESS
+}
+"""Every question by its name."""
+
+
+class Greeting(msgspec.Struct, frozen=True):
+    """What a manager says of itself, before it is asked for anything."""
+
+    version: str
+    event_stride: int
+    questions: list[str]
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+_FACTS: dict[type[PackhorseError], tuple[str, ...]] = {
+    NotUnique: ("job_id", "key"),
+    WorkerNotFound: ("owner",),
+    ClientNotFound: ("client_id",),
+}
+"""Errors that are made of more, or less, than their three sentences."""
+
+_KINDS: dict[str, type[PackhorseError]] = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PackhorseError)
+}
+
+
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error of the contract on its way: a problem of the web's, and what it takes to raise it again."""
+
+    kind: str
+    title: str
+    why: str | None = None
+    hint: str | None = None
+    facts: list[str] = []
+
+
+def refusal_of(error: PackhorseError) -> Refusal:
+    """This error as it is sent."""
+    facts = [str(getattr(error, name)) for name in _FACTS.get(type(error), ())]
+    return Refusal(type(error).__name__, error.what, error.why, error.hint, facts)
+
+
+def error_of(refusal: Refusal) -> PackhorseError:
+    """The error that was sent. One that only a newer version knows is still an error of the storage."""
+    kind = _KINDS.get(refusal.kind, StorageError)
+    if kind in _FACTS:
+        return kind(*refusal.facts)
+    try:
+        return kind(refusal.title, why=refusal.why, hint=refusal.hint)
+    except TypeError:  # made of facts that are not sent, and so none that a storage raises
+        return StorageError(refusal.title, why=refusal.why, hint=refusal.hint)

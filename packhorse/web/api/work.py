@@ -1,0 +1,132 @@
+"""Work: the storage's own calls for workers and clients on other machines, whose storage is `http://…`.
+
+`GET /work` greets, `POST /work/<call>` makes one call of the contract, with its arguments as a JSON object; see
+`storage/wire.py` for how they are spelt. Who may come in here holds jobs and sees arguments as they are, secrets and
+all, so it takes a role of its own. Workers have their own threads: no page, however slow, keeps them from beating.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from packhorse import __version__
+from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable
+from packhorse.storage.wire import QUESTIONS, Greeting, Question, refusal_of
+from packhorse.web.api.endpoint import read_body
+from packhorse.web.api.problem import problem_of
+from packhorse.web.security.operator import Operator, Role
+from packhorse.web.site import Site
+
+BODY_LIMIT = 256 << 20
+"""Bytes of a question: a thousand jobs, each with large arguments."""
+
+_ADMINS = frozenset({"delete", "migrate", "set_move", "load", "remove_schedule"})
+_AT_ONCE = 32
+_SLEEPERS = 256
+_LONGEST_SLEEP = 60.0
+_NAP = 1.0
+"""Seconds of sleep between two looks whether the sleeper is still there."""
+_OLD = 8.0
+"""Seconds after which a question that had to wait for its turn is dropped: whoever asked has given up, and would not
+know of the jobs that it brings."""
+
+
+class Work:
+    """Answers the questions of workers elsewhere."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    @functools.cached_property
+    def _callers(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(_AT_ONCE)
+
+    @functools.cached_property
+    def _sleepers(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(_SLEEPERS)
+
+    async def greet(self, request: Request) -> Response:
+        """Who we are, and what may be asked."""
+        self._check(request, Role.WORK)
+        stride = await anyio.to_thread.run_sync(lambda: self._site.storage.event_stride)
+        return _json(msgspec.json.encode(Greeting(__version__, stride, sorted(QUESTIONS))))
+
+    async def answer(self, request: Request) -> Response:
+        """The answer to one question, or the storage's error."""
+        name = request.path_params["call"]
+        operator = self._check(request, Role.ADMIN if name in _ADMINS else Role.WORK)
+        question = QUESTIONS.get(name)
+        if question is None:
+            raise HTTPException(404)
+        body = await read_body(request)
+        try:
+            if name == "wait":
+                return _json(await self._sleep(request, body))
+            through = None if self._site.access.is_open else operator.name
+            put = functools.partial(self._put, question, body, through, time.monotonic())
+            return _json(await anyio.to_thread.run_sync(put, limiter=self._callers))
+        except PackhorseError as error:
+            return _refusing(error)
+
+    def _check(self, request: Request, role: Role) -> Operator:
+        operator = self._site.call(request.state.operator).operator
+        operator.require(role)
+        if operator.queues:
+            raise NotAllowed(
+                f"{operator.name} is for some queues only, and a worker sees all of the storage",
+                hint="give the worker a token for all queues, and let it serve some: packhorse work --queues",
+            )
+        return operator
+
+    def _put(self, question: Question, body: bytes, through: str | None, asked_at: float) -> bytes:
+        if time.monotonic() - asked_at > _OLD:
+            raise StorageUnavailable("the manager has more to do than it can", hint="try again")
+        with _understanding():
+            return question.put_to(self._site.storage, body, through=through)
+
+    async def _sleep(self, request: Request, body: bytes) -> bytes:
+        """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
+        with _understanding():
+            deadline = time.monotonic() + min(msgspec.json.decode(body, type=_Wait).timeout, _LONGEST_SLEEP)
+        while True:
+            nap = min(_NAP, max(0.0, deadline - time.monotonic()))
+            if self._sleepers.available_tokens == 0:
+                await anyio.sleep(nap)
+                return b"false"
+            if await anyio.to_thread.run_sync(self._site.storage.wait, nap, limiter=self._sleepers):
+                return b"true"
+            if time.monotonic() >= deadline or await request.is_disconnected():
+                return b"false"
+
+
+class _Wait(msgspec.Struct):
+    timeout: float
+
+
+@contextmanager
+def _understanding() -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = "see packhorse/storage/contract.py; are both of the same version?"
+        raise BadValue(f"the question is not understood: {error}", hint=hint) from None
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _refusing(error: PackhorseError) -> Response:
+    """A problem as all others, and what `storage/remote` needs to raise it again."""
+    problem = problem_of(error)
+    told = {**msgspec.to_builtins(problem), **msgspec.to_builtins(refusal_of(error))}
+    return Response(msgspec.json.encode(told), problem.status, media_type="application/problem+json")

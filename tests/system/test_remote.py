@@ -1,0 +1,108 @@
+"""Real foremen and workers whose storage is a manager's web: the manager is killed, a whole machine is lost. Nothing is
+lost, nothing has ended twice, and nobody has to be restarted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse.errors import StorageError
+from packhorse.job import COMPLETED
+from packhorse.storage import open_storage
+from packhorse.storage.records import Filter
+from tests.children import ROOT
+from tests.ports import free_port
+from tests.system.sites import Site, until
+from tests.system.soundness import assert_sound
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+TOKEN = "a-token-for-the-farm"
+
+
+class Manager:
+    """`packhorse web` on a SQLite file, for those who have a token."""
+
+    def __init__(self, directory: Path) -> None:
+        self._port = free_port()
+        self._tokens = directory / "tokens"
+        self._tokens.write_text(f"farm work {TOKEN}\n")
+        self._tokens.chmod(0o600)
+        self._command = [sys.executable, "-m", "packhorse", "web", "--port", str(self._port)]
+        self._command += ["--url", f"sqlite:///{directory / 'manager.db'}", "--token-file", str(self._tokens)]
+        self.url = f"http://farm:{TOKEN}@127.0.0.1:{self._port}"
+
+    def start(self) -> Manager:
+        self._process = subprocess.Popen(
+            self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        until(self._answers, "the manager answers")
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, "the manager is gone"
+        storage = open_storage(self.url)
+        try:
+            storage.now()
+        except StorageError:
+            return False
+        finally:
+            storage.close()
+        return True
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(tmp_path).start()
+    yield manager
+    manager.kill()
+
+
+@pytest.fixture
+def site(tmp_path: Path, manager: Manager) -> Iterator[Site]:
+    site = Site(tmp_path, f"{manager.url}?patience=20s")
+    yield site
+    site.close()
+    if site.log.exists():
+        print(site.log.read_text())
+
+
+def test_a_manager_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(site: Site, manager: Manager) -> None:
+    site.start(workers=2, slots=4)
+
+    for _ in range(2):
+        first, *_ = site.add("nap", number=100)
+        site.until_begun(first)
+        manager.kill()
+        manager.start()
+    site.until_final()
+
+    assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == 200
+    assert_sound(site)
+
+
+def test_the_jobs_of_a_machine_that_is_lost_are_run_on_another(site: Site) -> None:
+    lost = site.start(slots=2)
+    jobs = site.add("nap", {"seconds": 600.0, "again": 0.0}, number=2)
+    site.until_begun(*jobs)
+    other = site.start(slots=2)
+    until(other.is_steady, "the other foreman may take jobs of the silent")
+
+    crew = [worker.pid for worker in lost.workers()]
+    lost.kill()
+    for pid in crew:
+        os.kill(pid, signal.SIGKILL)
+    site.until_final()
+
+    assert [(site.job(job).state, site.job(job).halts) for job in jobs] == [(COMPLETED, 1)] * 2
+    assert_sound(site)
