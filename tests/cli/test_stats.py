@@ -33,7 +33,7 @@ def test_tasks_are_told_by_the_time_that_they_took(ran: Yard, packhorse: Call):
     assert lines[0].split() == [
         "TASK",
         "RUNS",
-        "RATE",
+        "RATE/S",
         "FAILED",
         "FAIL%",
         "HALTED",
