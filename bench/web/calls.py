@@ -30,7 +30,7 @@ _PAGES = (
     *("/audit", "/audit?by=anna", "/audit?by=zoe", "/audit?by=nobody"),
 )
 _LISTS = ("queues", "tasks", "workers", "busy_slots", "clients", "schedules", "series", "storage", "totals", "failures")
-_COUNTED = ("task=task_03", "task=task_03&state=dead", "text=nowhere", "text=broke&state=dead", "priority=9")
+COUNTED = ("task=task_03", "task=task_03&state=dead", "text=nowhere", "text=broke&state=dead", "priority=9")
 _EVENTS = (
     "kind=retried",
     "kind=broken",
@@ -87,7 +87,7 @@ def paths(ask_json: Callable[[str], Any]) -> Iterator[str]:
     yield from (f"/jobs?state={state}" for state in _STATES)
     yield from (f"/jobs?q={words.replace(' ', '+')}" for words in _FILTERS)
     yield from (f"{API}/{name}" for name in (*_LISTS, "events", "audit"))
-    yield from (f"{API}/jobs?{words}&count=true" for words in _COUNTED)
+    yield from (f"{API}/jobs?{words}&count=true" for words in COUNTED)
     yield from (f"{API}/events?{words}" for words in _EVENTS)
     yield from (f"{API}/series?span={span}" for span in ("48h", "90d"))
     yield from ("/metrics", "/healthz", "/readyz", f"{API}/jobs?text=nowhere", f"{API}/jobs?limit=200")

@@ -28,6 +28,7 @@ def fill(storage: Storage, number: int) -> None:
         storage.enqueue([_job(place) for place in range(start, min(start + _AT_ONCE, number))])
         while jobs := storage.reserve(WORKER, dict.fromkeys(_QUEUES, 1), _AT_ONCE):
             storage.finish([_outcome(job) for job in jobs])
+        storage.roll_up()  # as foremen do once a minute
     held = storage.reserve(WORKER, {"backlog": 1}, 10)
     storage.start([job.token for job in held])
     storage.pause("reports", by="anna", why="to see a banner")

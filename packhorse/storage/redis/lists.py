@@ -80,7 +80,6 @@ class Lists(Keeper):
         if order is NEWEST and "sets" not in asked:
             asked["walk"] = "each"  # queue after queue
             asked.pop("oldest", None)
-        reads_bodies = not {"text", "schedule", "unique_key"}.isdisjoint(asked)
         number = looked_at = 0
         place: Place | None = None
         while True:
@@ -92,7 +91,7 @@ class Lists(Keeper):
                 return Count(cap, exact=False)
             if look.is_end:
                 return Count(number)
-            if looked_at >= (_AT_MOST if reads_bodies else max(_AT_MOST, cap)):
+            if looked_at >= _AT_MOST:
                 return Count(number, exact=False)
 
     # --- asking -----------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from packhorse.storage.sql.transaction import Connection
 
 AT_ONCE = 500
 _FEWEST = 5
-AT_MOST = 10_000
+AT_MOST = 5_000
 """How many jobs one call looks at before it answers with what it has."""
-_COUNTED_FOR_EACH = 5  # that a list would look at
+_COUNTED_FOR_EACH = 3  # that a list would look at
 IDS_AT_ONCE = 100_000
 """How many ids one call looks at: they lie close together."""
 HIGHEST = 1 << 62
@@ -78,12 +78,14 @@ class Lists(Keeper):
             index = self._index(connection)
             order = listing.order_of(where.states) if where.cause is None else listing.NEWEST
             walk = index.walk(order, where, None)
+            # Text is looked for in arguments and errors, which may be long.
+            most = AT_MOST if where.text is not None else max(_COUNTED_FOR_EACH * AT_MOST, cap)
             while places := list(islice(walk, 2_000)):
                 number += index.number_fitting(where, places)
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
-                if looked_at >= max(_COUNTED_FOR_EACH * AT_MOST, cap):
+                if looked_at >= most:
                     return Count(number, exact=next(walk, None) is None)
             return Count(number)
 
