@@ -3,7 +3,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help demo test check chaos bench bench-quick bench-web screenshot clean venv servers
+.PHONY: help demo test check chaos scale bench bench-quick bench-web screenshot clean venv servers
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,11 @@ check: venv ## lint, format, types, import layers, and nothing in the tree that 
 
 chaos: venv ## kill, freeze and stop workers at random, and see that no job is lost; for minutes, or as ARGS say
 	$(BIN)/python -m tests.system.chaos $(ARGS)
+
+scale: venv servers ## a million waiting and five million finished jobs: no statement of PostgreSQL or MariaDB walks over all
+	PACKHORSE_SCALE=1000000 $(BIN)/python -m pytest tests/storage/postgres/test_plans.py tests/storage/mysql/test_plans.py $(ARGS)
+	PACKHORSE_SCALE=200000 $(BIN)/python -m pytest -k "long_transaction" \
+		tests/storage/postgres/test_trouble.py tests/storage/mysql/test_trouble.py $(ARGS)
 
 bench: venv ## race Packhorse and its peers for 45 minutes; writes docs/benchmarks.md
 	$(BIN)/python -m bench --write $(ARGS)

@@ -110,12 +110,22 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = PAYLOAD_LIMIT) -> str:
         """The call as the text of one JSON object."""
         if len(args) == self._enough and not kwargs:
-            kwargs = dict(zip(self._by_position, args))  # noqa: B905 - just as many, and twice as quick
+            text = _to_text(self._in_places(*args), limit, self.name)
         elif args or not self._required <= kwargs.keys() <= self._by_keyword:
-            kwargs = self.bind(args, kwargs)
-        text = _to_text(kwargs, limit, self.name)
+            text = _to_text(self.bind(args, kwargs), limit, self.name)
+        else:
+            text = _to_text(kwargs, limit, self.name)
         self._check(text)
         return text
+
+    @functools.cached_property
+    def _in_places(self) -> Callable[..., Any]:
+        """Makes of one value for each place what is written as an object of them all. A struct is made in a quarter of
+        the time that a dict takes; but it leaves out a value that is `msgspec.UNSET`, so all must be required: then the
+        check misses it."""
+        if len(self._required) == self._enough:
+            return msgspec.defstruct("Places", self._by_position, bases=(_Places,), gc=False)
+        return lambda *args: dict(zip(self._by_position, args, strict=True))
 
     def _check(self, text: str) -> None:
         """Read the arguments as the worker will, so that a wrong one is told to the caller and not to a worker. Takes a
@@ -412,19 +422,27 @@ _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = _ENCODER.encode
 
 
+class _Places(msgspec.Struct):
+    """The values of a call, each in the place of an argument."""
+
+
+def _by_name(value: Any) -> Any:
+    return msgspec.structs.asdict(value) if isinstance(value, _Places) else value
+
+
 def _to_text(value: Any, limit: int, owner: str | None) -> str:
     """`value` as JSON; `owner` is the function whose arguments these are, "" if unknown, None for a result."""
     try:
         raw = _encode(value)
     except Exception as error:  # a value's own code may raise anything
-        raise _refusal(value, owner) from error
+        raise _refusal(_by_name(value), owner) from error
     if len(raw) > limit:
         if owner is None:
             raise PayloadTooLarge("the data of the result", len(raw), limit, setting="result_limit")
         raise PayloadTooLarge(f"the arguments{owner and f' of {owner}()'}", len(raw), limit)
     text = raw.decode()  # which is searched far quicker than bytes
-    if (len(raw) > 2 * DEPTH_LIMIT or "null" in text or "\\u0000" in text) and _fault_in(raw, value):
-        raise _refusal(value, owner)
+    if (len(raw) > 2 * DEPTH_LIMIT or "null" in text or "\\u0000" in text) and _fault_in(raw, _by_name(value)):
+        raise _refusal(_by_name(value), owner)
     return text
 
 
@@ -541,7 +559,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif not isinstance(value, type):
         attrs = [field.name for field in getattr(value, "__attrs_attrs__", ())]
         for name in getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", attrs):
-            yield f".{name}", getattr(value, name, None)
+            if not name.startswith("_"):  # which says nothing to who only made the whole
+                yield f".{name}", getattr(value, name, None)
 
 
 def _describe(value: Any, fault: str | None) -> tuple[str, str]:

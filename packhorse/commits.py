@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from packhorse.errors import BadValue
@@ -16,6 +17,8 @@ from packhorse.errors import BadValue
 def when_committed(transaction: Any, action: Callable[[], object]) -> None:
     """Do `action` when this transaction commits: that of a SQLAlchemy Session, or of a Django connection. Outside of a
     transaction Django does it at once."""
+    if callable(transaction) and hasattr(transaction, "registry"):
+        transaction = transaction()  # SQLAlchemy's scoped_session, which stands for the one of this thread
     session = getattr(transaction, "sync_session", transaction)
     if callable(getattr(session, "get_bind", None)):
         _when_session_commits(session, action)
@@ -30,6 +33,8 @@ def when_committed(transaction: Any, action: Callable[[], object]) -> None:
 
 _ASKED = "packhorse_when_committed"
 """Where a Session keeps what is to be done: each action with the transactions that it hangs on."""
+_DUE = "packhorse_committed"
+"""Where it keeps what is to be done as soon as the transaction, which has committed, has ended."""
 
 
 def _when_session_commits(session: Any, action: Callable[[], object]) -> None:
@@ -37,7 +42,7 @@ def _when_session_commits(session: Any, action: Callable[[], object]) -> None:
         session.begin()  # a commit would else have nothing to do, and tell nobody
     if _ASKED not in session.info:
         event = importlib.import_module("sqlalchemy.event")  # there, since a Session of it is
-        session.info[_ASKED] = []
+        session.info[_ASKED], session.info[_DUE] = [], []
         event.listen(session, "after_commit", _committed)
         event.listen(session, "after_soft_rollback", _rolled_back)
         event.listen(session, "after_transaction_end", _ended)
@@ -45,11 +50,9 @@ def _when_session_commits(session: Any, action: Callable[[], object]) -> None:
 
 
 def _committed(session: Any) -> None:
-    if session.in_nested_transaction():
-        return  # a savepoint was released, which has not committed anything
-    asked, session.info[_ASKED] = session.info[_ASKED], []
-    for _, action in asked:
-        action()
+    """Nothing is done yet: an error would leave the Session between two transactions, of no more use."""
+    if not session.in_nested_transaction():  # else a savepoint was released, which has not committed anything
+        session.info[_DUE], session.info[_ASKED] = session.info[_ASKED], []
 
 
 def _rolled_back(session: Any, ended: Any) -> None:
@@ -58,9 +61,13 @@ def _rolled_back(session: Any, ended: Any) -> None:
 
 
 def _ended(session: Any, ended: Any) -> None:
-    """By commit, and then nothing is left; by rollback, or because the session was closed."""
-    if ended.parent is None:
-        session.info[_ASKED] = []
+    """By commit, and then it is time; by rollback, or because the session was closed."""
+    if ended.parent is not None:
+        return
+    due, session.info[_DUE], session.info[_ASKED] = session.info[_DUE], [], []
+    with ExitStack() as all_of_them:  # each is done, whatever becomes of the others
+        for _, action in reversed(due):
+            all_of_them.callback(action)
 
 
 def _with_those_around(savepoint: Any) -> list[Any]:

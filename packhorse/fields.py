@@ -333,7 +333,8 @@ def failure_fields(group: FailureGroup) -> FailureFields:
 
 class PointFields(msgspec.Struct):
     """What happened to one task of one queue in one interval. `ran` and `waited` are sums in seconds; the other values
-    are counts, among them how many attempts ran for at most so long: `ran_1ms` … `ran_1h`."""
+    are counts, among them how many attempts had waited, and ran, for at most so long and longer than the step before:
+    `wait_1ms`, `wait_1.5ms` … `run_100000s`, `run_longer`."""
 
     at: Moment
     queue: str

@@ -103,4 +103,4 @@ def overdue(storage: Storage, now: int, max_age: int) -> Finding:
     late = now - (first[0].due_at or now) if first else 0
     if late <= max_age:
         return Finding("due", True, "no job is overdue")
-    return Finding("due", False, f"a job of {first[0].queue} is due since {span_text(late)} and not in line")
+    return Finding("due", False, f"a job of {first[0].queue} has been due for {span_text(late)} and is not in line")

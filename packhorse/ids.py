@@ -11,16 +11,18 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 
 _TAIL_BITS = 48  # the last group of a UUID
 _STEP_BITS = 24
+_MILLISECOND = 1_000_000  # nanoseconds
 
 
 class Ids:
     """Where a process stands in its ids. `now` is a clock in nanoseconds, handed in by tests.
 
     A new millisecond draws its random bits once. In the same one, or when the clock went back, the last group grows
-    by a random step.
+    by a step that was drawn with them.
     """
 
     def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
@@ -37,33 +39,41 @@ class Ids:
         self._begin(self._millisecond + 1)
 
     def new(self) -> str:
-        """The next id."""
+        """A new id, such as "019a8f3c-5b1e-7c42-9d07-3f6a1be2c845"."""
+        # No lock, which would take as long as all the rest: counting is one step for the interpreter, and a thread that
+        # still counts in a millisecond that another has just left makes an id that is as new as any.
+        ends, head, tails = self._current
+        now = self._now()
+        if now >= ends:
+            head, tails = self._enter(now // _MILLISECOND)
+        tail = next(tails)
+        if tail >> _TAIL_BITS:  # the clock has stood still, or went back, for very many ids
+            head, tails = self._enter(self._millisecond + 1)
+            tail = next(tails)
+        return f"{head}{tail:x}"
+
+    def _enter(self, millisecond: int) -> tuple[str, count[int]]:
+        """What the ids of this millisecond begin with, and how they end; or of a later one, if another thread is there
+        already."""
         with self._lock:
-            millisecond = self._now() // 1_000_000
             if millisecond > self._millisecond:
                 self._begin(millisecond)
-            else:
-                self._tail += 1 + self._random.getrandbits(_STEP_BITS)
-                if self._tail >> _TAIL_BITS:
-                    self._begin(self._millisecond + 1)
-            return f"{self._head}{self._tail:x}"
+            _, head, tails = self._current
+            return head, tails
 
     def _begin(self, millisecond: int) -> None:
         bits = self._random.getrandbits(26)
-        self._millisecond = millisecond
-        self._head = (
-            f"{millisecond >> 16:08x}-{millisecond & 0xFFFF:04x}-7{bits >> 14:03x}-{0x8000 | bits & 0x3FFF:04x}-"
-        )
+        head = f"{millisecond >> 16:08x}-{millisecond & 0xFFFF:04x}-7{bits >> 14:03x}-{0x8000 | bits & 0x3FFF:04x}-"
         # One bit less than there is room for, so that the tail can grow for as long as a millisecond lasts; and the
         # first of them is set, so that it is never shorter than its group.
-        self._tail = 1 << _TAIL_BITS - 2 | self._random.getrandbits(_TAIL_BITS - 2)
+        first = 1 << _TAIL_BITS - 2 | self._random.getrandbits(_TAIL_BITS - 2)
+        step = 1 + self._random.getrandbits(_STEP_BITS)
+        self._millisecond = millisecond
+        self._current = ((millisecond + 1) * _MILLISECOND, head, count(first, step))  # all at once
 
 
 _ids = Ids()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ids.part_ways)
 
-
-def new_id() -> str:
-    """A new id, such as "019a8f3c-5b1e-7c42-9d07-3f6a1be2c845"."""
-    return _ids.new()
+new_id = _ids.new

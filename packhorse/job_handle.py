@@ -46,23 +46,20 @@ class Progress(NamedTuple):
     text: str | None
 
 
-class JobHandle(Generic[R_co]):
+class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     """One job. `R_co` is the type of its result."""
 
-    __slots__ = ("__weakref__", "_app", "_new", "_record", "id", "is_new")
-
+    _app: Packhorse
     id: str
-    is_new: bool
+    is_new: bool = False
     """Whether this call added the job; False when it is a unique twin that was there before, or was looked up."""
+    _new: NewJob | None = None
+    _record: Job | None = None
 
-    def __init__(
-        self, app: Packhorse, id: str, *, new: NewJob | None = None, record: Job | None = None, is_new: bool = False
-    ) -> None:
-        self._app = app
-        self._new = new
-        self._record = record
-        self.id = id
-        self.is_new = is_new
+    @classmethod
+    def of(cls, app: Packhorse, record: Job) -> Self:
+        """A job that was looked up."""
+        return cls(app, record.id, _record=record)
 
     def __repr__(self) -> str:
         known = self._record or self._new

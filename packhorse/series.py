@@ -22,35 +22,22 @@ CAME = ("added", "retried")
 WENT = ("completed", "dead", "aborted", "deleted")
 """What makes the number of unfinished jobs grow and shrink: every job comes as often as it goes, or is there still."""
 
-# How long attempts ran, in steps of about three: enough for a median and a 95th percentile on a chart.
-RAN_STEPS = (
-    (1_000, "ran_1ms"),
-    (3_000, "ran_3ms"),
-    (10_000, "ran_10ms"),
-    (30_000, "ran_30ms"),
-    (100_000, "ran_100ms"),
-    (300_000, "ran_300ms"),
-    (SECOND, "ran_1s"),
-    (3 * SECOND, "ran_3s"),
-    (10 * SECOND, "ran_10s"),
-    (30 * SECOND, "ran_30s"),
-    (MINUTE, "ran_1m"),
-    (5 * MINUTE, "ran_5m"),
-    (15 * MINUTE, "ran_15m"),
-    (HOUR, "ran_1h"),
-)
-_LIMITS = [limit for limit, _ in RAN_STEPS]
-_NAMES = [name for _, name in RAN_STEPS]
+# How long attempts waited and ran, in steps: one is at most half as long again as the one before, so that the middle of
+# a step is within a fifth of whatever fell into it. `lua/parts/complete.lua` knows them too.
+_DIGITS = (10, 15, 20, 30, 40, 60, 80)
+LIMITS = (*(digit * 10**power for power in range(2, 10) for digit in _DIGITS), 10**11)
+"""The longest duration of each step: from a millisecond to a bit more than a day."""
+STEPS = (*(f"{limit / 1_000:g}ms" if limit < SECOND else f"{limit / SECOND:g}s" for limit in LIMITS), "longer")
+"""The name of each step; what is counted is called `run_3ms` or `wait_3ms`. The last has no limit."""
 
 
-def ran_step(ran: int) -> str:
+def step_of(duration: int) -> str:
     """The name of the smallest step that holds this duration.
 
-    >>> ran_step(2_500)
-    'ran_3ms'
+    >>> step_of(2_500), step_of(90_000_000)
+    ('3ms', '100s')
     """
-    index = bisect_left(_LIMITS, ran)
-    return _NAMES[index] if index < len(_NAMES) else "ran_longer"
+    return STEPS[bisect_left(LIMITS, duration)]
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -93,11 +80,17 @@ def has_failed(before: Job | None, job: Job) -> bool:
 
 
 def measure_runs(into: Measures, queue: str, task: str, runs: Sequence[tuple[int, int]]) -> None:
-    """Count attempts of one task: how long each ran, and how long it had waited before."""
-    _add(into, queue, task, "ran", sum([ran for ran, _ in runs if ran > 0]))
-    _add(into, queue, task, "waited", sum([waited for _, waited in runs if waited > 0]))
-    for step, number in Counter([ran_step(ran) for ran, _ in runs]).items():
-        _add(into, queue, task, step, number)
+    """Count attempts of one task: how long each ran, and how long it had waited before. There is one at least."""
+    rans, waits = zip(*runs, strict=True)
+    for total, kind, durations in (("ran", "run_", rans), ("waited", "wait_", waits)):
+        shortest, longest = min(durations), max(durations)
+        _add(into, queue, task, total, sum(durations) if shortest >= 0 else sum([max(0, each) for each in durations]))
+        low, high = bisect_left(LIMITS, shortest), bisect_left(LIMITS, longest)
+        if low == high:  # those of a batch are mostly alike, and need not be looked at one by one then
+            _add(into, queue, task, kind + STEPS[low], len(durations))
+            continue
+        for place, number in Counter([bisect_left(LIMITS, each, low, high) for each in durations]).items():
+            _add(into, queue, task, kind + STEPS[place], number)
 
 
 def _counted(before: Job | None, job: Job) -> Iterator[str]:

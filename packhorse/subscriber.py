@@ -115,7 +115,7 @@ class Client:
         pauses = _Pauses(timeout)
         while not self._closed.is_set():
             fresh = self._fresh(shown)
-            yield from (JobHandle(self._app, job.id, record=job) for job in fresh)
+            yield from (JobHandle.of(self._app, job) for job in fresh)
             pause = pauses.after(bool(fresh))
             if pause is None:
                 return
@@ -159,7 +159,7 @@ class Client:
         while not self._closed.is_set():
             fresh = await self._app._courier.call(self._fresh, shown)
             for job in fresh:
-                yield JobHandle(self._app, job.id, record=job)
+                yield JobHandle.of(self._app, job)
             pause = pauses.after(bool(fresh))
             if pause is None:
                 return

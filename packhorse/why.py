@@ -101,7 +101,7 @@ def _until(word: str, job: Job, seen: Seen) -> str:
         joint = "at" if word.endswith("again") else "until"
         return f"{word} {joint} {_moment(due_at)} (in {span_text(due_at - seen.now)})"
     rest = _nobody(seen) or "it joins the line when a worker next looks"
-    return f"it is due since {span_text(seen.now - due_at)}; {rest}"
+    return f"it has been due for {span_text(seen.now - due_at)}; {rest}"
 
 
 def _queued(job: Job, seen: Seen) -> str:

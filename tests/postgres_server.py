@@ -185,7 +185,11 @@ class PgBouncer:
 def shared_postgres() -> PostgresServer:
     """The server for tests that need none of their own. It does nothing unasked: a transaction of its own would hold
     back for a moment what the tests look at."""
-    return PostgresServer("autovacuum=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0").start()
+    settings = ["autovacuum=off", "full_page_writes=off", "wal_level=minimal", "max_wal_senders=0"]
+    settings += ["max_prepared_transactions=5"]
+    if "PACKHORSE_SCALE" in os.environ:  # millions of rows: too much for the memory, and not worth waiting for the disk
+        return PostgresServer(*settings, "fsync=off", "max_wal_size=16GB", "shared_buffers=1GB", on_disk=True).start()
+    return PostgresServer(*settings).start()
 
 
 def new_schema_url() -> str:

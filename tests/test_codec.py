@@ -424,6 +424,17 @@ def test_a_hint_that_json_can_never_fill_is_refused_when_the_worker_prepares() -
         Signature.of(task).prepare()
 
 
+@pytest.mark.parametrize("given", [((msgspec.UNSET,), {}), ((), {"value": msgspec.UNSET})], ids=["by place", "by name"])
+def test_an_argument_is_never_left_out_because_its_value_is_one_that_msgspec_leaves_out(given: Any):
+    def with_default(value: Any = 7) -> None: ...
+
+    def without(value: Any) -> None: ...
+
+    for function in (with_default, without):
+        with pytest.raises(BadArguments, match="argument 'value'"):
+            Signature.of(function).encode(*given)
+
+
 # --- What cannot become JSON ---
 
 

@@ -58,7 +58,8 @@ def test_ids_rise_when_the_clock_goes_back():
 def test_a_full_millisecond_goes_on_in_the_next():
     ids = Ids(now=lambda: 5_000_000_000)
     first = ids.new()
-    ids._tail = (1 << 48) - 1
+    ends, head, _ = ids._current
+    ids._current = (ends, head, itertools.count(1 << 48))
 
     second = ids.new()
 

@@ -343,6 +343,13 @@ def test_a_wrong_time_is_refused(send: Task[..., Any]):
         send.enqueue_at(60, 7)  # type: ignore[arg-type]
 
 
+def test_a_job_is_no_argument_and_its_id_is(send: Task[..., Any]):
+    job = send.enqueue(7)
+
+    with pytest.raises(BadArguments, match="argument 'email': <JobHandle object> cannot become JSON - pass its id"):
+        send.enqueue(7, job)
+
+
 def test_the_payload_has_a_limit():
     app = Packhorse("memory://", payload_limit="1KiB")
 

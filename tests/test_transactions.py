@@ -8,6 +8,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,117 +18,24 @@ import psycopg2.errors
 import pymysql
 import pytest
 from django.conf import settings
+from django.core.handlers.base import BaseHandler
 from django.db import connections, transaction
+from django.http import HttpResponse
+from django.test import RequestFactory
 from psycopg.rows import dict_row
 from psycopg2.extras import RealDictCursor
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from packhorse import Packhorse
 from packhorse.conformance.builders import join
-from packhorse.errors import BadValue, NotUnique
+from packhorse.errors import BadValue, NotUnique, StorageError
 from packhorse.outcome import Completed, Verdict
-from packhorse.storage import open_storage
-from packhorse.storage.mysql import MySQL
-from packhorse.storage.postgres import Postgres
-from packhorse.storage.sqlite import SQLite
-from tests import mysql_server
 from tests.children import ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
-from tests.postgres_server import PostgresServer, new_database_url, new_schema_url, shared_postgres
-from tests.storage.conftest import chosen_storages
-
-needs_postgres = pytest.mark.skipif("postgres" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")
-needs_mysql = pytest.mark.skipif("mysql" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")
-
-
-class Place:
-    """A database in which both the jobs and the caller's own table are, and ways to connect to it."""
-
-    def __init__(self, kind: str, directory: Path, driver: str = "") -> None:
-        self.kind = kind
-        self.driver = driver
-        self.path = directory / "shop.db"
-        self.jobs_url = {
-            "sqlite": lambda: f"sqlite:///{self.path}",
-            "postgres": new_schema_url,
-            "mysql": mysql_server.new_database_url,
-        }[kind]()
-        self.app = Packhorse(self.jobs_url)
-        self.app.task(send)
-        self.app.enqueue("send", {"to": "everybody"})
-        self.sales = f"sales_{self.jobs_url.rpartition('=')[2]}" if kind == "postgres" else "sales"
-        with self.connect() as connection:
-            run(connection, f"CREATE TABLE {self.sales} (amount integer)")
-            connection.commit()
-
-    def connect(self) -> Any:
-        if self.kind == "mysql":
-            return shared_mysql().connect(database=self.jobs_url.rpartition("/")[2])
-        if self.kind == "sqlite":
-            return sqlite3.connect(self.path)
-        return (psycopg2 if self.driver == "psycopg2" else psycopg).connect(shared_postgres().url)
-
-    @property
-    def alchemy_url(self) -> str:
-        if self.kind == "mysql":
-            return self.jobs_url.replace("mysql://", "mysql+pymysql://")
-        if self.kind == "sqlite":
-            return f"sqlite:///{self.path}"
-        return shared_postgres().url.replace("postgresql://", f"postgresql+{self.driver or 'psycopg'}://")
-
-    @property
-    def insert(self) -> str:
-        return f"INSERT INTO {self.sales} VALUES (1)"
-
-    def number_of_jobs(self) -> int:
-        return self.app.count() - 1
-
-    def number_of_sales(self) -> int:
-        with self.connect() as connection:
-            ((number,),) = run(connection, f"SELECT count(*) FROM {self.sales}").fetchall()
-        return int(number)
-
-
-def send(to: str) -> None:
-    """A task."""
-
-
-def run(connection: Any, sql: str) -> Any:
-    """The caller's own statement."""
-    cursor = connection.cursor()
-    cursor.execute(sql)
-    return cursor
-
-
-class Sleeper:
-    """Another process's worker, as it were, that sleeps until there is something to do."""
-
-    def __init__(self, place: Place) -> None:
-        self.storage = open_storage(place.jobs_url)
-        join(self.storage)
-        while self.storage.reserve("ann", {"send": 1}, 1):
-            pass  # until nothing is left to do
-        self._woken: list[bool] = []
-        self._thread = threading.Thread(target=lambda: self._woken.append(self.storage.wait(60)), daemon=True)
-        self._thread.start()
-        until(lambda: self._is_asleep(place), "it lies down")
-
-    def _is_asleep(self, place: Place) -> bool:
-        if isinstance(self.storage, SQLite | MySQL):
-            return bool(self.storage._bell._sleepers)
-        assert isinstance(self.storage, Postgres)
-        with place.connect() as bystander:
-            return bool(bystander.execute(f"SELECT 1 FROM {self.storage.options.schema}.packhorse_sleeper").fetchall())
-
-    def is_woken(self) -> bool:
-        return bool(self._woken)
-
-    def end(self) -> None:
-        self.storage.interrupt()
-        self._thread.join()
-        self.storage.close()
+from tests.place import Place, Sleeper, needs_mysql, needs_postgres, run, send
+from tests.postgres_server import PostgresServer, new_database_url, shared_postgres
 
 
 @pytest.fixture(
@@ -136,7 +44,7 @@ class Sleeper:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     place = Place(request.param, tmp_path)
     yield place
-    place.app.close()
+    place.close()
 
 
 @pytest.fixture(
@@ -152,14 +60,14 @@ def driven(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """The same with each driver."""
     place = Place(request.param[0], tmp_path, request.param[1])
     yield place
-    place.app.close()
+    place.close()
 
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[Place]:
     place = Place("postgres", tmp_path)
     yield place
-    place.app.close()
+    place.close()
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -499,7 +407,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     join(place.app.storage)
     place.app.storage.reserve("ann", {"send": 1}, 1)  # the job that is there from the start
     yield place
-    place.app.close()
+    place.close()
 
 
 def test_a_worker_ends_a_job_whose_twin_somebody_enqueues(served: Place) -> None:
@@ -785,6 +693,43 @@ def test_a_savepoint_of_django(place: Place, django_connection: Any) -> None:
     assert place.number_of_jobs() == 1
 
 
+def test_an_error_within_a_savepoint_of_django_takes_its_jobs_along(place: Place, django_connection: Any) -> None:
+    task = place.app.task(send, name="keyed", unique={"on_conflict": "reject"})
+    with transaction.atomic(using="place", durable=True):
+        task.using(connection=django_connection).enqueue("ann")
+        with suppress(ZeroDivisionError), transaction.atomic(using="place"):
+            place.app.enqueue_many([task.call("bob"), task.call("cas")], connection=django_connection)
+            raise ZeroDivisionError
+        with pytest.raises(NotUnique), transaction.atomic(using="place"):
+            place.app.enqueue_many([task.call("bob"), task.call("ann")], connection=django_connection)
+
+    assert [job.args["to"] for job in place.app.jobs(task="keyed")] == ["ann"]
+
+
+def test_a_request_of_django_that_fails_leaves_no_job(place: Place, django_connection: Any) -> None:
+    """With ATOMIC_REQUESTS, where each request is a transaction."""
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+
+    def view(request: Any) -> HttpResponse:
+        to = request.GET["to"]
+        place.app.enqueue("send", {"to": to}, connection=django_connection)
+        elsewhere.enqueue_after_commit(django_connection, [task.call(to)])
+        assert elsewhere.count() == 0
+        if to == "nobody":
+            raise ZeroDivisionError
+        return HttpResponse("enqueued")
+
+    django_connection.settings_dict["ATOMIC_REQUESTS"] = True
+    answer = BaseHandler().make_view_atomic(view)
+    with pytest.raises(ZeroDivisionError):
+        answer(RequestFactory().get("/", {"to": "nobody"}))
+    answer(RequestFactory().get("/", {"to": "ann"}))
+
+    assert place.number_of_jobs() == 1
+    assert [job.args for job in elsewhere.jobs()] == [{"to": "ann"}]
+
+
 def test_the_commit_of_django_wakes_a_sleeper(place: Place, django_connection: Any) -> None:
     sleeper = Sleeper(place)
     with transaction.atomic(using="place"):
@@ -846,6 +791,60 @@ def test_what_is_enqueued_after_a_commit_goes_with_its_savepoint_and_with_no_oth
         session.commit()
 
     assert elsewhere.count() == 2
+
+
+def test_the_session_of_a_thread_will_do(place: Place, engine: Any) -> None:
+    """As `db.session` of Flask-SQLAlchemy is one."""
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+    session = scoped_session(sessionmaker(engine))
+    for end in (session.rollback, session.commit):
+        place.app.enqueue("send", {"to": "ann"}, connection=session)
+        elsewhere.enqueue_after_commit(session, [task.call("ann")])
+        assert (place.number_of_jobs(), elsewhere.count()) == (0, 0)
+        end()
+    session.remove()
+
+    assert (place.number_of_jobs(), elsewhere.count()) == (1, 1)
+
+
+def test_if_jobs_cannot_be_enqueued_after_a_commit_it_tells_and_the_session_goes_on(
+    place: Place, engine: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "no").write_text("a file, not a directory")
+    unreachable, elsewhere = Packhorse(f"sqlite:///{tmp_path / 'no' / 'jobs.db'}"), Packhorse("memory://")
+    lost, kept = unreachable.task(send), elsewhere.task(send)
+    with Session(engine) as session:
+        session.execute(text(place.insert))
+        unreachable.enqueue_after_commit(session, [lost.call("ann")])
+        elsewhere.enqueue_after_commit(session, [kept.call("bob")])
+        with pytest.raises(StorageError):
+            session.commit()
+        session.execute(text(place.insert))
+        session.commit()
+
+    assert place.number_of_sales() == 2
+    assert [job.args for job in elsewhere.jobs()] == [{"to": "bob"}]
+
+
+@needs_postgres
+def test_after_an_asynchronous_session_has_committed_jobs_are_enqueued_elsewhere(postgres: Place) -> None:
+    elsewhere = Packhorse("memory://")
+    task = elsewhere.task(send)
+
+    async def work() -> None:
+        engine = create_async_engine(postgres.alchemy_url)
+        async with AsyncSession(engine) as session:
+            for to, end in (("nobody", session.rollback), ("ann", session.commit)):
+                await session.execute(text(postgres.insert))
+                elsewhere.enqueue_after_commit(session, [task.call(to)])
+                assert elsewhere.count() == 0
+                await end()
+        await engine.dispose()
+
+    asyncio.run(work())
+
+    assert [job.args for job in elsewhere.jobs()] == [{"to": "ann"}]
 
 
 def test_after_django_has_committed_jobs_are_enqueued_elsewhere(place: Place, django_connection: Any) -> None:
@@ -943,7 +942,7 @@ def test_every_program_of_the_page_is_tried() -> None:
 def mysql(tmp_path: Path) -> Iterator[Place]:
     place = Place("mysql", tmp_path)
     yield place
-    place.app.close()
+    place.close()
 
 
 @needs_mysql

@@ -60,8 +60,8 @@ def test_a_snoozed_job_asked_for_it():
 def test_a_job_that_is_due_joins_the_line_soon():
     job = a_job(SCHEDULED, due_at=NOW - 2 * SECOND)
 
-    assert explain(job, seen()) == "it is due since 2s; it joins the line when a worker next looks"
-    assert explain(job, seen(workers=[])) == "it is due since 2s; no worker is running"
+    assert explain(job, seen()) == "it has been due for 2s; it joins the line when a worker next looks"
+    assert explain(job, seen(workers=[])) == "it has been due for 2s; no worker is running"
 
 
 def test_a_retrying_job_tells_what_failed_and_when_it_tries_again():
@@ -132,7 +132,7 @@ def test_a_foreman_that_takes_no_jobs_is_why(crew: list[WorkerInfo], report: dic
     workers = [a_foreman(**report), *crew]
 
     assert explain(a_job(QUEUED), seen(workers=workers)) == told
-    assert explain(a_job(SCHEDULED, due_at=NOW - SECOND), seen(workers=workers)) == f"it is due since 1s; {told}"
+    assert explain(a_job(SCHEDULED, due_at=NOW - SECOND), seen(workers=workers)) == f"it has been due for 1s; {told}"
 
 
 def test_several_idle_foremen_are_told_together():

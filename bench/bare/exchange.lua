@@ -52,7 +52,7 @@ if #done > 0 then
   call('ZREM', held, unpack(done))
   count({ r = -#done, c = #done })
   local bucket = P .. 'm:minute:' .. string.format('%.0f', now - now % 60000000)
-  for _, counted in ipairs({ 'completed', 'ran', 'waited', 'ran_1ms' }) do
+  for _, counted in ipairs({ 'completed', 'ran', 'waited', 'run_1ms', 'wait_1s' }) do
     call('HINCRBY', bucket, counted .. ':' .. place, #done)
     call('HINCRBY', P .. 'total', counted, #done)
   end

@@ -78,7 +78,7 @@ class BareMySQL:
             last = [_said(_TAKEN, taken, now)] if taken else []
             last += [_EVENTS + ",".join(events)] if events else []
             moves = [("queued", -len(taken)), ("reserved", len(taken) - len(done)), ("completed", len(done))]
-            measures = [(name, len(done)) for name in ("completed", "ran", "waited", "ran_1ms")]
+            measures = [(name, len(done)) for name in ("completed", "ran", "waited", "run_1ms", "wait_1s")]
             counted = _count([("tally", *move) for move in moves] + [("minute", *one) for one in measures])
             self._run([*last, counted, "COMMIT"])
             finished += len(done)

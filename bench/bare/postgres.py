@@ -88,7 +88,7 @@ class BarePostgres:
                 events += [(now, "reserved", "job", i, TASK, "reserved", OWNER, fence, None) for i, fence in taken]
                 self._copy(_EVENTS, events)
                 moves = [("queued", -len(taken)), ("reserved", len(taken) - len(done)), ("completed", len(done))]
-                measures = [(name, len(done)) for name in ("completed", "ran", "waited", "ran_1ms")]
+                measures = [(name, len(done)) for name in ("completed", "ran", "waited", "run_1ms", "wait_1s")]
                 self._count([("tally", *move) for move in moves] + [("minute", *one) for one in measures])
             finished += len(done)
             done = taken

@@ -103,7 +103,7 @@ class BareSQLite:
         rows = [(OWNER, now, now, now, RESULT, packs, seq, OWNER) for _, seq in done]
         self._connection.executemany(_COMPLETE, rows)
         self._connection.executemany(
-            _MEASURE, [(name, len(done)) for name in ("completed", "ran", "waited", "ran_1ms")]
+            _MEASURE, [(name, len(done)) for name in ("completed", "ran", "waited", "run_1ms", "wait_1s")]
         )
 
     def _pack(self, now: int, kind: str, state: str, jobs: Sequence[tuple[object, ...]]) -> str:

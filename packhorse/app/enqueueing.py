@@ -86,7 +86,7 @@ class Enqueueing(Tasks):
         known = list(calls)
         jobs = _jobs_of(known)
         when_committed(transaction, lambda: self.enqueue_many(known))
-        return [JobHandle(self._app, new.id, new=new, is_new=True) for new in jobs]
+        return [JobHandle(self._app, new.id, True, new) for new in jobs]
 
     def call(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
@@ -173,7 +173,7 @@ class Enqueueing(Tasks):
     def _handle(self, new: NewJob, answer: Enqueued) -> JobHandle[Any]:
         # An answer `kept` under our own id is a repeated call whose first answer was lost: the job is new all the same.
         if answer.job_id == new.id:
-            return JobHandle(self._app, new.id, new=new, is_new=True)
+            return JobHandle(self._app, new.id, True, new)
         return JobHandle(self._app, answer.job_id)
 
 

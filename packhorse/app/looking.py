@@ -27,7 +27,7 @@ class Looking(Home):
     def get_or_none(self, id: str) -> JobHandle[Any] | None:
         """The job with this id, or None."""
         record = self.storage.get(id)
-        return None if record is None else JobHandle(self._app, id, record=record)
+        return None if record is None else JobHandle.of(self._app, record)
 
     def jobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> Iterator[JobHandle[Any]]:
         """The jobs that fit, read a page at a time: those in line by who is next, finished ones by the latest, others
@@ -56,7 +56,7 @@ class Looking(Home):
     def _found(self, id: str, record: Job | None) -> JobHandle[Any]:
         if record is None:
             raise JobNotFound(id)
-        return JobHandle(self._app, id, record=record)
+        return JobHandle.of(self._app, record)
 
     def _get_each(self, ids: list[str]) -> list[Job | None]:
         found = {job.id: job for job in self.storage.get_many(ids)}
@@ -69,7 +69,7 @@ class Looking(Home):
         cursor = None
         while left > 0:
             page = self._page(where, cursor, left)
-            yield from (JobHandle(self._app, job.id, record=job) for job in page.jobs)
+            yield from (JobHandle.of(self._app, job) for job in page.jobs)
             left, cursor = left - len(page.jobs), page.next
             if cursor is None:
                 return
@@ -79,7 +79,7 @@ class Looking(Home):
         while left > 0:
             page = await self._courier.call(self._page, where, cursor, left)
             for job in page.jobs:
-                yield JobHandle(self._app, job.id, record=job)
+                yield JobHandle.of(self._app, job)
             left, cursor = left - len(page.jobs), page.next
             if cursor is None:
                 return

@@ -118,7 +118,7 @@ def _jobs(patient: Patient) -> Iterator[str]:
     yield f"{count_text(queues, 'queue')}, {count_text(tasks, 'task')}"
     hour = patient.snapshot.last_hour
     went = f"{hour.runs} runs, {hour.failed} failed, {hour.halted} halted"
-    yield f"last hour: {went}, wait {hour.wait_mean} s, p95 at most {hour.run_p95} s"
+    yield f"last hour: {went}, wait p95 {hour.wait_p95} s, run p95 {hour.run_p95} s"
 
 
 def _processes(patient: Patient) -> Iterator[str]:

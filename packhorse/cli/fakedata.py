@@ -38,6 +38,7 @@ from packhorse.storage.records import CheckIn, Filter, LogLine, ScheduleInfo, Ta
 _STEP = 15 * SECOND
 _EARLIER_STEP = 5 * MINUTE
 _BATCH = 500
+_FIGURES = {"rss": 96 << 20, "max_rss": 512 << 20}
 _FAILS_AGAIN = 0.6
 _GIVES_UP = 0.02  # the share of failures that no retry policy tries again
 
@@ -313,8 +314,15 @@ class Shop:
     def beat(self) -> None:
         """All are alive."""
         reports: dict[str, dict[str, Any]] = {
-            worker: {"busy": self._load[worker], "slots": 6, "done": self._done[worker], "failed": 0, "rss": 96 << 20}
-            for worker in self._workers
+            worker: {
+                "busy": load,
+                "slots": 6,
+                "done": self._done[worker],
+                "failed": 0,
+                **_FIGURES,
+                "cpu_percent": 9 * load,
+            }
+            for worker, load in ((worker, self._load[worker]) for worker in self._workers)
         }
         self._storage.beat({**reports, **{foreman: {} for foreman in self._foremen}})
 

@@ -17,7 +17,7 @@ from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import DAY, MINUTE, SECOND
 from packhorse.errors import BadValue
-from packhorse.measures import Measured, by_queue, by_task, limit_of, measured
+from packhorse.measures import Measured, bounded, by_queue, by_task, measured
 from packhorse.storage.records import Point, Span
 from packhorse.why import span_text
 
@@ -40,8 +40,8 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
 
     HALTED are those whose worker died. They are counted apart: nobody saw how they would have ended.
 
-    Half of the attempts ran no longer than P50, all but one in twenty no longer than P95. They are told in steps (1ms,
-    3ms, 10ms …): the upper limit of the step that holds them.
+    Of 100 attempts 50 had waited in line for no longer than WAIT50, 95 no longer than WAIT95, 99 no longer than WAIT99;
+    and so they ran for no longer than RUN50, RUN95, RUN99. These are right to a fifth.
     """
     if not MINUTE <= length <= _LONGEST:
         raise BadValue(f"--range must be from 1m to 90d, not {span_text(length)}")
@@ -75,7 +75,7 @@ def span_for(length: int) -> Span:
 
 def _remark(length: int, span: Span) -> str:
     finest = {"minute": "minutes", "hour": "whole hours", "day": "whole days, in UTC"}[span.level.name]
-    return f"the last {span_text(length)}, in {finest}; P50 and P95 are limits of steps: 1s, 3s, 10s, 30s …"
+    return f"the last {span_text(length)}, in {finest}; WAIT50 … RUN99 are right to a fifth"
 
 
 def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> dict[str, Any]:
@@ -98,9 +98,12 @@ def _print_stats(by: str, groups: Sequence[tuple[str, Measured]], points: Sequen
         Column("FAILED", right=True, style=unless_nought("red")),
         Column("FAIL%", right=True, style=unless_nought("red"), spare=True),
         Column("HALTED", right=True, style=unless_nought("red"), spare=True),
-        Column("WAIT", right=True, style=unless_nought(None)),
-        Column("P50", right=True, style=unless_nought(None)),
-        Column("P95", right=True, style=unless_nought(None)),
+        Column("WAIT50", right=True, style=unless_nought(None)),
+        Column("WAIT95", right=True, style=unless_nought(None)),
+        Column("WAIT99", right=True, style=unless_nought(None), spare=True),
+        Column("RUN50", right=True, style=unless_nought(None)),
+        Column("RUN95", right=True, style=unless_nought(None)),
+        Column("RUN99", right=True, style=unless_nought(None), spare=True),
         Column("TIME", right=True, style=unless_nought(None), spare=True),
         Column("SHARE", right=True, style=unless_nought(None)),
     ]
@@ -118,9 +121,8 @@ def _stats_row(name: str, each: Measured, whole: Measured, length: int) -> list[
         f"{each.failed:,}" if each.failed else "-",
         share_text(each.failed, each.runs).replace(" ", "") if each.failed else "-",
         f"{each.halted:,}" if each.halted else "-",
-        time_text(each.wait_mean),
-        limit_text(each.run_p50),
-        limit_text(each.run_p95),
+        *map(percentile_text, (each.wait_p50, each.wait_p95, each.wait_p99)),
+        *map(percentile_text, (each.run_p50, each.run_p95, each.run_p99)),
         time_text(each.ran) if each.runs else "-",
         share_text(each.ran, whole.ran).replace(" ", ""),
     ]
@@ -131,9 +133,11 @@ def time_text(seconds: float | None) -> str:
     return "-" if seconds is None else span_text(round(seconds * SECOND))
 
 
-def limit_text(percentile: float | None) -> str:
-    """A percentile, which is the upper limit of a step: "≤10s"; or a dash."""
+def percentile_text(percentile: float | None) -> str:
+    """A percentile: "1.2s", "≤1ms"; or a dash."""
     if percentile is None:
         return "-"
-    sign, most = limit_of(percentile)
-    return f"{sign}{time_text(most)}"
+    sign, duration = bounded(percentile)
+    if duration < 10:  # its two digits, where a span would have whole milliseconds
+        return f"{sign}{duration:g}s" if duration >= 1 else f"{sign}{1_000 * duration:.3g}ms"
+    return f"{sign}{time_text(duration)}"

@@ -16,7 +16,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
 from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
-from packhorse.cli.stats import limit_text, time_text
+from packhorse.cli.stats import percentile_text, time_text
 from packhorse.cli.table import Column, table_lines, width_of, wrapped
 from packhorse.clock import SECOND
 from packhorse.event import Subject
@@ -146,9 +146,8 @@ def _hour_text(snapshot: Snapshot, width: int | None) -> str:
         f"{per_second_text(hour.runs / 3_600)}/s",
         paint(f"{hour.failed:,} failed ({share_text(hour.failed, hour.runs)})", "red" if hour.failed else "dim"),
         *halted,
-        f"wait {time_text(hour.wait_mean)}",
-        f"run p50 {limit_text(hour.run_p50)}",
-        f"p95 {limit_text(hour.run_p95)}",
+        f"wait {time_text(hour.wait_mean)}" if hour.wait_p95 is None else f"wait p95 {percentile_text(hour.wait_p95)}",
+        f"run {time_text(hour.run_mean)}" if hour.run_p95 is None else f"run p95 {percentile_text(hour.run_p95)}",
     ]
     while width is not None and width_of(unpainted("   ".join(parts))) > width and len(parts) > 1:
         parts.pop()

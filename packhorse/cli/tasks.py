@@ -12,7 +12,7 @@ from packhorse.amounts import size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import Shown, escape, unless_nought
-from packhorse.cli.stats import limit_text
+from packhorse.cli.stats import percentile_text
 from packhorse.cli.table import Column, print_table
 from packhorse.fields import iso, task_fields
 from packhorse.job import HELD, WAITING, State
@@ -29,7 +29,8 @@ TASK_COLUMNS = (
     Column("DEAD", right=True, style=unless_nought("red")),
     Column("RUNS", right=True, style=unless_nought(None)),
     Column("FAILED", right=True, style=unless_nought("red"), spare=True),
-    Column("P95", right=True, style=unless_nought(None)),
+    Column("WAIT95", right=True, style=unless_nought(None)),
+    Column("RUN95", right=True, style=unless_nought(None)),
     Column("OPTIONS", style="dim", spare=True),
 )
 
@@ -46,7 +47,8 @@ class Known(NamedTuple):
 def tasks(invocation: Invocation) -> None:
     """Every task that was ever enqueued, or that a worker has announced: its jobs, and how they went in two days.
 
-    All attempts but one in twenty ran no longer than P95. It is told in steps (1s, 3s, 10s …): "≤10s" is more than 3s.
+    Of 100 attempts 95 had waited in line for no longer than WAIT95, and ran for no longer than RUN95. These are
+    right to a fifth.
     """
     invocation.tell_move()
     storage = invocation.storage
@@ -95,7 +97,8 @@ def task_cells(each: Known, shown: Shown) -> list[str]:
         shown.number(each.counts[State.DEAD]),
         shown.number(each.measured.runs),
         shown.number(each.measured.failed),
-        limit_text(each.measured.run_p95),
+        percentile_text(each.measured.wait_p95),
+        percentile_text(each.measured.run_p95),
         _options(each.task.options),
     ]
 

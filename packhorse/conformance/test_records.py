@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
@@ -15,6 +17,7 @@ from packhorse.conformance.builders import (
     ids,
     in_every_state,
     in_state,
+    join,
     new_jobs,
     run,
     stored,
@@ -23,7 +26,7 @@ from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
 from packhorse.outcome import Completed, Failed, Snoozed
-from packhorse.series import CAME, WENT
+from packhorse.series import CAME, LIMITS, STEPS, WENT, step_of
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Filter, Point, Retention, Span
 
@@ -208,7 +211,42 @@ def test_the_time_that_attempts_waited_and_ran_is_summed(storage: Storage, clock
 
     (values,) = (point.values for point in storage.series(Span.TWO_HOURS) if point.values.get("completed"))
 
-    assert (values["waited"], values["ran"], values["ran_300ms"]) == (2 * SECOND, 250_000, 1)
+    assert (values["waited"], values["ran"]) == (2 * SECOND, 250_000)
+    assert {name: values[name] for name in values if name.startswith(("wait_", "run_"))} == {
+        "wait_2s": 1,
+        "run_300ms": 1,
+    }
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_attempts_are_counted_by_how_long_they_waited_and_ran(
+    storage: Storage, clock: TurnedClock, is_started: bool
+) -> None:
+    """In steps. A limit belongs to its step, and what is longer by a microsecond to the next one."""
+    durations = sorted([0, *LIMITS, *(limit + 1 for limit in LIMITS)], reverse=True)
+    end = clock() + durations[0]
+    for duration in durations:
+        clock.set(end - duration)
+        storage.enqueue(new_jobs(1))
+    jobs = storage.reserve(join(storage, WORKER), {"mail": 1}, len(durations))
+    if is_started:
+        storage.start([job.token for job in jobs])
+
+    storage.finish([Completed(job.token, ran=end - job.created_at if is_started else 0) for job in jobs])
+
+    totals = storage.totals()
+    expected = Counter(map(step_of, durations))
+    assert Counter({step: totals.get(f"wait_{step}", 0) for step in STEPS}) == expected
+    ran = expected if is_started else Counter({"1ms": len(durations)})
+    assert Counter({step: totals.get(f"run_{step}", 0) for step in STEPS}) == ran
+
+
+def test_an_attempt_that_failed_is_counted_by_how_long_it_waited_and_ran(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    clock.turn(7)
+    finish(storage, Failed(run(storage, job).token, FAILURE, ran=3_500_000))
+
+    assert {name: storage.totals().get(name) for name in ("wait_8s", "run_4s")} == {"wait_8s": 1, "run_4s": 1}
 
 
 def test_a_snooze_counts_neither_as_completed_nor_as_failed(storage: Storage) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, StorageUnavailable
 
 
 def sqlalchemy_connection(given: Any) -> Any | None:
@@ -64,6 +64,15 @@ def asynchronous(given: object) -> BadValue:
 def closed(given: object) -> BadValue:
     """Nothing can be done by this connection any more."""
     return BadValue(f"this {_name(given)} is closed", hint="pass one that is open, in the job's own transaction")
+
+
+def lost(given: object, error: BaseException) -> StorageUnavailable:
+    """The server has gone away, and the caller's transaction with it."""
+    return StorageUnavailable(
+        f"this {_name(given)} has lost its server",
+        why=" ".join(str(error).split()),
+        hint="make its transaction again by a new connection",
+    )
 
 
 def failed(given: object) -> BadValue:

@@ -340,8 +340,8 @@ class Point(msgspec.Struct, frozen=True):
     """What happened to one task of one queue in one interval.
 
     `values` has the counts `added, completed, failed, dead, aborted, halted`, `retried` of jobs that had ended, and
-    `deleted` of those that had not; the sums `ran` and `waited` (microseconds); and how many attempts ran for at most
-    so long: `ran_1ms` … `ran_1h`.
+    `deleted` of those that had not; the sums `ran` and `waited` (microseconds); and how many attempts had waited, and
+    ran, for at most so long and longer than the step before: `wait_1ms`, `wait_1.5ms` … `run_100000s`, `run_longer`.
     """
 
     at: int

@@ -126,7 +126,7 @@ class Steps:
     def copy(self, job_id: str, args: Mapping[str, Any] | None, options: Mapping[str, Any]) -> JobHandle[Any]:
         """A new job like this one; masked values in `args` mean the stored ones."""
         job = self._reader.stored(job_id)
-        handle = JobHandle[Any](self._app, job_id, record=job)
+        handle: JobHandle[Any] = JobHandle.of(self._app, job)
         wanted = None if args is None else unmasked(dict(args), msgspec.json.decode(job.args))
         if (queue := options.get("queue")) is not None:
             self._operator.require_queue(queue)

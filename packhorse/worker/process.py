@@ -126,7 +126,7 @@ class WorkerProcess:
             condemn=self._condemn,
             lend=lambda work: self._threads.lend(work),
         )
-        self._report = Report(self.desk, concurrency, say)
+        self._report = Report(self.desk, concurrency, say, self.limits.max_rss)
         limit = app.settings.result_limit
         self._threads = ThreadExecutor(slots, self.desk.finisher, limit, self._condemn)
         self._coroutines = CoroutineExecutor(slots, self.desk.finisher, limit)

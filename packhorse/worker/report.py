@@ -18,19 +18,26 @@ _MOST_TOLD = 100
 
 
 class Report:
-    """The figures of one worker. `rss` is how much memory it held when it last told."""
+    """The figures of one worker. `rss` is how much memory it held when it last told; with more than `max_rss` it gives
+    way to a fresh one."""
 
-    def __init__(self, desk: Desk, slots: int, say: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(
+        self, desk: Desk, slots: int, say: Callable[[dict[str, Any]], object], max_rss: int | None = None
+    ) -> None:
         self._desk = desk
         self._slots = slots
         self._say = say
+        self._max_rss = max_rss
         self._told_at = 0.0
+        self._used = time.process_time()
+        self._cpu = 0
         self.rss = 0
 
     def tell(self) -> None:
         """Tell the foreman, if a second has passed."""
         now = time.monotonic()
         if now - self._told_at >= _EVERY:
+            self._note_cpu(now)
             self._told_at = now
             self.rss = resident_bytes()
             state = "working" if self._desk.takes_jobs else "quiet"
@@ -43,7 +50,16 @@ class Report:
             "done": self._desk.done,
             "failed": self._desk.failed,
             "rss": self.rss,
+            "cpu_percent": self._cpu,
+            **({} if self._max_rss is None else {"max_rss": self._max_rss}),
         }
+
+    def _note_cpu(self, now: float) -> None:
+        """What part of one CPU this process has had since it last told."""
+        used, before = time.process_time(), self._used
+        self._used = used
+        if self._told_at:
+            self._cpu = round(100 * (used - before) / (now - self._told_at))
 
     def _running(self, now: float) -> list[dict[str, Any]]:
         """The jobs that run, as many as anybody would read."""

@@ -80,7 +80,7 @@ def test_an_overdue_job_is_unhealthy(yard: Yard, packhorse: Call):
     result = packhorse("check")
 
     assert result.exit_code == 6
-    assert "a job of images is due since 19m" in result.stdout
+    assert "a job of images has been due for 19m" in result.stdout
 
 
 def test_a_storage_that_is_not_there_is_unhealthy_and_is_not_made(here: Path, packhorse: Call):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,21 @@ def lived(url: str) -> Storage:
     return storage
 
 
-@pytest.mark.parametrize("kind", [name for name in chosen_storages() if name != "memory"])
-def test_a_copy_that_is_killed_goes_on_and_nothing_is_there_twice(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    source_url, target_url = f"sqlite:///{tmp_path / 'old.db'}", ADDRESSES[kind](tmp_path / "new")
+KINDS = [name for name in chosen_storages() if name != "memory"]
+RING = list(zip(KINDS, KINDS[1:] + KINDS[:1], strict=True))
+"""From each kind to another, and to each from another."""
+
+
+def addresses(kinds: tuple[str, str], directory: Path) -> Iterator[str]:
+    """Of two empty storages."""
+    for kind, name in zip(kinds, ("old", "new"), strict=True):
+        (directory / name).mkdir()
+        yield ADDRESSES[kind](directory / name)
+
+
+@pytest.mark.parametrize("kinds", RING, ids=" to ".join)
+def test_a_copy_that_is_killed_goes_on_and_nothing_is_there_twice(kinds: tuple[str, str], tmp_path: Path) -> None:
+    source_url, target_url = addresses(kinds, tmp_path)
     source, target = lived(source_url), open_storage(target_url)
     before = contents(source)
 
@@ -75,6 +87,7 @@ def test_a_copy_that_is_killed_goes_on_and_nothing_is_there_twice(kind: str, tmp
     assert source.move().stage is Stage.MOVED  # type: ignore[union-attr]
     source.close()
     target.close()
+    give_back(source_url)
     give_back(target_url)
 
 
@@ -92,8 +105,10 @@ def contents(storage: Storage) -> dict[str, list[str]]:
     return found
 
 
-def test_while_a_storage_is_moved_no_job_is_lost_and_none_runs_twice(tmp_path: Path) -> None:
-    old, new = (open_storage(f"sqlite:///{tmp_path / name}") for name in ("old.db", "new.db"))
+@pytest.mark.parametrize("kinds", RING, ids=" to ".join)
+def test_while_a_storage_is_moved_no_job_is_lost_and_none_runs_twice(kinds: tuple[str, str], tmp_path: Path) -> None:
+    urls = list(addresses(kinds, tmp_path))
+    old, new = map(open_storage, urls)
     told, runs = set[str](), Counter[str]()
     enough, all_told = threading.Event(), threading.Event()
 
@@ -131,8 +146,9 @@ def test_while_a_storage_is_moved_no_job_is_lost_and_none_runs_twice(tmp_path: P
 
     assert set(runs) == told
     assert set(runs.values()) == {1}
-    old.close()
-    new.close()
+    for storage, url in zip((old, new), urls, strict=True):
+        storage.close()
+        give_back(url)
 
 
 def join_all(threads: list[threading.Thread]) -> None:

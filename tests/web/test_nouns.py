@@ -13,6 +13,8 @@ from packhorse import Packhorse
 from packhorse.event import Kind, Subject
 from packhorse.job import State
 from packhorse.order import Do, Order
+from packhorse.outcome import Completed
+from packhorse.series import STEPS
 from packhorse.storage.records import ClientInfo, EventFilter
 from packhorse.web import history
 from packhorse.web.api import ENDPOINTS
@@ -63,7 +65,8 @@ def test_tasks_tell_how_their_jobs_went(web: TestClient, yard: Yard):
 
     measured = found["resize"]["measured"]
     assert (measured["runs"], measured["completed"], measured["failed"], measured["dead"]) == (2, 1, 1, 1)
-    assert measured["run_p95"] == 1.0
+    assert (measured["run_p50"], measured["run_p95"]) == (0.001, 0.89)
+    assert measured["wait_p50"] <= measured["wait_p95"] <= measured["wait_p99"]
 
 
 def test_workers_and_their_busy_slots_come_in_one_answer_each(web: TestClient, yard: Yard):
@@ -150,6 +153,19 @@ def test_series_are_in_seconds(web: TestClient, yard: Yard):
     (point,) = [each for each in series["items"] if each["values"].get("completed")]
     assert (point["values"]["completed"], point["values"]["ran"]) == (1, 1.0)
     assert web.get(f"{API}/series", params={"task": "other"}).json()["items"] == []
+
+
+def test_series_tell_how_long_all_together_waited_and_ran(web: TestClient, yard: Yard):
+    for queue in ("mail", "images"):
+        yard.job("completed", queue=queue)
+
+    series = web.get(f"{API}/series", params={"span": "90d"}).json()
+
+    found = [each["measured"] for each in series["intervals"] if each["measured"]["runs"]]
+    assert sum(each["runs"] for each in found) == 2
+    assert {(each["run_mean"], each["run_p50"], each["run_p99"]) for each in found} == {(1.0, 0.89, 0.89)}
+    assert all(each["wait_p50"] <= each["wait_p95"] for each in found)
+    assert series["intervals"][-1]["at"] == series["items"][-1]["at"]
 
 
 def test_the_storage_tells_how_it_is(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
@@ -279,6 +295,25 @@ def test_metrics_are_text_that_prometheus_reads(web: TestClient, yard: Yard):
     assert "packhorse_workers 1" in lines
     pattern = re.compile(r'(# (HELP|TYPE) .+|[a-z_]+(\{([a-z]+="[^"]*",?)+\})? -?[0-9.e+-]+)')
     assert [line for line in lines if not pattern.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize("what", ["run", "wait"])
+def test_how_long_attempts_waited_and_ran_is_a_histogram(web: TestClient, yard: Yard, what: str):
+    yard.job("completed")
+    yard.finish(Completed(yard.start(yard.add()).token, ran=20_000))
+
+    lines = web.get("/metrics").text.splitlines()
+
+    metric = f"packhorse_{what}_seconds"
+    found = dict(line.rsplit(" ", 1) for line in lines if line.startswith(f"{metric}_"))
+    below = [int(number) for name, number in found.items() if name.startswith(f"{metric}_bucket")]
+    assert f"# TYPE {metric} histogram" in lines
+    assert (below, len(below)) == (sorted(below), len(STEPS))
+    assert found[f'{metric}_bucket{{le="+Inf"}}'] == found[f"{metric}_count"] == "2"
+    assert list(found)[-2:] == [f"{metric}_sum", f"{metric}_count"]
+    if what == "run":
+        assert [found[f'{metric}_bucket{{le="{limit}"}}'] for limit in ("0.015", "0.02", "0.8", "1")] == list("0112")
+        assert found[f"{metric}_sum"] == "1.02"
 
 
 # --- the document -----------------------------------------------------------------------------------------------------

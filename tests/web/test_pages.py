@@ -522,6 +522,21 @@ def test_a_queue_that_no_worker_serves_is_told_as_that(web: TestClient, yard: Ya
     assert "falling behind" not in shown
 
 
+def test_many_queues_that_no_worker_serves_are_told_as_one(
+    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(banners, "_BEHIND", -1)
+    yard.join()
+    for number in range(5):
+        yard.add(queue=f"tenant-{number}")
+
+    shown = web.get("/jobs", headers=HTML).text
+
+    assert shown.count("No worker serves") == 1
+    assert "No worker serves 5 queues." in shown
+    assert "tenant-0, tenant-1, tenant-2 …" in shown
+
+
 def test_the_overview_tells_of_one_worker_and_of_rare_jobs_in_words(web: TestClient, yard: Yard):
     yard.job("completed")
 

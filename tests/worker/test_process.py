@@ -79,6 +79,8 @@ def test_a_worker_reports_what_it_does(works: Works, gate: threading.Event):
     (running,) = report["running"]
     assert (report["busy"], report["slots"], report["done"], report["failed"]) == (1, 2, 0, 0)
     assert report["rss"] > 1_000_000
+    assert report["cpu_percent"] >= 0
+    assert "max_rss" not in report
     assert (running["job_id"], running["task"]) == (job.id, "task")
 
 

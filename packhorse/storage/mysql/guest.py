@@ -7,17 +7,23 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pymysql
+from pymysql import converters
 from pymysql.constants import SERVER_STATUS
 from pymysql.cursors import Cursor
 
-from packhorse.storage.guest import closed, driver_connection, refused, sqlalchemy_connection, telling
+from packhorse.storage.guest import closed, driver_connection, lost, refused, sqlalchemy_connection, telling
 from packhorse.storage.mysql.link import Answer, Link
 from packhorse.storage.mysql.spelling import plain_literal, spelled
 from packhorse.storage.sql.dialect import Dialect
 
 Run = Callable[[str], Answer]
 
-_SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse")
+_TRANSACTION = ("START TRANSACTION", ("ROLLBACK",), "COMMIT")
+_SAVEPOINT = (
+    "SAVEPOINT packhorse",
+    ("ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse"),
+    "RELEASE SAVEPOINT packhorse",
+)
 _NO_SAVEPOINT = 1305
 _OTHER_DRIVERS = ("MySQLdb", "mysql.connector", "mariadb")
 
@@ -45,27 +51,30 @@ class GuestLink(Link):
 def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[GuestLink]:
     """The caller's connection as a link. What fails is undone as far as it is ours; his own work stays."""
     with telling(given):
-        run, is_alone = _runner(given)
-        begin, undo, end = ("START TRANSACTION", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
+        driver = driver_connection(given)
+        run, is_alone = _runner(given, driver)
+        begin, undo, end = _TRANSACTION if is_alone else _SAVEPOINT
         try:
             run(begin)
             yield GuestLink(run, sql, dialect)
             run(end)
-        except BaseException:  # somebody's Ctrl-C, too, must not leave our transaction open
+        except BaseException as error:  # somebody's Ctrl-C, too, must not leave our transaction open
+            if isinstance(error, pymysql.Error) and not driver.open:
+                raise lost(given, error) from error
             with suppress(Exception):  # the first error is the one to tell
-                run(undo)
+                for words in undo:
+                    run(words)
             raise
 
 
-def _runner(given: Any) -> tuple[Run, bool]:
+def _runner(given: Any, driver: Any) -> tuple[Run, bool]:
     """How to run a statement, and whether there is no transaction that it could be part of."""
-    driver = driver_connection(given)
     if isinstance(driver, pymysql.Connection):
         if not driver.open:
             raise closed(given)
         own: Any = driver
         in_transaction = bool(own.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
-        return _by_cursor(lambda: driver.cursor(Cursor)), bool(driver.get_autocommit()) and not in_transaction
+        return _by_pymysql(driver), bool(driver.get_autocommit()) and not in_transaction
     wrapped = sqlalchemy_connection(given)
     if wrapped is not None and wrapped.dialect.name in ("mysql", "mariadb"):
         return _by_sqlalchemy(wrapped), False
@@ -75,6 +84,21 @@ def _runner(given: Any) -> tuple[Run, bool]:
         run = _by_cursor(driver.cursor)
         return run, _commits_alone(run)
     raise refused(given, "a PyMySQL connection")
+
+
+def _by_pymysql(driver: Any) -> Run:
+    """With values as the driver reads them by itself, whatever the caller has taught it; he finds it as it was."""
+    run_as_it_is = _by_cursor(lambda: driver.cursor(Cursor))
+
+    def run(statement: str) -> Answer:
+        as_it_was = driver.decoders, driver.use_unicode
+        driver.decoders, driver.use_unicode = converters.decoders, True
+        try:
+            return run_as_it_is(statement)
+        finally:
+            driver.decoders, driver.use_unicode = as_it_was
+
+    return run
 
 
 def _is_open(driver: Any) -> bool:

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 
 import pymysql
 
-from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageUnavailable
+from packhorse.errors import StorageNotFound, StorageUnavailable
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.statements import TABLE, quoted
 from packhorse.storage.mysql.trouble import code_of
+from packhorse.storage.sql.served import make_sure
 from packhorse.storage.statements import load_migrations
 
 Migration = tuple[int, str, str]
@@ -33,27 +34,13 @@ _TURN = 20
 _PUT = "INSERT INTO {own}.packhorse_meta (`key`, value) VALUES {rows} ON DUPLICATE KEY UPDATE value = VALUES(value)"
 
 
-def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Make sure that this program can work with what is in the database."""
-    wanted = migrations[-1][0]
-    present, oldest = versions(link, schema)
-    if present == 0:
-        migrate(link, schema, migrations)
-    elif present < wanted:
-        raise SchemaOutdated(
-            f"the tables in {schema} have version {present}; this Packhorse needs {wanted}",
-            hint="run: packhorse migrate",
-        )
-    elif present > wanted and oldest > wanted:
-        raise SchemaTooNew(
-            f"the tables in {schema} have version {present}; this Packhorse knows versions up to {wanted}",
-            hint="upgrade Packhorse in this program: pip install -U packhorse",
-        )
-
-
-def is_there(link: Link, schema: str) -> bool:
-    """Are there tables of ours in this database?"""
-    return versions(link, schema)[0] > 0
+def prepare(
+    link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS, *, missing: StorageNotFound | None = None
+) -> None:
+    """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
+    there is an error to be raised then."""
+    present, wanted = versions(link, schema), migrations[-1][0]
+    make_sure(f"the tables in {schema} have", present, wanted, lambda: migrate(link, schema, migrations), missing)
 
 
 def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

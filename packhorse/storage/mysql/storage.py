@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from packhorse import clock
-from packhorse.errors import StorageError, StorageNotFound
+from packhorse.errors import StorageNotFound
 from packhorse.storage import moving
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
@@ -22,7 +21,7 @@ from packhorse.storage.mysql.records import Records
 from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.statements import dialect_for, statements_for
 from packhorse.storage.mysql.transaction import Transaction
-from packhorse.storage.mysql.upkeep import FOLD_AFTER, Upkeep
+from packhorse.storage.mysql.upkeep import Upkeep
 from packhorse.storage.mysql.workers import Workers
 from packhorse.storage.mysql.working import Working
 from packhorse.storage.records import Health, Migration
@@ -49,13 +48,10 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
-        self._makes = True
         self._starts = Starts()
         self._own_id = None
         self._found_nothing = False
         self._paused = set()
-        self._unfolded = 0
-        self._makes = True
         self._db = Database(
             address,
             self._sql,
@@ -72,23 +68,12 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         return cls(parse(url), now=now)
 
     def _prepare(self, link: Link) -> None:
-        name = self.address.database
-        if not self._makes and not schema.is_there(link, name):
-            raise StorageNotFound(
-                f"{self.address.shown} has no Packhorse jobs in it",
-                why="the database has no tables of ours, and looking does not make them",
-                hint="name another database, or put the first job in: packhorse enqueue NAME",
-            )
-        schema.prepare(link, name)
-
-    def make_nothing(self) -> None:
-        self._makes = False
-
-    def now(self) -> int:
-        if self._clock is not None:
-            return self._clock()
-        ((now,),) = self._db.read("now", self._sql["now"])
-        return int(now)
+        missing = StorageNotFound(
+            f"{self.address.shown} has no Packhorse jobs in it",
+            why="the database has no tables of ours, and looking does not make them",
+            hint="name another database, or put the first job in: packhorse enqueue NAME",
+        )
+        schema.prepare(link, self.address.database, missing=None if self._makes else missing)
 
     def close(self) -> None:
         self._known.clear()
@@ -99,14 +84,6 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
             self._starts.forget()
             self._bell.ring()
         self._counting(tx.deltas)
-
-    def _counting(self, rows: int) -> None:
-        """So many rows were added to what is to be folded."""
-        self._unfolded += rows
-        if self._unfolded >= FOLD_AFTER:
-            self._unfolded = 0
-            with suppress(StorageError):  # what was asked for is done; the next one folds
-                self._fold()
 
     # --- migrations -----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from packhorse.storage.pool import Pool
 from packhorse.storage.postgres.link import Link, Pg, PooledLink
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.trouble import may_pass, translate, without_password
+from packhorse.storage.postgres.values import ADAPTERS
 from packhorse.storage.sql.dialect import Dialect
 
 R = TypeVar("R")
@@ -172,11 +173,12 @@ class Database:
         """A new connection with our settings; what the address says about the connection itself goes before."""
         said = conninfo_to_dict(self.address)
         asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
+        asked |= {"autocommit": True, "context": ADAPTERS}
         if self.options.pgbouncer:
-            return _in_unicode(psycopg.connect(self.address, autocommit=True, prepare_threshold=None, **asked))
+            return _in_unicode(psycopg.connect(self.address, prepare_threshold=None, **asked))
         ours = ("-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items())
         settings = [str(said.get("options", "")), *ours]
-        return _in_unicode(psycopg.connect(self.address, autocommit=True, options=" ".join(settings), **asked))
+        return _in_unicode(psycopg.connect(self.address, options=" ".join(settings), **asked))
 
 
 def _in_unicode(connection: Pg) -> Pg:

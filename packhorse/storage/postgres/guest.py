@@ -11,8 +11,9 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from packhorse.storage.guest import closed, driver_connection, failed, refused, sqlalchemy_connection, telling
+from packhorse.storage.guest import closed, driver_connection, failed, lost, refused, sqlalchemy_connection, telling
 from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.values import PlainCursor
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.transaction import Cursor
 
@@ -36,10 +37,11 @@ class _Rows:
 class GuestLink(Link):
     """A link that opens and closes nothing, and neither begins nor commits."""
 
-    def __init__(self, run: Run, sql: Mapping[str, str], dialect: Dialect) -> None:
+    def __init__(self, run: Run, sql: Mapping[str, str], dialect: Dialect, *, may_notify: bool) -> None:
         self._run = run
         self.sql = sql
         self.dialect = dialect
+        self.may_notify = may_notify
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
         return _Rows(self._run(sql, values))
@@ -56,25 +58,60 @@ class GuestLink(Link):
 def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[GuestLink]:
     """The caller's connection as a link. What fails is undone as far as it is ours; his own work stays."""
     with telling(given):
-        run, is_alone = _runner(given)
-        link = GuestLink(run, sql, dialect)
-        begin, undo, end = ("BEGIN", "ROLLBACK", "COMMIT") if is_alone else _SAVEPOINT
+        driver = driver_connection(given)
+        run, is_alone = _runner(given, driver)
+        # A transaction that is to be committed in two phases must not notify anybody. No driver tells of it in public.
+        link = GuestLink(run, sql, dialect, may_notify=not getattr(driver, "_tpc", None))
+        begin, undo, end = _TRANSACTION if is_alone else _SAVEPOINT
         try:
             run(begin, ())
-            yield link
+            with _in_unicode(driver, run):
+                yield link
             run(end, ())
-        except BaseException:  # somebody's Ctrl-C, too, must not leave our transaction open
+        except BaseException as error:  # somebody's Ctrl-C, too, must not leave our transaction open
+            if isinstance(error, psycopg.Error) and driver.closed:
+                raise lost(given, error) from error
             with suppress(Exception):  # the first error is the one to tell
-                run(undo, ())
+                for words in undo:
+                    run(words, ())
             raise
 
 
-_SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse")
+_TRANSACTION = ("BEGIN", ("ROLLBACK",), "COMMIT")
+_SAVEPOINT = (
+    "SAVEPOINT packhorse",
+    ("ROLLBACK TO SAVEPOINT packhorse", "RELEASE SAVEPOINT packhorse"),
+    "RELEASE SAVEPOINT packhorse",
+)
 
 
-def _runner(given: Any) -> tuple[Run, bool]:
+@contextmanager
+def _in_unicode(driver: Any, run: Run) -> Iterator[None]:
+    """Text may be more than the session's encoding knows. What fails takes the setting back by itself."""
+    encoding = driver.info.parameter_status("client_encoding") if isinstance(driver, psycopg.Connection) else "UTF8"
+    if encoding == "UTF8":
+        yield
+        return
+    run("SELECT set_config('client_encoding', 'UTF8', true)", ())
+    yield
+    run("SELECT set_config('client_encoding', $1, true)", (encoding,))
+
+
+def await_pipeline(given: Any) -> None:
+    """What the caller has sent in a pipeline is done when this returns; if it has failed, his driver tells him."""
+    with telling(given):
+        driver = driver_connection(given)
+    if isinstance(driver, psycopg.Connection) and not driver.closed and _is_piped(driver):
+        with driver.pipeline() as pipeline:
+            pipeline.sync()
+
+
+def _is_piped(driver: psycopg.Connection[Any]) -> bool:
+    return driver.pgconn.pipeline_status != pq.PipelineStatus.OFF
+
+
+def _runner(given: Any, driver: Any) -> tuple[Run, bool]:
     """How to run a statement, and whether there is no transaction that it could be part of."""
-    driver = driver_connection(given)
     if isinstance(driver, psycopg.Connection):
         if driver.closed:
             raise closed(given)
@@ -98,8 +135,13 @@ def _runner(given: Any) -> tuple[Run, bool]:
 
 def _by_psycopg(driver: psycopg.Connection[Any]) -> Run:
     def run(sql: str, values: Sequence[Any]) -> list[Any]:
-        cursor = psycopg.RawCursor(driver, row_factory=psycopg.rows.tuple_row)
-        cursor.execute(sql, values or None)
+        cursor = PlainCursor(driver)
+        if _is_piped(driver):
+            with driver.pipeline() as pipeline:
+                cursor.execute(sql, values or None)
+                pipeline.sync()
+        else:
+            cursor.execute(sql, values or None)
         return cursor.fetchall() if cursor.description else []
 
     return run

@@ -17,7 +17,7 @@ from packhorse.job import NewJob, State
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres import packs
-from packhorse.storage.postgres.guest import guest
+from packhorse.storage.postgres.guest import await_pipeline, guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.trouble import translate, without_password
@@ -92,6 +92,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if not jobs:
             return []
         self._make_known(jobs)
+        await_pipeline(connection)
         try:
             with guest(connection, self._sql, self._dialect) as link:
                 now, *there = link.execute(self._sql["whereabouts"]).fetchone()
@@ -105,7 +106,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
                 may_go_on(self.move(), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
-                link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
+                if link.may_notify:
+                    link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
         except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
             raise  # his transaction has lost a race: whoever makes it again waits for just this error
         except psycopg.Error as error:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection
 from typing import Any
 
 from packhorse import clock
-from packhorse.storage.moving import Move, decode
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database
-from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.served import Served
 
 _LONG_WRITE = 10 * clock.SECOND
 """After so long an event is shown although a transaction that began before it is still open."""
 
 
-class PostgresKeeper(Keeper):
+class PostgresKeeper(Served):
     """A server, its bell, and the words of one schema."""
 
     _db: Database
     _bell: Bell
-    _clock: clock.Now | None  # the server's own, unless a test brings one
     _sql: dict[str, str]
-    _due_seen: tuple[float, int | None] | None = None  # when a call that found no job was told when the next is due
 
     def _moment(self) -> int | None:
         """What statements take as the time: None for the server's own."""
         return None if self._clock is None else self._clock()
-
-    def _mark_of(self, tx: Any) -> Move | None:
-        return decode(tx.mark_text)
 
     def _settled(self) -> tuple[str, list[Any]]:
         """Events of transactions older than any that is still open; and all that are too old to wait for one that
@@ -43,7 +36,3 @@ class PostgresKeeper(Keeper):
     def _lock_keys(self, tx: Any, keys: Collection[str]) -> None:
         if keys:
             tx.execute(self._sql["lock_keys"], (to_json(list(keys)),)).fetchall()
-
-    @abstractmethod
-    def _counting(self, rows: int) -> None:
-        """So many rows were added to what is to be folded."""

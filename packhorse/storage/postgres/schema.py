@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packhorse.errors import SchemaOutdated, SchemaTooNew
+from packhorse.errors import StorageNotFound
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.statements import quoted
+from packhorse.storage.sql.served import make_sure
 from packhorse.storage.statements import load_migrations
 
 Migration = tuple[int, str, str]
@@ -22,26 +23,13 @@ OLDEST_PROGRAM = 1
 """The oldest schema whose programs may go on working with this one."""
 
 
-def prepare(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Make sure that this program can work with what is in the database."""
-    wanted = migrations[-1][0]
-    present, oldest = versions(link, schema)
-    if present == 0:
-        migrate(link, schema, migrations)
-    elif present < wanted:
-        raise SchemaOutdated(
-            f"the schema {schema} has version {present}; this Packhorse needs {wanted}", hint="run: packhorse migrate"
-        )
-    elif present > wanted and oldest > wanted:
-        raise SchemaTooNew(
-            f"the schema {schema} has version {present}; this Packhorse knows versions up to {wanted}",
-            hint="upgrade Packhorse in this program: pip install -U packhorse",
-        )
-
-
-def is_ours(link: Link, schema: str) -> bool:
-    """Are there tables of ours in this schema?"""
-    return versions(link, schema)[0] > 0
+def prepare(
+    link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS, *, missing: StorageNotFound | None = None
+) -> None:
+    """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
+    there is an error to be raised then."""
+    present, wanted = versions(link, schema), migrations[-1][0]
+    make_sure(f"the schema {schema} has", present, wanted, lambda: migrate(link, schema, migrations), missing)
 
 
 def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

@@ -6,14 +6,14 @@ import itertools
 import re
 from functools import lru_cache
 
-from packhorse.series import RAN_STEPS
+from packhorse.series import LIMITS, STEPS
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import FIELDS
 from packhorse.storage.statements import load_statements
 
 _JOB = ", ".join(FIELDS)
-_RAN_NAMES = ", ".join(f"'{name}'" for name in [*(name for _, name in RAN_STEPS), "ran_longer"])
-_RAN_LIMITS = ", ".join(str(limit) for limit, _ in RAN_STEPS)
+_STEPS = ", ".join(f"'_{name}'" for name in STEPS)
+_LIMITS = ", ".join(map(str, LIMITS))
 
 
 def quoted(name: str) -> str:
@@ -30,8 +30,8 @@ def statements_for(schema: str) -> dict[str, str]:
         job=_JOB,
         open=f"NOT EXISTS (SELECT 1 FROM {quoted(schema)}.packhorse_meta WHERE key = 'move')",
         job_columns=", ".join(f"job.{field}" for field in FIELDS),
-        ran_names=f"ARRAY[{_RAN_NAMES}]",
-        ran_limits=f"ARRAY[{_RAN_LIMITS}]::bigint[]",
+        steps=f"ARRAY[{_STEPS}]",
+        limits=f"ARRAY[{_LIMITS}]::bigint[]",
     )
 
 

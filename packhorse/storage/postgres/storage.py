@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import suppress
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from psycopg.pq import Conninfo
 
 from packhorse import clock
 from packhorse.codec import nearest
-from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound
+from packhorse.errors import BadURL, BadValue, StorageNotFound
 from packhorse.storage import moving
 from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import schema
@@ -26,7 +25,7 @@ from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.records import Records
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.trouble import without_password
-from packhorse.storage.postgres.upkeep import FOLD_AFTER, Upkeep
+from packhorse.storage.postgres.upkeep import Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
 from packhorse.storage.records import Health, Migration
@@ -63,10 +62,8 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
         self._dialect = dialect_for(options.schema)
         self._turns = Turns()
         self._known = {}
-        self._unfolded = 0
         self._last_line = ""
         self._marks = Marks()
-        self._makes = True
         self._db = Database(
             address,
             options,
@@ -89,36 +86,18 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
 
     def _prepare(self, link: Link) -> None:
         name = self.options.schema
-        if not self._makes and not schema.is_ours(link, name):
-            raise StorageNotFound(
-                f"{without_password(self._db.address)} has no Packhorse jobs in its schema {name}",
-                why="the schema does not exist or has no tables of ours, and looking does not make it",
-                hint="name another with ?schema=, or put the first job in: packhorse enqueue NAME",
-            )
-        schema.prepare(link, name)
-
-    def make_nothing(self) -> None:
-        self._makes = False
-
-    def now(self) -> int:
-        if self._clock is not None:
-            return self._clock()
-        ((now,),) = self._db.read("now", self._sql["now"])
-        return int(now)
+        missing = StorageNotFound(
+            f"{without_password(self._db.address)} has no Packhorse jobs in its schema {name}",
+            why="the schema does not exist or has no tables of ours, and looking does not make it",
+            hint="name another with ?schema=, or put the first job in: packhorse enqueue NAME",
+        )
+        schema.prepare(link, name, missing=None if self._makes else missing)
 
     def close(self) -> None:
         self._known.clear()
         self._here = None
         self._bell.close()
         self._db.pool.close()
-
-    def _counting(self, rows: int) -> None:
-        """So many rows were added to what is to be folded."""
-        self._unfolded += rows
-        if self._unfolded >= FOLD_AFTER:
-            self._unfolded = 0
-            with suppress(StorageError):  # what was asked for is done; the next one folds
-                self._fold()
 
     def _came_into_line(self) -> None:
         """A job has, by a write of ours that is committed, wherever in its line."""

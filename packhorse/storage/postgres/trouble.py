@@ -18,6 +18,7 @@ _ADVICE = (
     (r"no password supplied", "put the password into the address, PGPASSWORD or ~/.pgpass"),
     (r"pg_hba.conf", "let this user and machine in: the server's pg_hba.conf"),
     (r"too many clients|remaining connection slots", "raise max_connections of the server, or use PgBouncer"),
+    (r"unsupported startup parameter", "is that PgBouncer? say so at the end of the address: ?pgbouncer=1"),
     (r"could not translate host name|resolve host", "is the host's name right, and does this machine know it?"),
 )
 

@@ -13,8 +13,6 @@ from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
 
-FOLD_AFTER = 2_000
-"""Rows that this process adds before it folds all that it finds."""
 _AT_ONCE = 20_000
 
 

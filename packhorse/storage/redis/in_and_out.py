@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from packhorse import changes
-from packhorse.errors import ClientNotFound, NotUnique, StorageUnavailable
+from packhorse.errors import ClientNotFound, NotUnique
 from packhorse.job import HELD, WAITING, Job, NewJob, rank_of
 from packhorse.storage.contract import BATCH
 from packhorse.storage.moving import may_go_on
@@ -36,7 +36,7 @@ class InAndOut(Keeper):
             return [self._enqueue_plainest(jobs[0])]
         if len(jobs) <= BATCH and all(map(_is_plain, jobs)) and len({new.id for new in jobs}) == len(jobs):
             return self._enqueue_plain(jobs)
-        return self._change("enqueue", lambda tx: self._enqueue(tx, jobs))
+        return self._enqueue_surely(jobs)
 
     # --- plain ones ---------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ class InAndOut(Keeper):
             is_new = self._server.run("enqueue_one", *words, task, _task_text(queue))
             self._remember([(task, queue)] if is_new is not None else [])
         if is_new is None:
-            self._refuse()
+            return self._enqueue_although_moved([new])[0]
         return Enqueued(new.id) if is_new else Enqueued(new.id, Placement.KEPT)
 
     def _enqueue_plain(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -61,17 +61,17 @@ class InAndOut(Keeper):
             words += (task, _task_text(queue), queue)
         there = self._server.run("enqueue", *words, *_runs(jobs))
         if there is None:
-            self._refuse()
+            return self._enqueue_although_moved(jobs)
         self._remember(names)
         if not there:
             return [Enqueued(new.id) for new in jobs]
         kept = {one.decode() for one in there}
         return [Enqueued(new.id, Placement.KEPT if new.id in kept else Placement.ADDED) for new in jobs]
 
-    def _refuse(self) -> None:
-        """Nothing was stored, because the storage is moved."""
+    def _enqueue_although_moved(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Nothing was stored, because the storage is moved; or was a moment ago, and has been opened since."""
         may_go_on(self._look_for_mark(), "enqueue")
-        raise StorageUnavailable("the storage was being moved just now", hint="try again")
+        return self._enqueue_surely(jobs)
 
     def _unknown_names(self, jobs: Sequence[NewJob]) -> list[tuple[str, str]]:
         """Names of tasks and queues that this process has not written for a while."""
@@ -84,6 +84,9 @@ class InAndOut(Keeper):
             self._known[name] = until
 
     # --- the others ---------------------------------------------------------------------------------------------------
+
+    def _enqueue_surely(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._change("enqueue", lambda tx: self._enqueue(tx, jobs))
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store new jobs with a transaction. Also for the tick of a schedule."""

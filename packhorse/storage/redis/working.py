@@ -17,7 +17,6 @@ from packhorse.changes import Changed
 from packhorse.errors import WorkerNotFound
 from packhorse.job import QUEUED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
-from packhorse.series import ran_step
 from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogLine
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.keeper import Keeper, NextDue
@@ -230,7 +229,7 @@ def _completed(outcomes: Sequence[Outcome], runs: Mapping[str, Sequence[int]]) -
             assert type(outcome) is Completed
             ran, result = outcome.ran, outcome.result
             packed = _OUTCOME(outcome.token.fence, max(ran, 0), max(outcome.ago + ran, 0), result is not None)
-            words += (outcome.token.job_id, packed + ran_step(ran).encode(), result or "")
+            words += (outcome.token.job_id, packed, result or "")
     return words
 
 

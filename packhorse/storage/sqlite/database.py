@@ -22,6 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from packhorse import clock
 from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.storage.meter import Meter
+from packhorse.storage.sqlite import room
 from packhorse.storage.sqlite.transaction import Transaction
 from packhorse.storage.sqlite.trouble import translate
 
@@ -75,6 +76,7 @@ class Database:
         now: clock.Now,
     ) -> None:
         self.path = path
+        self._log = path.with_name(path.name + "-wal")
         self.options = options
         self.meter = Meter()
         self._prepare = prepare
@@ -154,6 +156,7 @@ class Database:
             try:
                 shared = self._do_all(tickets, connection)
                 shared.flush()
+                room.make_room(self._log)
                 connection.execute("COMMIT")
             except BaseException as error:
                 if not isinstance(error, Exception) and not connection.in_transaction:
@@ -341,7 +344,7 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
             # Foremen fold the log back before it comes to this; see `fold_log`.
             connection.execute("PRAGMA wal_autocheckpoint = 16000")
-            connection.execute("PRAGMA journal_size_limit = 67108864")
+            connection.execute(f"PRAGMA journal_size_limit = {room.MOST}")
             # A batch of jobs that lie far from each other changes more pages than the 2 MB hold that are usual.
             connection.execute("PRAGMA cache_size = -8000")
             self._prepare(connection)

@@ -16,8 +16,9 @@ from packhorse.errors import BadValue
 from packhorse.storage.guest import closed, driver_connection, elsewhere, refused, telling
 from packhorse.storage.sqlite.trouble import translate
 
-_SAVEPOINT = ("SAVEPOINT packhorse", "ROLLBACK TO packhorse", "RELEASE packhorse")
-_TRANSACTION = ("BEGIN IMMEDIATE", "ROLLBACK", "COMMIT")
+_Words = tuple[str, tuple[str, ...], str]
+_SAVEPOINT: _Words = ("SAVEPOINT packhorse", ("ROLLBACK TO packhorse", "RELEASE packhorse"), "RELEASE packhorse")
+_TRANSACTION: _Words = ("BEGIN IMMEDIATE", ("ROLLBACK",), "COMMIT")
 
 
 @contextmanager
@@ -33,7 +34,8 @@ def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
         if "closed" in str(error):
             raise closed(given) from error
         raise BadValue("this connection belongs to another thread", why=str(error)) from error
-    cursor.row_factory = None  # plain tuples, whatever he likes to have
+    cursor.row_factory = None  # plain tuples with text in them, whatever he likes to have
+    liked, connection.text_factory = connection.text_factory, str
     try:
         _must_be(cursor, path)
         if connection.in_transaction:
@@ -48,18 +50,20 @@ def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
             raise  # his transaction has lost a race: whoever makes it again waits for just this error
         raise translate(error, path) from error
     finally:
+        connection.text_factory = liked
         cursor.close()
 
 
-def _whole(cursor: sqlite3.Cursor, words: tuple[str, str, str]) -> Iterator[sqlite3.Cursor]:
-    begin, undo, end = words
+def _whole(cursor: sqlite3.Cursor, said: _Words) -> Iterator[sqlite3.Cursor]:
+    begin, undo, end = said
     cursor.execute(begin)
     try:
         yield cursor
         cursor.execute(end)
     except BaseException:  # somebody's Ctrl-C, too, must not leave our transaction open
         with suppress(sqlite3.Error):  # the first error is the one to tell
-            cursor.execute(undo)
+            for words in undo:
+                cursor.execute(words)
         raise
 
 

@@ -58,28 +58,38 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def _enqueue_plain(self, tx: Transaction, new: NewJob) -> Enqueued:
         try:
-            self._insert(tx, [new])
+            self._insert_one(tx, new)
         except sqlite3.IntegrityError as error:
             _must_be_known_id(error)
             return Enqueued(new.id, Placement.KEPT)
         return Enqueued(new.id)
 
-    def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
+    def _insert_one(self, tx: Transaction, new: NewJob) -> None:
+        seq = tx.execute(SQL["last_seq"]).fetchone()[0] + 1
+        job, events = changes.added(new, seq, tx.now)
+        tx.execute(*insert_of(job))  # before anything is recorded: its id may turn out to be there already
+        tx.record(events)
+        tx.keep_args([job])
+        _count_added(tx, (job.queue, job.task, job.state), 1)
+        tx.wakes = tx.wakes or _is_soon(job, tx.now)
+
+    def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> None:
+        if len(jobs) == 1:
+            self._insert_one(tx, jobs[0])
+            return
         seq = tx.execute(SQL["last_seq"]).fetchone()[0]
         stored = [changes.added_job(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
-        # One alone is recorded when it is in: its id may turn out to be there already. Several are undone together.
-        packs = self._record_added(tx, jobs, stored) if len(stored) > 1 else {}
+        packs = self._record_added(tx, jobs, stored)
         rows: dict[str, list[Row]] = {}
         for job in stored:
             statement, row = insert_of(job, packs.get(job.id, ""))
             rows.setdefault(statement, []).append(row)
         for statement, values in rows.items():
             tx.executemany(statement, values)
-        if len(stored) == 1:
-            self._record_added(tx, jobs, stored)
         tx.keep_args(stored)
-        self._count_added(tx, stored)
-        return stored
+        for alike, number in Counter([(job.queue, job.task, job.state) for job in stored]).items():
+            _count_added(tx, alike, number)
+        tx.wakes = tx.wakes or any(_is_soon(job, tx.now) for job in stored)
 
     def _record_added(self, tx: Transaction, new_jobs: Sequence[NewJob], added: Sequence[Job]) -> dict[str, str]:
         """The event of each, and in which pack it is, if it is in one."""
@@ -97,13 +107,16 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
                 packs.update(dict.fromkeys([job_id for job_id, *_ in jobs], pack))
         return packs
 
-    def _count_added(self, tx: Transaction, added: Sequence[Job]) -> None:
-        for (queue, task, state), number in Counter([(job.queue, job.task, job.state) for job in added]).items():
-            tx.move(None, (queue, task, state.value), number)
-            tx.measures[queue, task, "added"] = tx.measures.get((queue, task, "added"), 0) + number
-        # A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
-        if any(job.due_at is None or job.due_at < tx.now + _SOON for job in added):
-            tx.wakes = True
+
+def _count_added(tx: Transaction, alike: tuple[str, str, State], number: int) -> None:
+    queue, task, state = alike
+    tx.move(None, (queue, task, state.value), number)
+    tx.measures[queue, task, "added"] = tx.measures.get((queue, task, "added"), 0) + number
+
+
+def _is_soon(job: Job, now: int) -> bool:
+    """A sleeper has asked when the next job is due, and would oversleep one that is due sooner."""
+    return job.due_at is None or job.due_at < now + _SOON
 
 
 def _must_be_known_id(error: sqlite3.IntegrityError) -> None:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from packhorse.clock import DAY, microseconds
 from packhorse.fields import FailureFields, failure_fields
 from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.telltales import Telltales, telltales_of
 
 
 class FailuresQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,6 +44,13 @@ def list_failures(call: Call, query: FailuresQuery) -> FailureList:
     """Failures grouped by cause: task, kind of error, place, and the message without what varies."""
     groups = [group for group in call.reader.failures() if query.task in (None, group.task)]
     return FailureList([failure_fields(group) for group in groups[: query.limit]])
+
+
+@get("/failures/{cause}/telltales")
+def list_telltales(call: Call, cause: str) -> Telltales:
+    """What the arguments of its jobs have in common that those of completed ones have not: of the latest hundred of
+    either, in which parts of them it is so."""
+    return telltales_of(call.reader, call.reader.failure(cause))
 
 
 @post("/failures/{cause}/silence")

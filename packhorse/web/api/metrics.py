@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from packhorse.clock import SECOND
 from packhorse.job import State
+from packhorse.measures import steps_of
+from packhorse.series import LIMITS
 from packhorse.storage.records import Health
 from packhorse.totals import Totals
 from packhorse.web.api.totals import totals_for
@@ -14,6 +17,7 @@ from packhorse.web.site import Call
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Sample = tuple[dict[str, str], float]
+"""Labels and a number. The label without a name is no label, but the end of the metric's name."""
 
 
 def metrics_text(call: Call) -> str:
@@ -45,8 +49,22 @@ def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
         *("packhorse_jobs_total", "counter", "What became of jobs and attempts since ever."),
         [({"what": name}, number) for name, number in totals.ever.items()],
     )
+    ever = call.reader.totals()
+    yield _histogram("packhorse_wait_seconds", "How long attempts had waited in line when they began.", ever, "wait")
+    yield _histogram("packhorse_run_seconds", "How long attempts ran.", ever, "run")
     yield from _crew(totals)
     yield from _storage(call.site.glance.health())
+
+
+def _histogram(name: str, purpose: str, ever: Mapping[str, int], kind: str) -> tuple[str, str, str, list[Sample]]:
+    """Since ever, in all queues. Of attempts that were counted before there were steps, only the sum knows."""
+    below = list(accumulate(steps_of(ever, kind)))
+    limits = [f"{limit / SECOND:g}" for limit in LIMITS] + ["+Inf"]
+    buckets: list[Sample] = [
+        ({"": "_bucket", "le": limit}, number) for limit, number in zip(limits, below, strict=True)
+    ]
+    whole = ever.get("waited" if kind == "wait" else "ran", 0) / SECOND
+    return name, "histogram", purpose, [*buckets, ({"": "_sum"}, whole), ({"": "_count"}, below[-1])]
 
 
 def _crew(totals: Totals) -> Iterator[tuple[str, str, str, list[Sample]]]:
@@ -67,9 +85,10 @@ def _storage(health: Health) -> Iterator[tuple[str, str, str, list[Sample]]]:
 def _family(name: str, kind: str, purpose: str, samples: Iterable[Sample]) -> Iterator[str]:
     yield f"# HELP {name} {purpose}\n# TYPE {name} {kind}\n"
     for labels, value in samples:
-        inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items() if label)
         number = str(int(value)) if value == int(value) else repr(float(value))
-        yield f"{name}{{{inner}}} {number}\n" if inner else f"{name} {number}\n"
+        full = name + labels.get("", "")
+        yield f"{full}{{{inner}}} {number}\n" if inner else f"{full} {number}\n"
 
 
 def _escaped(text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from packhorse.clock import SECOND
-from packhorse.fields import PointFields, iso, point_fields
+from packhorse.fields import Moment, PointFields, iso, point_fields
+from packhorse.measures import Measured, by_time
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get
 
@@ -23,18 +24,28 @@ class SeriesQuery(SpanQuery, forbid_unknown_fields=True):
     task: str | None = None
 
 
+class Interval(msgspec.Struct):
+    """What all points of one interval come to: rates, means and percentiles over time."""
+
+    at: Moment
+    measured: Measured
+
+
 class Series(msgspec.Struct):
-    """Points, each as wide as `width` seconds."""
+    """Points, each as wide as `width` seconds, and what those of each interval come to together. An interval in which
+    nothing happened has neither."""
 
     span: Span
     width: int
     now: str
     items: list[PointFields]
+    intervals: list[Interval]
 
 
 @get("/series")
 def get_series(call: Call, query: SeriesQuery) -> Series:
-    """What happened over time, by queue and task."""
+    """What happened over time, by queue and task, and all of it together: so many, and how long they waited and ran."""
     points = call.reader.series(query.span, query.queue, query.task)
     width = query.span.level.width // SECOND
-    return Series(query.span, width, str(iso(call.reader.now())), [point_fields(point) for point in points])
+    intervals = [Interval(iso(at), each) for at, each in by_time(points).items()]
+    return Series(query.span, width, str(iso(call.reader.now())), [point_fields(point) for point in points], intervals)

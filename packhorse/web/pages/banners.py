@@ -17,13 +17,14 @@ from packhorse.measures import by_queue
 from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
 from packhorse.web.pages.page import address
-from packhorse.web.pages.words import number, span
+from packhorse.web.pages.words import number, sentence, span
 from packhorse.web.reader import Reader
 
 MOST = 3
 _BEHIND = MINUTE
 _APART = 2.0  # seconds
 _LOOKED_BACK = 10 * MINUTE
+_NAMED = 3  # of many queues
 _LONGEST = 120  # letters of what somebody wrote
 
 
@@ -101,7 +102,7 @@ def _storage(health: Health, move: Move | None) -> Iterator[Banner]:
     told = closed(move).what if move else None
     for problem in health.problems:
         if problem != told:
-            yield Banner(False, "Storage:", problem, ("/storage", "Storage"))
+            yield Banner(False, "Storage:", sentence(problem), ("/storage", "Storage"))
 
 
 def _behind(reader: Reader, now: int) -> Iterator[Banner]:
@@ -111,16 +112,29 @@ def _behind(reader: Reader, now: int) -> Iterator[Banner]:
         return  # without workers it goes without saying
     served = {name for worker in taking for name in worker.queues}
     flows = by_queue(point for point in reader.series(Span.TWO_HOURS) if point.at > now - _LOOKED_BACK)
-    for queue in sorted(late, key=lambda queue: -_age(queue, now))[:MOST]:
+    late.sort(key=lambda queue: -_age(queue, now))
+    yield from _unserved([queue for queue in late if queue.name not in served], now)
+    for queue in [queue for queue in late if queue.name in served][:MOST]:
         flow = flows.get(queue.name)
         link = (address(f"/queues/{queue.name}"), "See the queue")
-        if queue.name not in served:
-            text = f"Its oldest job has waited {span(_age(queue, now))}."
-            yield Banner(True, f"No worker serves {queue.name}.", text, link)
-        elif flow is not None and flow.added > flow.completed + flow.dead + flow.aborted:
+        if flow is not None and flow.added > flow.completed + flow.dead + flow.aborted:
             came, went = number(flow.added), number(flow.completed + flow.dead + flow.aborted)
             text = f"Its oldest job has waited {span(_age(queue, now))}; {came} came in ten minutes, {went} ended."
             yield Banner(True, f"{queue.name} is falling behind.", text, link)
+
+
+def _unserved(queues: list[QueueInfo], now: int) -> Iterator[Banner]:
+    """Queues whose jobs nobody will ever take, told as one: they mostly have one cause, and there may be hundreds."""
+    if not queues:
+        return
+    first, waited = queues[0], f"oldest job has waited {span(_age(queues[0], now))}."
+    if len(queues) == 1:
+        link = (address(f"/queues/{first.name}"), "See the queue")
+        yield Banner(True, f"No worker serves {first.name}.", f"Its {waited}", link)
+    else:
+        names = ", ".join(queue.name for queue in queues[:_NAMED]) + (" …" if len(queues) > _NAMED else "")
+        text = f"{names}. The {waited}"
+        yield Banner(True, f"No worker serves {number(len(queues))} queues.", text, ("/queues", "Queues"))
 
 
 def _age(queue: QueueInfo, now: int) -> int:
@@ -130,7 +144,9 @@ def _age(queue: QueueInfo, now: int) -> int:
 def _late(reader: Reader, now: int) -> Iterator[Banner]:
     for schedule in reader.schedules():
         if (late := late_by(schedule, now)) is not None:
-            text = f"It was due {span(late)} ago: no foreman does the chores."
+            foremen = count_text(len(_foremen(reader, now)), "foreman is", "foremen are")
+            why = "no foreman is running" if foremen.startswith("0 ") else f"{foremen} running, but none has seen to it"
+            text = f"It was due {span(late)} ago: {why}."
             yield Banner(False, f"The schedule {schedule.name} is late.", text, ("/schedules", "Schedules"))
 
 
@@ -175,5 +191,5 @@ def _paused(reader: Reader) -> Iterator[Banner]:
         text = f"{waits}; paused{by}{why}."
         yield Banner(False, f"The queue {queue.name} is paused.", text, (f"/queues/{queue.name}", "See the queue"))
     elif paused:
-        names = ", ".join(queue.name for queue in paused[:3]) + (" …" if len(paused) > 3 else "")
+        names = ", ".join(queue.name for queue in paused[:_NAMED]) + (" …" if len(paused) > _NAMED else "")
         yield Banner(False, f"{len(paused)} queues are paused.", names, ("/queues", "Queues"))

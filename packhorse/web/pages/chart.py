@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.job_text import cut
-from packhorse.measures import Measured, measured
+from packhorse.measures import Measured, longest_wait, measured
 from packhorse.series import CAME, WENT, Level
 from packhorse.storage.records import Point, Span
 
@@ -76,7 +76,8 @@ class Chart(msgspec.Struct, frozen=True):
             sum(value or 0 for value in column) if self.shape == "stack" else max((v or 0 for v in column), default=0)
             for column in columns
         ]
-        return nice(max(sums, default=0))
+        highest = max(sums, default=0)
+        return nice_span(highest) if self.show is _span else nice(highest)
 
     @property
     def is_empty(self) -> bool:
@@ -203,6 +204,16 @@ def nice(value: float) -> float:
     return next(power * step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * step >= value)
 
 
+_ROUND_SPANS = (90, 120, 180, 240, 300, 360, 600, 900, 1_200, 1_800, 2_400, 3_600, 5_400, 7_200)
+
+
+def nice_span(seconds: float) -> float:
+    """The next round length of time from here up: 15 minutes, not a thousand seconds."""
+    if seconds <= 60:
+        return nice(seconds)
+    return next((each for each in _ROUND_SPANS if each >= seconds), 3_600 * nice(seconds / 3_600))
+
+
 def _back(length: int) -> str:
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
         if length >= 2 * size or size == MINUTE:
@@ -238,6 +249,14 @@ class Intervals:
         """One count, interval by interval."""
         return [sum(point.values.get(name, 0) for point in self._sorted[at] if keep(point)) for at in self.times]
 
+    def oldest(self, queued_at: int | None) -> list[Value]:
+        """The age of the oldest job in line, interval by interval, in seconds; see `waiting_time`."""
+        found = [longest_wait(self._sorted[at]) for at in self.times]
+        if queued_at is None:
+            return found
+        ages = [(min(at + self.width, self.now) - queued_at) / SECOND for at in self.times]
+        return [max(wait or 0, age) if age > 0 else wait for wait, age in zip(found, ages, strict=True)]
+
     def rate(self, counts: Sequence[int]) -> list[Value]:
         """How many a second. The present interval is not over yet; one that has hardly begun is taken together with
         the one before, or it would look like a fall."""
@@ -261,17 +280,24 @@ def throughput(intervals: Intervals) -> Chart:
     return Chart("Throughput", "jobs a second", intervals.times, lines, "stack", _rate, intervals.width)
 
 
-def waiting_time(intervals: Intervals) -> Chart:
-    """How long jobs had waited in line when they began, on average."""
-    lines = [Line("mean wait", "first", [each.wait_mean for each in intervals.each])]
+def waiting_time(intervals: Intervals, oldest: int | None = None) -> Chart:
+    """How long jobs had waited in line when they began; and how long the oldest had: the one that had waited longest of
+    those that began in an interval, or the one that is the `oldest` in line now and has been since."""
+    p50, p95, mean = ([getattr(each, f"wait_{name}") for each in intervals.each] for name in ("p50", "p95", "mean"))
+    if any(value is not None and high is None for value, high in zip(mean, p95, strict=True)):
+        lines = [Line("mean", "first", mean)]  # counted without steps, by a version that had none
+    else:
+        lines = [Line("p50", "first", p50)]
+    lines += [Line("p95", "second", p95), Line("oldest", "other", intervals.oldest(oldest))]
     return Chart("Waiting time", "in line before an attempt", intervals.times, lines, "lines", _span, intervals.width)
 
 
 def running_time(intervals: Intervals) -> Chart:
     """How long attempts ran."""
     lines = [
-        Line("half within", "first", [each.run_p50 for each in intervals.each]),
-        Line("95 % within", "second", [each.run_p95 for each in intervals.each]),
+        Line("p50", "first", [each.run_p50 for each in intervals.each]),
+        Line("p95", "second", [each.run_p95 for each in intervals.each]),
+        Line("p99", "other", [each.run_p99 for each in intervals.each]),
     ]
     return Chart("Running time", "of an attempt", intervals.times, lines, "lines", _span, intervals.width)
 

@@ -14,6 +14,7 @@ from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
 from packhorse.web.pages.traceback import pieces_of
 from packhorse.web.site import Call
+from packhorse.web.telltales import telltales_of
 
 _JOBS = 20
 DURATIONS = {"1h": "an hour", "24h": "a day", "7d": "a week", "30d": "a month"}
@@ -59,6 +60,7 @@ def failure(call: Call, asked: Asked, cause: str) -> Shown:
         "steps": list(_steps(found)),
         "example": example,
         "pieces": pieces_of(example.traceback) if example and example.traceback else [],
+        "telltales": telltales_of(call.reader, group),
         "seen_at": now,
     }
     return Shown("failure.html", f"{group.task}: {group.pattern}"[:80], context)

@@ -19,7 +19,7 @@ from packhorse.web.pages.jobs import operations_for
 from packhorse.web.pages.life import life_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right
 from packhorse.web.pages.traceback import Piece, pieces_of
-from packhorse.web.pages.words import capital, pretty, safe, with_moment
+from packhorse.web.pages.words import capital, pretty, safe, with_commands, with_moment
 from packhorse.web.pages.workers import may_order, stood_at
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
@@ -50,7 +50,7 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
             "state": state_text(record),
             "call": safe(short_call(record)),
             "tries": try_text(record),
-            "why": with_moment(capital(_why(call, record, failure)), record.finished_at, now),
+            "why": with_commands(with_moment(capital(_why(call, record, failure)), record.finished_at, now)),
             "failure": failure,
             "pieces": pieces_of(failure.traceback) if failure and failure.traceback else [],
             "same": _same(call, record),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from packhorse.clock import HOUR
 from packhorse.coming import words_and_slots
 from packhorse.job import RETRYING, RUNNING, UNFINISHED, Job, State
 from packhorse.measures import Measured, by_task, measured
-from packhorse.storage.records import Filter, Point
+from packhorse.storage.records import Filter, Point, QueueInfo
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals, Range
 from packhorse.web.pages.frame import chosen_range
@@ -34,7 +35,7 @@ def overview(call: Call, asked: Asked) -> Shown:
         {
             "charts": [
                 chart.throughput(intervals),
-                chart.waiting_time(intervals),
+                chart.waiting_time(intervals, _oldest(reader.queues())),
                 chart.unfinished(intervals, present),
                 chart.running_time(intervals),
             ],
@@ -53,11 +54,19 @@ def overview(call: Call, asked: Asked) -> Shown:
     )
 
 
-def charts_of(reader: Reader, chosen: Range, keep: Any) -> tuple[list[chart.Chart], Measured]:
-    """Throughput, waiting and running times of some points, and what they come to."""
+def charts_of(
+    reader: Reader, chosen: Range, keep: Any, oldest: int | None = None
+) -> tuple[list[chart.Chart], Measured]:
+    """Throughput, waiting and running times of some points, and what they come to; `oldest` is since when the oldest of
+    their jobs is in line."""
     intervals = Intervals([point for point in reader.series(chosen.span) if keep(point)], chosen, reader.now())
-    charts = [chart.throughput(intervals), chart.waiting_time(intervals), chart.running_time(intervals)]
+    charts = [chart.throughput(intervals), chart.waiting_time(intervals, oldest), chart.running_time(intervals)]
     return charts, measured(intervals.points)
+
+
+def _oldest(queues: Iterable[QueueInfo]) -> int | None:
+    """Since when the oldest job is in line that nobody holds back."""
+    return min((each.oldest_queued_at for each in queues if each.oldest_queued_at and not each.is_paused), default=None)
 
 
 def _before(points: list[Point], chosen: Range, intervals: Intervals) -> Measured | None:

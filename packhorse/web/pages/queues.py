@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from packhorse.clock import MINUTE
@@ -30,6 +31,7 @@ class Flow(NamedTuple):
     went: float
     empty_in: float | None
     history: list[float]
+    workers: int
 
 
 @page("/queues", "queues")
@@ -39,17 +41,21 @@ def queues(call: Call, asked: Asked) -> Shown:
     points = call.reader.series(Span.TWO_HOURS)
     recent = by_queue(point for point in points if point.at > now - _FLOW)
     history = _history(points, now)
-    flows = [_flow(queue, recent.get(queue.name, Measured()), history.get(queue.name, [])) for queue in found]
+    serving = Counter(name for each in call.reader.workers() if call.reader.is_alive(each, now) for name in each.queues)
+    flows = [
+        _flow(queue, recent.get(queue.name, Measured()), history.get(queue.name, []), serving[queue.name])
+        for queue in found
+    ]
     flows.sort(key=lambda flow: (-flow.queue.counts.get(State.QUEUED, 0), flow.queue.name))
     return Shown("queues.html", "Queues", {"flows": flows[:_MOST], "total": len(flows)})
 
 
-def _flow(queue: QueueInfo, recent: Measured, history: list[float]) -> Flow:
+def _flow(queue: QueueInfo, recent: Measured, history: list[float], workers: int) -> Flow:
     length = _FLOW / MINUTE
     came, went = recent.added / length, (recent.completed + recent.dead + recent.aborted) / length
     waiting = queue.counts.get(State.QUEUED, 0)
     empty_in = 60 * waiting / (went - came) if waiting and went > came else None
-    return Flow(queue, sum(queue.counts.get(state, 0) for state in HELD), came, went, empty_in, history)
+    return Flow(queue, sum(queue.counts.get(state, 0) for state in HELD), came, went, empty_in, history, workers)
 
 
 def _history(points: list[Point], now: int) -> dict[str, list[float]]:
@@ -67,7 +73,7 @@ def _history(points: list[Point], now: int) -> dict[str, list[float]]:
 def queue(call: Call, asked: Asked, name: str) -> Shown:
     """One queue."""
     info, now, chosen = call.reader.queue(name), call.reader.now(), chosen_range(asked)
-    charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name)
+    charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name, info.oldest_queued_at)
     intervals = Intervals(call.reader.series(chosen.span, name), chosen, now)
     present = {name: sum(info.counts.get(state, 0) for state in UNFINISHED)}
     line = call.reader.find(Filter(states=frozenset({State.QUEUED}), queue=name), None, _NEXT).jobs

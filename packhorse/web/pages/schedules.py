@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
-from packhorse.clock import DAY
+from packhorse.clock import DAY, to_datetime
 from packhorse.coming import late_by, words_and_slots
+from packhorse.job import FINAL, Job
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
-from packhorse.web.pages.words import safe
+from packhorse.web.pages.words import safe, span, took
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _TICKS = 20
 _COMING = 3
 _MOST_MARKS = 240
+_JOBS_AT_ONCE = 50
+_LOOKS = {
+    "completed": "good",
+    "dead": "bad",
+    "missed": "bad",
+    "retrying": "wait",
+    "skipped": "wait",
+    "aborted": "delay",
+    "gone": "delay",
+}
+_MOST_BYTES = 4 << 20
+
+
+class Square(NamedTuple):
+    """What became of one slot; `look` is the class that gives it colour and shape."""
+
+    look: str
+    says: str
+    job_id: str | None = None
 
 
 class Planned(NamedTuple):
@@ -26,7 +47,8 @@ class Planned(NamedTuple):
     says: str
     coming: list[int]
     skipped: int | None
-    ticks: list[Tick]
+    squares: list[Square]
+    lately: str
     marks: list[int]
     late: int | None
 
@@ -34,20 +56,53 @@ class Planned(NamedTuple):
 @page("/schedules", "schedules")
 def schedules(call: Call, asked: Asked) -> Shown:
     """Every schedule, the next one first."""
-    now = call.reader.now()
-    return Shown(
-        "schedules.html", "Schedules", {"planned": [_planned(call, info, now) for info in call.reader.schedules()]}
-    )
+    now, infos = call.reader.now(), call.reader.schedules()
+    ticks = {info.name: call.site.storage.ticks(info.name, limit=_TICKS)[::-1] for info in infos}
+    jobs = _jobs(call, [tick.job_id for each in ticks.values() for tick in each if tick.job_id])
+    planned = [_planned(info, now, ticks[info.name], jobs) for info in infos]
+    return Shown("schedules.html", "Schedules", {"planned": planned})
 
 
-def _planned(call: Call, info: ScheduleInfo, now: int) -> Planned:
+def _jobs(call: Call, ids: list[str]) -> dict[str, Job]:
+    """Those of these jobs that are still kept, as far as they are not too much to read for a row of squares."""
+    found: dict[str, Job] = {}
+    rest, size = iter(ids), 0
+    while size < _MOST_BYTES and (some := list(islice(rest, _JOBS_AT_ONCE))):
+        jobs = call.reader.these(some)
+        found.update((job.id, job) for job in jobs)
+        size += sum(len(job.args) + len(job.result or "") for job in jobs)
+    return found
+
+
+def _square(tick: Tick, jobs: dict[str, Job], now: int) -> Square:
+    slot = f"{to_datetime(tick.slot):%Y-%m-%d %H:%M:%S} UTC"
+    if tick.job_id is None:
+        return _squared(tick.outcome, f"{slot}: {tick.outcome}")
+    job = jobs.get(tick.job_id)
+    if job is None:
+        return _squared("gone", f"{slot}: its job is no longer kept", tick.job_id)
+    return _squared(job.state, f"{slot}: {_outcome(job, now)}", tick.job_id)
+
+
+def _squared(outcome: str, says: str, job_id: str | None = None) -> Square:
+    return Square(_LOOKS.get(outcome, "first"), says, job_id)
+
+
+def _outcome(job: Job, now: int) -> str:
+    ran = took(job, now)
+    return f"{job.state} {'after' if job.state in FINAL else 'for'} {span(ran)}" if ran is not None else job.state.value
+
+
+def _planned(info: ScheduleInfo, now: int, ticks: list[Tick], jobs: dict[str, Job]) -> Planned:
     says, slots = words_and_slots(info, now, _COMING)
     skipped = info.options.get("skip")
-    ticks = call.site.storage.ticks(info.name, limit=_TICKS)[::-1]
+    last = jobs.get(info.last_job_id or "")
     is_coming = isinstance(skipped, int) and skipped > now
     marks = _marks(info, now) if slots else []
     late = late_by(info, now) if slots else None
-    return Planned(info, safe(says), slots, skipped if is_coming else None, ticks, marks, late)
+    squares = [_square(tick, jobs, now) for tick in ticks]
+    lately = _outcome(last, now) if last is not None else ""
+    return Planned(info, safe(says), slots, skipped if is_coming else None, squares, lately, marks, late)
 
 
 def _marks(info: ScheduleInfo, now: int) -> list[int]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from packhorse.errors import TaskNotFound
 from packhorse.job import FINAL
-from packhorse.measures import Measured, by_task
-from packhorse.series import RAN_STEPS
-from packhorse.storage.records import Filter
+from packhorse.measures import Measured, by_task, steps_of
+from packhorse.series import LIMITS
+from packhorse.storage.records import Filter, Point
 from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
 from packhorse.web.pages.page import Asked, Shown, page
-from packhorse.web.pages.words import took
+from packhorse.web.pages.words import span, took
 from packhorse.web.site import Call
 
 _LOOKED_AT = 200
-_SLOWEST = 10
+_SLOWEST = 20
 
 
 @page("/tasks", "tasks")
@@ -40,15 +43,26 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     ended = call.reader.find(Filter(states=FINAL, task=name), None, _LOOKED_AT).jobs
     slowest = sorted(ended, key=lambda job: -(took(job, now) or 0))[:_SLOWEST]
     points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
-    steps = [(step.removeprefix("ran_"), sum(point.values.get(step, 0) for point in points)) for _, step in RAN_STEPS]
-    steps.append(("longer", sum(point.values.get("ran_longer", 0) for point in points)))
     context = {
         "task": info,
         "charts": charts,
         "measured": sums,
-        "steps": steps,
-        "most": max((number for _, number in steps), default=0),
+        "histograms": [
+            ("How long its attempts ran", _histogram(points, "run")),
+            ("How long they had waited in line", _histogram(points, "wait")),
+        ],
         "slowest": [row_of(job, now) for job in slowest],
         "failures": [group for group in call.reader.failures() if group.task == name],
     }
     return Shown("task.html", f"Task {name}", context)
+
+
+def _histogram(points: Iterable[Point], kind: str) -> list[tuple[str, int]]:
+    """How many attempts there are of each step, from the shortest to the longest that has one."""
+    sums: Counter[str] = Counter()
+    for point in points:
+        sums.update(point.values)
+    names = [*(f"≤ {span(limit)}" for limit in LIMITS), f"> {span(LIMITS[-1])}"]
+    rows = list(zip(names, steps_of(sums, kind), strict=True))
+    there = [place for place, (_, number) in enumerate(rows) if number]
+    return rows[there[0] : there[-1] + 1] if there else []

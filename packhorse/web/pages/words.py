@@ -12,7 +12,7 @@ from packhorse.amounts import rate_text, size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import Job, State
-from packhorse.measures import limit_of
+from packhorse.measures import bounded
 from packhorse.why import span_text
 
 # Control characters, and those that turn the direction of writing around.
@@ -21,6 +21,7 @@ _UNSAFE = re.compile(
 )
 _LONG_JSON = 64_000
 _AGO = re.compile(r"\b(?:[\d.]+[a-zµ]+)+ ago\b")
+_COMMAND = re.compile(r"`([^`\n]+)`")
 _PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -90,12 +91,12 @@ def seconds(duration: float | None) -> str:
     return "–" if duration is None else span(duration * SECOND)
 
 
-def limit(percentile: float | None) -> str:
-    """A percentile, which is the upper limit of a step: "≤ 10 s"."""
-    if percentile is None:
+def percentile(value: float | None) -> str:
+    """A percentile in seconds: "1.2 s", "≤ 1 ms"."""
+    if value is None:
         return "–"
-    sign, most = limit_of(percentile)
-    return f"{sign} {seconds(most)}"
+    sign, duration = bounded(value)
+    return f"{sign} {seconds(duration)}".strip()
 
 
 def percent(part: float, whole: float) -> str:
@@ -132,6 +133,11 @@ def with_moment(text: str, at: int | None, now: int) -> Markup:
         return escape(text)
     told = "just now" if now - at < SECOND else f"{_short(now - at)} ago"
     return escape(text[: found.start()]) + _time(at, told, "since") + text[found.end() :]
+
+
+def with_commands(text: str) -> Markup:
+    """Text in which what stands between backticks is something to type."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped, and our own tags
 
 
 def clock(at: int | None, *, day: bool = True) -> Markup:
@@ -231,7 +237,7 @@ FILTERS = {
     "rate": rate_text,
     "span": span,
     "seconds": seconds,
-    "limit": limit,
+    "percentile": percentile,
     "clock": clock,
     "moment": moment,
     "short": short,

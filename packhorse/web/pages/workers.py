@@ -20,7 +20,7 @@ from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _MOST_SHOWN = 50
-_FIGURES = {"done": 0, "failed": 0, "rss": 0}
+_FIGURES = {"done": 0, "failed": 0, "rss": 0, "max_rss": 0, "cpu_percent": 0}
 
 
 class Process(NamedTuple):

@@ -1,12 +1,14 @@
 """Whatever lies in the tables, the statements of the hot path and of the pages touch no more rows than they need.
 
-With a hundred thousand jobs and fifty thousand events; with statistics that say the tables are empty, which is what the
-server believes after a night without work, and with true ones. What is counted are the rows and index entries that were
-read: a full scan or a sort shows there, whatever the plan is called.
+With a hundred thousand jobs and fifty thousand events, or, by `make scale`, with a million jobs in line and five
+million finished ones; with statistics that say the tables are empty, which is what the server believes after a night
+without work, and with true ones. What is counted are the rows and index entries that were read: a full scan or a sort
+shows there, whatever the plan is called.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,16 +23,16 @@ from packhorse.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.spelling import spelled
-from packhorse.storage.mysql.upkeep import FOLD_AFTER
 from packhorse.storage.mysql.working import _stretch
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span, TaskInfo
+from packhorse.storage.sql.served import FOLD_AFTER
 from tests.mysql_server import new_database_url, numbers_to, shared_mysql
 
 _FILL = """
 INSERT INTO packhorse_job (id, task, queue, args, state, priority, `rank`, created_at, updated_at, {column})
 SELECT concat('{state}-', n), 'send', elt(1 + n % 3, 'mail', 'print', 'other'), '{}', '{state}', 1, 12, n, n,
        {start} + n
-FROM {numbers} WHERE n <= {number} ORDER BY n
+FROM (SELECT {before} + n AS n FROM {numbers}) AS some WHERE n <= {number} ORDER BY n
 """
 _EVENTS = """
 INSERT INTO packhorse_event (at, kind, subject, job_id, queue, state)
@@ -43,9 +45,12 @@ _MEASURES = """
 INSERT INTO packhorse_measure (level, at, queue, task, counted, amount)
 SELECT 'minute', n * 60000000, 'mail', 'send', 'completed', 1 FROM {numbers}
 """
+SCALE = os.environ.get("PACKHORSE_SCALE")
+WAITING, FINISHED = (int(SCALE), 5 * int(SCALE)) if SCALE else (30_000, 50_000)
+pytestmark = pytest.mark.timeout(max(300, WAITING // 300))
 _COUNTED = 2 * FOLD_AFTER
 """What is counted and not folded yet is read as it lies there."""
-STRETCHES = [_stretch(0, 12, 0), _stretch(12, 12, 0), _stretch(12, 12, 70_000)]
+STRETCHES = [_stretch(0, 12, 0), _stretch(12, 12, 0), _stretch(12, 12, FINISHED + WAITING * 2 // 3)]
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +63,14 @@ def filled() -> Iterator[MySQL]:
             cursor.execute(f"ALTER TABLE packhorse_{table} STATS_AUTO_RECALC = 0")
             cursor.execute(f"ANALYZE TABLE packhorse_{table}")
         for state, column, number, start in [
-            ("completed", "finished_at", 50_000, 0),
-            ("queued", "queued_at", 30_000, 0),
-            ("scheduled", "due_at", 20_000, 4_000_000_000_000_000),
+            ("completed", "finished_at", FINISHED, 0),
+            ("queued", "queued_at", WAITING, 0),
+            ("scheduled", "due_at", WAITING * 2 // 3, 4_000_000_000_000_000),
         ]:
             fill = _FILL.replace("{state}", state).replace("{column}", column).replace("{start}", str(start))
-            cursor.execute(fill.replace("{number}", str(number)).replace("{numbers}", numbers_to(100_000)))
+            fill = fill.replace("{number}", str(number)).replace("{numbers}", numbers_to(100_000))
+            for before in range(0, number, 100_000):
+                cursor.execute(fill.replace("{before}", str(before)))
         cursor.execute(_EVENTS.replace("{numbers}", numbers_to(100_000)))
         cursor.execute(_LOG.replace("{numbers}", numbers_to(10_000)))
         cursor.execute(_MEASURES.replace("{numbers}", numbers_to(10_000)))

@@ -28,8 +28,8 @@ from packhorse.job import COMPLETED
 from packhorse.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Answer, Link
-from packhorse.storage.mysql.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.sql.served import FOLD_AFTER
 from tests.children import forked, in_child
 from tests.mysql_server import KIND, new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,14 @@ def test_what_is_said_is_encrypted(encrypted: tuple[MySQLServer, Path], query: s
     assert cipher_of(MySQL.from_url(f"{server.url}?{query.replace('DIR', str(directory))}"))
 
 
+def test_nobody_demands_it_but_it_is_had_where_it_can_be(
+    encrypted: tuple[MySQLServer, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: pytest.fail("nobody is verified with them"))
+
+    assert cipher_of(MySQL.from_url(encrypted[0].url))
+
+
 def test_it_need_not_be(encrypted: tuple[MySQLServer, Path]) -> None:
     assert cipher_of(MySQL.from_url(f"{encrypted[0].url}?ssl_mode=disabled")) == ""
 
@@ -70,4 +79,5 @@ def test_a_server_that_has_no_tls_is_refused_when_it_must_have() -> None:
 
     with pytest.raises(StorageUnavailable):
         storage.tallies()
+    assert cipher_of(MySQL.from_url(server.url)) == "", "where it is only preferred, one does without"
     server.end()

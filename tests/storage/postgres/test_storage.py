@@ -39,8 +39,8 @@ from packhorse.storage.moving import Move, Stage, encode
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
-from packhorse.storage.postgres.upkeep import FOLD_AFTER
 from packhorse.storage.records import EventFilter, Filter, Placement
+from packhorse.storage.sql.served import FOLD_AFTER
 from tests.children import forked, in_child, until
 from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import DAY, TurnedClock
+from packhorse.conformance.builders import new_job
 from packhorse.conformance.estate import everything, furnish
 from packhorse.copying import End, copy_storage
 from packhorse.errors import StorageFull
 from packhorse.job import NewJob
 from packhorse.storage import open_storage
-from packhorse.storage.records import EventFilter, Pruned, Retention
+from packhorse.storage.moving import Move, Stage
+from packhorse.storage.records import EventFilter, Placement, Pruned, Retention
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.address import Address
 from tests.redis_server import RedisServer, fresh_url
 from tests.storage.redis.audit import audit
 
+MARK = Move("copy", Stage.CLOSING, "sqlite://elsewhere", 1)
 FOR_LONG = Retention(*[1_000 * DAY] * 5)
 
 
@@ -105,3 +110,29 @@ def test_a_full_server_stops_the_copy_and_it_goes_on_when_there_is_room(own_serv
     assert everything(storage) == before
     audit(storage)
     storage.close()
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_job_that_came_just_when_the_storage_was_opened_again_is_stored(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    url = fresh_url()
+    storage, mover = Redis.from_url(url), Redis.from_url(url)
+    mover.set_move(MARK, expected=None)
+    run = storage._server.run
+
+    def run_and_open(*words: Any) -> Any:
+        answer = run(*words)
+        if mover.move() is not None:
+            assert answer is None, "it was refused"
+            mover.set_move(None, expected=MARK)
+        return answer
+
+    monkeypatch.setattr(storage._server, "run", run_and_open)
+    jobs = [new_job() for _ in range(number)]
+
+    assert {one.placement for one in storage.enqueue(jobs)} == {Placement.ADDED}
+
+    assert len(storage.get_many([job.id for job in jobs])) == number
+    storage.close()
+    mover.close()

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from packhorse import __version__
 from packhorse.event import Subject
 from packhorse.storage.moving import Move, Stage
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import ScheduleInfo, WorkerInfo
 from packhorse.web.pages import banners
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
@@ -52,6 +52,22 @@ def test_a_foreman_that_takes_no_jobs_is_told(web: TestClient, yard: Yard, repor
     assert "No jobs are taken." in shown
     assert told in shown
     assert "mule:11</code>" in shown  # the command that has it go on
+
+
+@pytest.mark.parametrize(
+    ("is_attended", "why"),
+    [(False, "no foreman is running."), (True, "1 foreman is running, but none has seen to it.")],
+)
+def test_a_late_schedule_says_whether_anybody_is_there(web: TestClient, yard: Yard, is_attended: bool, why: str):
+    long_ago = yard.storage.now() - 3_600_000_000
+    yard.storage.put_schedules([ScheduleInfo("nightly", "report", "0 4 * * *", next_at=long_ago)])
+    if is_attended:
+        yard.join()
+
+    shown = web.get("/jobs").text
+
+    assert "The schedule nightly is late." in shown
+    assert why in shown
 
 
 def test_a_foreman_that_needs_no_worker_just_now_is_well(web: TestClient, yard: Yard):

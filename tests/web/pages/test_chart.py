@@ -13,6 +13,7 @@ from packhorse.web.pages.chart import (
     Line,
     answering,
     nice,
+    nice_span,
     sparkline,
     throughput,
     unfinished,
@@ -35,6 +36,13 @@ def test_the_upper_edge_is_a_round_number(value: float, top: float):
     assert nice(value) == pytest.approx(top)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "top"), [(0, 1), (0.2, 0.2), (47, 50), (70, 90), (310, 360), (4_100, 5_400), (7_300, 10_800)]
+)
+def test_the_upper_edge_of_times_is_a_round_time(seconds: float, top: float):
+    assert nice_span(seconds) == pytest.approx(top)
+
+
 def test_an_hour_has_sixty_intervals_and_ends_with_the_present():
     intervals = Intervals([point(0, completed=4)], HOUR_OF_CHARTS, NOW)
 
@@ -51,12 +59,32 @@ def test_a_minute_that_has_hardly_begun_is_taken_together_with_the_one_before():
 
 
 def test_nothing_measured_is_a_gap_and_not_nought():
-    intervals = Intervals([point(3, waited=6_000_000, ran_1s=2), point(1, waited=0, ran_1s=1)], HOUR_OF_CHARTS, NOW)
+    points = [point(3, waited=6_000_000, run_1s=2, wait_3s=2), point(1, waited=0, run_1s=1, wait_1ms=1)]
+    intervals = Intervals(points, HOUR_OF_CHARTS, NOW)
 
     chart = waiting_time(intervals)
 
-    assert chart.lines[0].values[-4:] == [3.0, None, 0.0, None]
-    assert str(chart.svg()).count("<polyline") == 2
+    lines = {line.title: list(line.values)[-4:] for line in chart.lines}
+    assert lines == {name: [2.4, None, 0.001, None] for name in ("p50", "p95", "oldest")}
+    assert str(chart.svg()).count("<polyline") == 6
+
+
+def test_what_an_older_version_has_counted_shows_as_a_mean_and_never_as_a_percentile():
+    points = [point(2, waited=6_000_000, ran_1s=2), point(1, waited=4_000_000, ran_1s=1, run_1s=1, wait_3s=1)]
+
+    chart = waiting_time(Intervals(points, HOUR_OF_CHARTS, NOW))
+
+    lines = {line.title: list(line.values)[-3:] for line in chart.lines}
+    assert lines == {"mean": [3.0, 2.0, None], "p95": [None] * 3, "oldest": [None, 2.4, None]}
+
+
+def test_the_oldest_job_in_line_grows_older_until_now():
+    queued_at = NOW - NOW % MINUTE - 90_000_000  # in the middle of the minute before the last
+    intervals = Intervals([point(3, run_1s=1, wait_60s=1), point(1, run_1s=1, wait_1ms=1)], HOUR_OF_CHARTS, NOW)
+
+    oldest = waiting_time(intervals, queued_at).lines[-1]
+
+    assert list(oldest.values)[-5:] == [None, 48.0, 30.0, 90.0, 130.0]
 
 
 def test_halts_have_a_line_of_their_own_where_there_are_any():

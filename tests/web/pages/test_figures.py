@@ -7,8 +7,11 @@ import re
 from starlette.testclient import TestClient
 
 from packhorse.clock import DAY
-from packhorse.storage.records import ScheduleInfo
-from tests.cli.yard import Yard
+from packhorse.ids import new_id
+from packhorse.job import NewJob
+from packhorse.outcome import Completed, Failed
+from packhorse.storage.records import ScheduleInfo, Tick
+from tests.cli.yard import FAILURE, FOREMAN, WORKER, Yard
 
 HTML = {"accept": "text/html"}
 
@@ -52,3 +55,46 @@ def test_a_schedule_that_is_late_says_so_in_the_list_and_above_it(web: TestClien
     assert text.count("late by 2 d") == 1
     assert "The schedule overdue is late." in text
     assert "The schedule punctual is late." not in text
+
+
+def test_a_schedule_shows_what_became_of_its_jobs_and_not_only_that_they_were_enqueued(web: TestClient, yard: Yard):
+    now = yard.storage.now()
+    yard.storage.put_schedules([ScheduleInfo("plan", "resize", "0 3 * * *", next_at=now - 3)])
+    for slot, number in enumerate((1, 1, 0), start=now - 3):
+        new = [NewJob(id=new_id(), task="resize", queue="resize", max_attempts=1, schedule="plan")] * number
+        tick = Tick("plan", slot, "enqueued" if new else "skipped", slot, new[0].id if new else None)
+        yard.storage.tick("plan", slot, slot + 1, new, [tick])
+    completed, dead = yard.storage.ticks("plan")[:0:-1]
+    for tick, outcome in ((completed, Completed), (dead, Failed)):
+        job = yard.start(yard.get(tick.job_id or ""))
+        yard.finish(outcome(job.token, "1" if outcome is Completed else FAILURE))
+
+    shown = web.get("/schedules", headers=HTML).text
+    yard.storage.delete([completed.job_id or ""])
+    later = web.get("/schedules", headers=HTML).text
+
+    assert re.findall(r'<(?:a|span) class="(\w+)"[^>]* title="[^"]* UTC: (\w+)', shown) == [
+        ("good", "completed"),
+        ("bad", "dead"),
+        ("wait", "skipped"),
+    ]
+    assert re.findall(r'class="(\w+)"[^>]* title="[^"]* UTC: its job is no longer kept"', later) == ["delay"]
+
+
+def test_a_queue_says_how_many_workers_serve_it(web: TestClient, yard: Yard):
+    yard.join()
+    yard.add(queue="resize")
+    yard.add(queue="forgotten")
+
+    served = re.findall(
+        r'<td class="right( bad)?" data-label="Workers">(\d+)</td>', web.get("/queues", headers=HTML).text
+    )
+
+    assert served == [(" bad", "0"), ("", "1"), ("", "1")]  # forgotten, resize, and mail, in which no job waits
+
+
+def test_a_worker_shows_its_memory_beside_its_limit_and_its_cpu(web: TestClient, yard: Yard):
+    yard.join()
+    yard.storage.beat({WORKER: {"rss": 96 << 20, "max_rss": 512 << 20, "cpu_percent": 34}, FOREMAN: {}})
+
+    assert "96 MiB of 512 MiB · CPU 34 %" in text_of(web, "/workers")

@@ -81,9 +81,12 @@ def test_a_message_is_a_sentence_that_leaves_names_as_they_are(text: str, shown:
     assert words.sentence(text) == shown
 
 
-@pytest.mark.parametrize(("percentile", "text"), [(None, "–"), (0.3, "≤ 300 ms"), (10.0, "≤ 10 s"), (7_200.0, "> 1 h")])
-def test_a_percentile_is_told_as_the_limit_that_it_is(percentile: float | None, text: str):
-    assert words.limit(percentile) == text
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.001, "≤ 1 ms"), (0.24, "240 ms"), (8.9, "8.9 s"), (200_000.0, "> 1 d 3 h")],
+)
+def test_a_percentile_says_where_it_is_only_a_limit(value: float | None, text: str):
+    assert words.percentile(value) == text
 
 
 @pytest.mark.parametrize(
@@ -99,3 +102,9 @@ def test_how_long_ago_something_was_is_a_moment_of_its_own_in_a_sentence():
     assert shown.startswith('it was aborted <time datetime="2027')
     assert shown.endswith(">just now</time>, by &lt;anna&gt;, 3s ago")
     assert ">2 m ago</time>" in words.with_moment("it died 2m5s ago", NOW, NOW + 125 * SECOND)
+
+
+def test_what_is_to_be_typed_is_told_apart_and_markup_stays_text():
+    shown = words.with_commands("<b> has gone; `packhorse work` starts one")
+
+    assert shown == "&lt;b&gt; has gone; <code>packhorse work</code> starts one"

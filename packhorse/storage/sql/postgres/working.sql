@@ -220,8 +220,12 @@ counted AS (
         ('minute', minute, 'ran', numbers.ran), ('minute', minute, 'waited', waited)
     ) AS fact (level, at, what, amount)
     UNION ALL
-    SELECT 'minute', now - now % 60000000, queue, task, ({ran_names})[1 + width_bucket(ran - 1, {ran_limits})], count(*)
-    FROM held GROUP BY queue, task, now, 5
+    SELECT 'minute', minute, queue, task, kind || ({steps})[1 + step], number FROM (
+        SELECT queue, task, now - now % 60000000 AS minute, kind, width_bucket(length - 1, {limits}) AS step,
+               count(*) AS number
+        FROM held, LATERAL (VALUES ('run', ran), ('wait', coalesce(started_at - queued_at, 0))) AS time (kind, length)
+        GROUP BY queue, task, now, kind, step
+    ) AS stepped
 )
 SELECT id FROM held
 

@@ -1,13 +1,31 @@
 -- complete(first) -> verdicts, next: outcomes of one worker whose tasks have returned, taken as `changes.settled` would
--- take them. ARGV from `first` on: owner, number, and for each job id; fence, ran, ago + ran and has-a-result packed, with
--- the name of the step of the charts behind; result. The verdicts are one letter each: a(ccepted), r(epeated), s(tale).
--- No id may come twice. Needs the parts head, events, counts.
+-- take them. ARGV from `first` on: owner, number, and for each job id; fence, ran, ago + ran and has-a-result packed;
+-- result. The verdicts are one letter each: a(ccepted), r(epeated), s(tale). No id may come twice.
+-- Needs the parts head, events, counts.
 local OUTCOME = '>I4I8I8B'
+
+-- step_of(duration) -> name, low, high: the step that holds what is longer than low and at most high, as in series.py.
+local function step_of(duration)
+  local low, power, digits = -1, 100, { 10, 15, 20, 30, 40, 60, 80 }
+  while power < 1e10 do
+    for _, digit in ipairs(digits) do
+      local high = digit * power
+      if duration <= high then
+        return high < 1e6 and string.format('%gms', high / 1e3) or string.format('%gs', high / 1e6), low, high
+      end
+      low = high
+    end
+    power = power * 10
+  end
+  if duration <= 1e11 then return '100000s', low, 1e11 end
+  return 'longer', 1e11, math.huge
+end
 
 -- The jobs of one place, to be counted together.
 local function new_place(owner, place)
   local middle = write('>I2c0I2c0', #owner, owner, #place, place) -- of their heads
-  return { queue = queue_in(place), middle = middle, r = 0, x = 0, done = 0, ran = 0, waited = 0, steps = {} }
+  return { queue = queue_in(place), middle = middle, r = 0, x = 0, done = 0, ran = 0, waited = 0, runs = {},
+    waits = {} }
 end
 
 local function count_place(place, counted)
@@ -17,7 +35,8 @@ local function count_place(place, counted)
   measure('completed', place, counted.done)
   measure('ran', place, counted.ran)
   measure('waited', place, counted.waited)
-  for step, number in pairs(counted.steps) do measure(step, place, number) end
+  for step, number in pairs(counted.runs) do measure('run_' .. step, place, number) end
+  for step, number in pairs(counted.waits) do measure('wait_' .. step, place, number) end
 end
 
 -- Up to 50 jobs, told of in one entry: those that began, and all that ended.
@@ -51,6 +70,7 @@ local function complete(first)
   local ids, verdicts, places, batch = {}, {}, {}, nil
   local done, put, finished, kept, subscribed, frees = {}, {}, {}, {}, {}, {}
   local count, in_finished, in_kept = 0, 0, 0
+  local wait, wait_low, wait_high, run, run_low, run_high = '', 0, 0, '', 0, 0
   first = first + 2
   for i = 1, number do ids[i] = ARGV[first + 3 * i - 3] end
   local heads, keys = texts_of('j:', ids)
@@ -59,8 +79,7 @@ local function complete(first)
     local head, verdict = heads[i], 's'
     if head then
       local state, flags, fence, attempts, _, queued, started, its_owner, place, seq, _, tail_at = read(HOT, head)
-      local packed = ARGV[first + 3 * i - 2]
-      local its_fence, ran, gone, has_result, step_at = read(OUTCOME, packed)
+      local its_fence, ran, gone, has_result = read(OUTCOME, ARGV[first + 3 * i - 2])
       if fence ~= its_fence or its_owner ~= owner or fence == 0 then
         verdict = 's'
       elseif state ~= 'r' and state ~= 'x' then
@@ -103,9 +122,13 @@ local function complete(first)
           .. counted.middle .. seq .. write('>I4', #result) .. result .. tail .. b.entry
         done[count] = id
         counted[state], counted.done, counted.ran = counted[state] + 1, counted.done + 1, counted.ran + ran
-        if queued > 0 and started > queued then counted.waited = counted.waited + started - queued end
-        local step = sub(packed, step_at)
-        counted.steps[step] = (counted.steps[step] or 0) + 1
+        local waited = queued > 0 and started > queued and started - queued or 0
+        counted.waited = counted.waited + waited
+        -- Most have waited, and ran, about as long as the one before.
+        if waited <= wait_low or waited > wait_high then wait, wait_low, wait_high = step_of(waited) end
+        if ran <= run_low or ran > run_high then run, run_low, run_high = step_of(ran) end
+        local waits, runs = counted.waits, counted.runs
+        waits[wait], runs[run] = (waits[wait] or 0) + 1, (runs[run] or 0) + 1
         if c == EVENTS_AT_ONCE then
           tell_batch(owner, b)
           batch = nil
