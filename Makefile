@@ -3,6 +3,9 @@
 BIN := .venv/bin
 ARGS ?=
 
+# The tests start hundreds of processes; each would have to compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test check chaos scale bench bench-quick bench-web screenshot clean venv servers
 
 help: ## show this list

@@ -68,7 +68,7 @@ def share_text(part: float, whole: float) -> str:
     return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %" if share >= 0.1 else "<0.1 %"
 
 
-_BYTES = ("wal_size", "page_size", "used_memory", "used_memory_peak", "maxmemory")
+_BYTES = ("wal_size", "page_size", "used_memory", "used_memory_peak", "maxmemory", "max_allowed_packet")
 _SECONDS = ("oldest_transaction",)
 
 

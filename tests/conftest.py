@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+
+from tests.ram import new_directory
 
 pytest.register_assert_rewrite("packhorse.conformance")  # before anybody imports it: its tests are ours, too
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("steady")
+
+
+@pytest.fixture
+def swift_path() -> Iterator[Path]:
+    """As `tmp_path`, in memory: for data alone, since nothing may be executed there on some machines."""
+    directory = new_directory("test")
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)

@@ -26,6 +26,7 @@ from pymysql.constants import CLIENT
 
 from tests.ports import free_port
 from tests.processor_time import processor_time
+from tests.ram import new_directory
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -35,7 +36,6 @@ _NEEDED = (
     "Or leave MariaDB out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite"
 )
 _PLACES = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/opt/homebrew/opt/mariadb/bin")
-_RAM = Path("/dev/shm")
 _SMALL = ("innodb-buffer-pool-size=128M", "loose-innodb-log-file-size=96M", "performance-schema=OFF", "skip-log-bin")
 _OTHER = os.environ.get("PACKHORSE_MYSQLD", "")
 KIND = "mariadb" if "mariadb" in Path(_OTHER or "mariadbd").name else "mysql"
@@ -48,8 +48,7 @@ class MySQLServer:
     the disk costs nothing; `on_disk` says otherwise."""
 
     def __init__(self, *settings: str, on_disk: bool = False) -> None:
-        has_room = not on_disk and _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
-        self.directory = Path(tempfile.mkdtemp(prefix="packhorse-mysql-", dir=_RAM if has_room else None))
+        self.directory = Path(tempfile.mkdtemp(prefix="packhorse-mysql-")) if on_disk else new_directory("mysql")
         self.port = free_port()
         self._settings = settings
         self._owner = os.getpid()

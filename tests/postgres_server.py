@@ -25,6 +25,7 @@ import pytest
 
 from tests.children import until
 from tests.ports import free_port
+from tests.ram import new_directory
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -34,7 +35,6 @@ _NEEDED = (
     "Or leave PostgreSQL out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite"
 )
 _PLACES = ["/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql*/bin"]
-_RAM = Path("/dev/shm")
 _USED_TABLES = (
     "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
     " AND relname <> 'packhorse_meta' AND pg_relation_size(oid) > 0"
@@ -48,8 +48,7 @@ class PostgresServer:
     waiting for the disk costs nothing; `on_disk` says otherwise."""
 
     def __init__(self, *settings: str, on_disk: bool = False) -> None:
-        has_room = not on_disk and _RAM.is_dir() and shutil.disk_usage(_RAM).free > 2 << 30
-        self.directory = Path(tempfile.mkdtemp(prefix="packhorse-postgres-", dir=_RAM if has_room else None))
+        self.directory = Path(tempfile.mkdtemp(prefix="packhorse-postgres-")) if on_disk else new_directory("postgres")
         self.port = free_port()
         self._settings = settings
         self._user = _unprivileged()
@@ -166,9 +165,11 @@ class PgBouncer:
         if user is not None:
             os.chown(self._directory, user.pw_uid, user.pw_gid)
         as_user = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid}
+        self._owner = os.getpid()
         self._process = subprocess.Popen(
             [program, "-q", str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **as_user
         )
+        atexit.register(self.end)  # if a test that fails does not
         _await_port(self.port)
 
     @property
@@ -176,9 +177,10 @@ class PgBouncer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if os.getpid() == self._owner:  # not in a child that was forked from the tests
+            self._process.kill()
+            self._process.wait()
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 @cache

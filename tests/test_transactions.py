@@ -32,6 +32,7 @@ from packhorse import Packhorse
 from packhorse.conformance.builders import join
 from packhorse.errors import BadValue, NotUnique, StorageError
 from packhorse.outcome import Completed, Verdict
+from packhorse.testing import testing
 from tests.children import ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
 from tests.place import Place, Sleeper, needs_mysql, needs_postgres, run, send
@@ -877,7 +878,7 @@ def programs() -> dict[str, str]:
     for heading, code in re.findall(r"^## (.*?)$|^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL):
         title = heading or title
         if code:
-            found[f"{title}, in a coroutine" if title in found else title] = code
+            found[f"{title}, once more" if title in found else title] = code
     return found
 
 
@@ -888,8 +889,9 @@ def programs() -> dict[str, str]:
         ("PyMySQL", "mysql"),
         ("sqlite3", "sqlite"),
         ("SQLAlchemy", None),
-        ("SQLAlchemy, in a coroutine", "postgres"),
+        ("SQLAlchemy, once more", "postgres"),
         ("Django", None),
+        ("When the jobs are somewhere else", None),
     ],
 )
 def test_a_program_of_the_page_does_what_it_says(
@@ -899,7 +901,9 @@ def test_a_program_of_the_page_does_what_it_says(
     if only_on not in (None, place.kind):
         pytest.skip(f"this program is for {only_on}")
     monkeypatch.setattr(connections._connections, "default", django_connection, raising=False)
+    engine = create_engine(place.alchemy_url)
     names: dict[str, Any] = {"app": place.app, "AsyncSession": AsyncSession, "text": text}
+    names |= {"Session": Session, "engine": engine}
     _, _, task = programs()[""].partition("\n\n\n")
     program = programs()[title].replace("orders (id)", f"{place.sales} (amount)").replace("shop.db", str(place.path))
     program = re.sub(r'"postgresql\+psycopg:[^"]*"', repr(place.alchemy_url), program)
@@ -911,6 +915,7 @@ def test_a_program_of_the_page_does_what_it_says(
     exec(task + program, names)
     if "order" in names:
         asyncio.run(_with_session(place, names["order"]))
+    engine.dispose()
 
     assert place.number_of_jobs() == place.number_of_sales() >= 1
     assert place.app.count(state="queued", task="send_invoice") == place.number_of_jobs()
@@ -923,6 +928,30 @@ async def _with_session(place: Place, work: Callable[[AsyncSession], Any]) -> No
     await engine.dispose()
 
 
+def test_a_task_that_uses_models_gets_fresh_connections(
+    place: Place, django_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page about transactions has it."""
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")  # the page sets it; it is forgotten after the test
+    app = Packhorse("memory://")
+    exec(programs()["Django, once more"], {"app": app})
+    django_connection.ensure_connection()
+    django_connection.close_at = 0.0  # it was to be closed long ago
+
+    @app.task
+    def sell() -> None:
+        with django_connection.cursor() as cursor:
+            cursor.execute(place.insert)
+        django_connection.close_at = 0.0
+
+    with testing(app) as t:
+        sell.enqueue()
+        t.drain()
+
+    assert place.number_of_sales() == 1
+    assert django_connection.connection is None, "it is closed when the task has ended"
+
+
 def test_every_program_of_the_page_is_tried() -> None:
     assert list(programs()) == [
         "",
@@ -930,8 +959,10 @@ def test_every_program_of_the_page_is_tried() -> None:
         "PyMySQL",
         "sqlite3",
         "SQLAlchemy",
-        "SQLAlchemy, in a coroutine",
+        "SQLAlchemy, once more",
         "Django",
+        "Django, once more",
+        "When the jobs are somewhere else",
     ]
 
 

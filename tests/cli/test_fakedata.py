@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from packhorse.cli import fakedata
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.fakedata import Shop
 from packhorse.clock import HOUR, TurnedClock, now
@@ -17,9 +18,9 @@ from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 
 
-def test_the_shop_leaves_a_believable_history_behind(tmp_path: Path):
+def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
     clock = TurnedClock(now() - HOUR)
-    storage = open_storage(f"sqlite:///{tmp_path / 'shop.db'}", now=clock)
+    storage = open_storage(f"sqlite:///{swift_path / 'shop.db'}", now=clock)
     shop = Shop(storage, clock, random.Random(7))
     until = clock() + HOUR
     shop.open()
@@ -64,7 +65,11 @@ def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
     assert yard.storage.count(Filter()).number == 1
 
 
-def test_another_file_is_offered_than_those_that_are_there(packhorse: Call, here: Path):
+def test_another_file_is_offered_than_those_that_are_there(
+    packhorse: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fakedata, "_EARLIER_STEP", HOUR)  # two days before the first of these hours, in a few steps
+
     assert packhorse("fakedata", "--hours", "0", "--url", "sqlite:///fake.db").exit_code == 0
 
     result = packhorse("fakedata", "--url", "sqlite:///fake.db")

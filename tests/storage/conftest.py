@@ -91,8 +91,8 @@ def clock() -> TurnedClock:
 
 
 @pytest.fixture(params=chosen_storages())
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    url = ADDRESSES[request.param](tmp_path)
+def address(request: pytest.FixtureRequest, swift_path: Path) -> Iterator[str]:
+    url = ADDRESSES[request.param](swift_path)
     yield url
     give_back(url)
 

@@ -9,13 +9,11 @@ does whose answer was lost.
 from __future__ import annotations
 
 import itertools
-import os
+import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -56,6 +54,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from tests.ram import new_directory
 from tests.storage import laws
 from tests.storage.answers import Refusal, answer_of, answer_to_repetition, by_subject, differences, in_order, plain
 from tests.storage.choices import (
@@ -84,7 +83,6 @@ from tests.storage.choices import (
 from tests.storage.conftest import ADDRESSES, give_back
 
 ALL = 1_000_000
-_RAM = Path("/dev/shm")  # files that nobody will miss are fastest there, and need not be safe
 _HASTE = {"sqlite": "?synchronous=off"}
 NOBODY = Token("nobody", "nobody", 1)
 
@@ -132,10 +130,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = TurnedClock()
-        self.directory = tempfile.TemporaryDirectory(
-            prefix="packhorse-model-", dir=_RAM if os.access(_RAM, os.W_OK) else None
-        )
-        self.url = ADDRESSES[self.storage_name](Path(self.directory.name)) + _HASTE.get(self.storage_name, "")
+        self.directory = new_directory("model")
+        self.url = ADDRESSES[self.storage_name](self.directory) + _HASTE.get(self.storage_name, "")
         self.model = Memory(self.clock)
         self.storage = open_storage(self.url, now=self.clock)
         self.door = self.storage  # through which calls are made: this process's, or a neighbour's
@@ -593,7 +589,7 @@ class Machine(RuleBasedStateMachine):
             for storage in (self.storage, self.neighbour):
                 if storage is not None:
                     storage.close()
-            self.directory.cleanup()
+            shutil.rmtree(self.directory, ignore_errors=True)
             give_back(self.url)
 
 

@@ -44,12 +44,12 @@ def keep_shop(storage: Storage, clock: TurnedClock) -> None:
 
 @pytest.mark.parametrize(("kind", "other"), list(combinations_with_replacement(chosen_storages(), 2)))
 def test_a_storage_copied_there_and_back_is_as_it_was(
-    kind: str, other: str, clock: TurnedClock, tmp_path: Path
+    kind: str, other: str, clock: TurnedClock, swift_path: Path
 ) -> None:
     with (
-        fresh(kind, tmp_path / "here", clock) as here,
-        fresh(other, tmp_path / "there", clock) as there,
-        fresh(kind, tmp_path / "back", clock) as back,
+        fresh(kind, swift_path / "here", clock) as here,
+        fresh(other, swift_path / "there", clock) as there,
+        fresh(kind, swift_path / "back", clock) as back,
     ):
         keep_shop(here, clock)
         furnish(here, clock)

@@ -50,6 +50,12 @@ class Aftermath(NamedTuple):
     after_worker: list[float]  # seconds from the death of a worker until each of its jobs was taken back
     after_foreman: list[float]
     violations: list[str]
+    silences: int  # those violations of which a worker is the reason that was not heard in time
+
+    @property
+    def is_too_busy(self) -> bool:
+        """May it all be the machine's fault, which had no time for a worker for as long as its lease?"""
+        return 0 < self.silences == len(self.violations)
 
     def table(self) -> Iterator[str]:
         """A table for people."""
@@ -91,13 +97,17 @@ def look_at(site: Site, faults: Sequence[Fault], crew_of: dict[str, int], asked:
     stories = stories_of(site.storage)
     taken = _taken_back(site, stories)
     unexplained = [
-        f"{line.job_id} was taken from {event.owner} at {event.at / 1e6:.3f}: {event.data}"
-        for line, event in taken
+        event
+        for _, event in taken
         if not any(
             fault.explains(event.owner or "", crew_of.get(event.owner or ""), event.at / 1e6) for fault in faults
         )
     ]
-    violations += [f"an execution too many, and no fault explains it: {text}" for text in unexplained]
+    violations += [
+        f"an execution too many, and no fault explains it: {event.job_id} was taken from {event.owner}"
+        f" at {event.at / 1e6:.3f}: {event.data}"
+        for event in unexplained
+    ]
     aborted = {job.id for job in jobs.values() if job.state is ABORTED}
     violations += [f"{job.id} is dead: {job.error}" for job in jobs.values() if job.state is DEAD]
     violations += [f"{job_id} is aborted, and nobody had asked for it" for job_id in aborted - asked]
@@ -113,6 +123,7 @@ def look_at(site: Site, faults: Sequence[Fault], crew_of: dict[str, int], asked:
         after_worker=_after_workers(stories, faults),
         after_foreman=_after_foremen(stories, faults, crew_of),
         violations=violations,
+        silences=sum("was silent" in str(event.data) for event in unexplained),
     )
 
 

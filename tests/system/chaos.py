@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packhorse.event import Kind, Subject
-from packhorse.job import NewJob
-from packhorse.storage.records import EventFilter, WorkerInfo
+from packhorse.job import QUEUED, NewJob
+from packhorse.storage.records import EventFilter, Filter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
 from tests.system.aftermath import Aftermath, Fault, look_at
-from tests.system.sites import LEASE, Crew, Site, new_job, parent_of, until
+from tests.system.sites import HEARTBEAT, LEASE, Crew, Site, new_job, parent_of, until
 
 DECK = {
     "kill a worker": 4,
@@ -41,7 +41,9 @@ DECK = {
 }
 """What happens, and how often, before the cards are shuffled again."""
 OF_FOREMEN = frozenset({"kill a foreman", "freeze a foreman", "stop and restart"})
-LONGEST_END = 60.0
+LONGEST_HARM = 150.0
+"""Seconds beyond those of the plan until everything must have happened once."""
+LONGEST_END = 180.0
 """Seconds after the last fault within which all jobs must be final."""
 
 
@@ -52,6 +54,7 @@ class Plan(NamedTuple):
     slots: int = 4
     pause: float = 0.35  # seconds between two faults, on average
     seed: int = 1
+    patience: int = 1  # so many times the lease of other tests, and the heartbeat
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -105,6 +108,8 @@ class Chaos:
         self._crews: list[Crew] = []  # those that should be at work
         self._later: list[tuple[float, Callable[[], object]]] = []  # what is to be undone, and when
         self._frozen: set[int] = set()
+        self._thaws: list[threading.Timer] = []
+        self._lease = LEASE * plan.patience
 
     def run(self) -> None:
         """Come back when all jobs are final."""
@@ -116,6 +121,7 @@ class Chaos:
             self._do_harm(time.monotonic() + self._plan.seconds)
         finally:
             self._undo(float("inf"))
+            self._thaw_all()
             producer.join()
         with suppress(AssertionError):  # what is not final by then is counted as lost
             self._site.until_final(seconds=LONGEST_END)
@@ -123,12 +129,13 @@ class Chaos:
 
     def _do_harm(self, end: float) -> None:
         deck: list[str] = []
-        while time.monotonic() < end or (not self._is_enough() and time.monotonic() < end + LONGEST_END):
+        while time.monotonic() < end or (not self._is_enough() and time.monotonic() < end + LONGEST_HARM):
             deck = deck or self._dice.sample(list(DECK), sum(DECK.values()), counts=list(DECK.values()))
             if time.monotonic() >= end:
                 # On a slow machine some had nobody to hit so far, or hit nobody who was at work.
-                deck = self._missing() or ["kill a worker"]
-                self._site.add("nap", {"seconds": 1.0}, number=self._plan.slots, max_halts=1_000)
+                missing = self._missing() or ["kill a worker"]
+                deck = self._dice.sample(missing, len(missing))
+                self._bring_work()
             awake = [crew for crew in self._crews if crew.pid not in self._frozen]
             if self._do_to_any(deck[-1], self._dice.sample(awake, len(awake))):
                 deck.pop()
@@ -136,6 +143,12 @@ class Chaos:
                 deck.insert(0, deck.pop())
             time.sleep(self._dice.uniform(0.2, 1.8) * self._plan.pause)
             self._undo(time.monotonic())
+
+    def _bring_work(self) -> None:
+        """Unless some is left: in the worker, and in a child of it."""
+        if self._site.storage.count(Filter(frozenset({QUEUED}))).number == 0:
+            for task in ("nap", "inap"):
+                self._site.add(task, {"seconds": 1.0}, number=self._plan.slots, max_halts=1_000)
 
     def _is_enough(self) -> bool:
         """Has everything happened, and did any of it harm a job?"""
@@ -172,7 +185,7 @@ class Chaos:
             return
         self._hit(kind, crew, None, crew.pid, signal.SIGKILL if kind == "kill a foreman" else signal.SIGTERM)
         self._crews.remove(crew)
-        wait = self._dice.uniform(0, 2 * LEASE) if kind == "kill a foreman" else 0.0
+        wait = self._dice.uniform(0, 2 * self._lease) if kind == "kill a foreman" else 0.0
         self._later.append((time.monotonic() + wait, self._start))
 
     def _do_to_worker(self, kind: str, crew: Crew, worker: WorkerInfo) -> None:
@@ -187,10 +200,12 @@ class Chaos:
         self._hit(kind, crew, worker, pid, signal.SIGKILL)
 
     def _freeze(self, kind: str, crew: Crew, worker: WorkerInfo | None, pid: int) -> None:
-        lasts = self._dice.uniform(0.5, 3) * LEASE
+        lasts = self._dice.uniform(0.5, 3) * self._lease
         self._hit(kind, crew, worker, pid, signal.SIGSTOP, lasts)
         self._frozen.add(pid)
-        self._later.append((time.monotonic() + lasts, lambda: self._thaw(pid)))
+        # By itself: it may hold the lock of the very file that we want to write to next.
+        self._thaws.append(threading.Timer(lasts, self._thaw, [pid]))
+        self._thaws[-1].start()
 
     def _hit(
         self, kind: str, crew: Crew, worker: WorkerInfo | None, pid: int, number: signal.Signals, lasts: float = 0.0
@@ -218,13 +233,21 @@ class Chaos:
             action()
         self._look_around()
 
+    def _thaw_all(self) -> None:
+        for thaw in self._thaws:
+            thaw.cancel()
+        for pid in list(self._frozen):
+            self._thaw(pid)
+
     def _thaw(self, pid: int) -> None:
         self._frozen.discard(pid)
         with suppress(ProcessLookupError):  # its foreman has killed it meanwhile
             os.kill(pid, signal.SIGCONT)
 
     def _start(self) -> None:
-        self._crews.append(self._site.start(slots=self._plan.slots, online=False))
+        heartbeat = HEARTBEAT * self._plan.patience
+        crew = self._site.start(slots=self._plan.slots, online=False, heartbeat=heartbeat, lease=self._lease)
+        self._crews.append(crew)
 
     def _look_around(self) -> None:
         """Remember whose worker is whose."""

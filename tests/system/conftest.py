@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,19 @@ from tests.system.sites import Site
 Tell = Callable[[str], None]
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """A site; what its processes wrote is shown when the test fails."""
-    site = Site(tmp_path)
+@contextmanager
+def attended(site: Site) -> Iterator[Site]:
+    """A site for the length of the block; what its processes wrote is shown when the test fails."""
     yield site
     site.close()
     if site.log.exists():
         print(site.log.read_text())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with attended(Site(tmp_path)) as site:
+        yield site
 
 
 @pytest.fixture

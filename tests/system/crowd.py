@@ -18,7 +18,8 @@ from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 
 QUEUES = {"mail": 1, "print": 2, "images": 3}
-BATCH = 50
+BATCH = 20
+"""Small, so that there are many calls to come between: each is a chance for two to take the same job."""
 
 
 def produce(storage: Storage, name: str, number: int) -> None:
@@ -29,10 +30,10 @@ def produce(storage: Storage, name: str, number: int) -> None:
 
 
 def batches(name: str, number: int, dice: random.Random) -> Iterator[list[NewJob]]:
-    """So many jobs: one time in three alone, else up to a hundred together."""
+    """So many jobs: one time in three alone, else up to forty together."""
     numbers = iter(range(number))
     while True:
-        size = 1 if dice.random() < 1 / 3 else dice.randint(2, 100)
+        size = 1 if dice.random() < 1 / 3 else dice.randint(2, 40)
         batch = [new_job(f"{name}-{one:05}", dice) for one in itertools.islice(numbers, size)]
         if not batch:
             return

@@ -123,14 +123,14 @@ def test_the_world_is_sound(template: Path) -> None:
 @pytest.mark.parametrize("way", ["statement", "write"])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_kill_leaves_the_state_before_or_after_and_never_between(
-    name: str, way: str, template: Path, killer: subprocess.Popen[str], tmp_path: Path
+    name: str, way: str, template: Path, killer: subprocess.Popen[str], swift_path: Path
 ) -> None:
     operation = BY_NAME[name]
     before = content(template)
-    after = do(operation, Path(shutil.copyfile(template, tmp_path / "after.db")))
+    after = do(operation, Path(shutil.copyfile(template, swift_path / "after.db")))
     assert difference(before, after), "the operation changes nothing: it proves nothing"
 
-    killed, done = die_everywhere(killer, name, way, template, tmp_path)
+    killed, done = die_everywhere(killer, name, way, template, swift_path)
 
     assert len(killed) >= (4 if way == "statement" else 1)
     for path in killed:
@@ -148,9 +148,9 @@ def test_a_kill_leaves_the_state_before_or_after_and_never_between(
 
 @pytest.mark.parametrize("way", ["statement", "write"])
 def test_a_kill_while_the_file_is_made_leaves_one_that_can_be_made(
-    way: str, killer: subprocess.Popen[str], tmp_path: Path
+    way: str, killer: subprocess.Popen[str], swift_path: Path
 ) -> None:
-    killed, done = die_everywhere(killer, "make", way, None, tmp_path)
+    killed, done = die_everywhere(killer, "make", way, None, swift_path)
 
     made = content(done)
     assert len(killed) > 20
@@ -165,11 +165,11 @@ def test_a_kill_while_the_file_is_made_leaves_one_that_can_be_made(
 
 @pytest.mark.parametrize("way", ["statement", "write"])
 def test_a_kill_while_the_file_is_migrated_leaves_one_that_can_be_migrated(
-    way: str, template: Path, killer: subprocess.Popen[str], tmp_path: Path
+    way: str, template: Path, killer: subprocess.Popen[str], swift_path: Path
 ) -> None:
     before = content(template)
 
-    killed, done = die_everywhere(killer, "migrate", way, template, tmp_path)
+    killed, done = die_everywhere(killer, "migrate", way, template, swift_path)
 
     after = content(done)
     assert len(killed) > 5

@@ -14,7 +14,7 @@ from packhorse.job import COMPLETED
 from packhorse.storage.records import Filter
 from tests.redis_server import RedisServer, redis_server
 from tests.storage.conftest import chosen_storages
-from tests.system.conftest import Tell
+from tests.system.conftest import Tell, attended
 from tests.system.sites import LEASE, LONG_LEASE, SLACK, Site, kill, until
 from tests.system.soundness import assert_sound
 
@@ -33,11 +33,8 @@ def own_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def site(tmp_path: Path, own_server: RedisServer) -> Iterator[Site]:
-    site = Site(tmp_path, f"{own_server.url}?patience=20s")
-    yield site
-    site.close()
-    if site.log.exists():
-        print(site.log.read_text())
+    with attended(Site(tmp_path, f"{own_server.url}?patience=20s")) as site:
+        yield site
 
 
 def test_the_jobs_of_a_killed_worker_run_again_at_once(site: Site, tell: Tell) -> None:

@@ -19,7 +19,7 @@ from packhorse.storage.records import Filter
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PgBouncer, PostgresServer
 from tests.storage.conftest import chosen_storages
-from tests.system.conftest import Tell
+from tests.system.conftest import Tell, attended
 from tests.system.sites import Site, new_job, until
 from tests.system.soundness import assert_sound
 
@@ -45,7 +45,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def site(tmp_path: Path, server: Server) -> Iterator[Site]:
-    yield from _site(tmp_path, f"{server.url}?patience=20s")
+    with attended(Site(tmp_path, f"{server.url}?patience=20s")) as site:
+        yield site
 
 
 @pytest.fixture
@@ -53,17 +54,10 @@ def pooled_site(tmp_path: Path) -> Iterator[Site]:
     skip_unless_chosen("postgres")
     server = PostgresServer().start()
     pooler = PgBouncer(server)
-    yield from _site(tmp_path, f"{pooler.url}?pgbouncer=1")
+    with attended(Site(tmp_path, f"{pooler.url}?pgbouncer=1")) as site:
+        yield site
     pooler.end()
     server.end()
-
-
-def _site(directory: Path, url: str) -> Iterator[Site]:
-    site = Site(directory, url)
-    yield site
-    site.close()
-    if site.log.exists():
-        print(site.log.read_text())
 
 
 def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(

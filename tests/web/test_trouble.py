@@ -36,8 +36,10 @@ def test_a_page_says_that_the_storage_is_away(web: TestClient, path: str):
 
     assert answer.status_code == 503
     assert "cannot reach redis://" in answer.text.lower()
-    assert "connection refused" in answer.text
+    assert "connection refused" in answer.text.lower()
     assert "hunter2" not in answer.text
+    assert answer.headers["refresh"] == "10"  # it asks again by itself
+    assert "packhorse doctor" in answer.text
 
 
 @pytest.mark.usefixtures("without_storage")
@@ -87,3 +89,11 @@ def test_what_takes_too_long_is_given_up(web: TestClient, yard: Yard, monkeypatc
 
     assert answer.status_code == 429
     assert "took longer" in answer.json()["title"]
+
+
+def test_a_page_that_is_not_there_does_not_ask_again(web: TestClient):
+    answer = web.get("/nothing", headers=HTML)
+
+    assert answer.status_code == 404
+    assert "refresh" not in answer.headers
+    assert "The address may be misspelt" in answer.text

@@ -117,9 +117,8 @@ class Bell:
             waiting = [sleeper for sleeper in self._free if sleeper.ends_at is not None]
             self._free = [sleeper for sleeper in self._free if sleeper.ends_at is None]
         for sleeper in waiting:
-            assert sleeper.connection is not None
             try:
-                self._server.ask("wake_up", ("CLIENT", "UNBLOCK", sleeper.connection.id))
+                self._have_answered(sleeper, waits=False)
                 if self._hear(sleeper):
                     self._ring(_MOST_HOPS)
             except (StorageError, Lost, Refusal):
@@ -186,8 +185,10 @@ class Bell:
         reply = sleeper.connection.read()
         return None if isinstance(reply, Refusal) else reply
 
-    def _have_answered(self, sleeper: _Sleeper) -> None:
-        """Have the server let us go, now. Again and again, for it may not yet have read that we want to block."""
+    def _have_answered(self, sleeper: _Sleeper, *, waits: bool = True) -> None:
+        """Have the server let us go, now. Again and again, for it may not yet have read that we want to block, and
+        would then keep us for as long as it was asked to. `waits`: also where it refuses that, for it lets us go then.
+        """
         assert sleeper.connection is not None
         gives_up_at = time.monotonic() + _LATE
         has_answer = False
@@ -197,7 +198,7 @@ class Bell:
             try:
                 self._server.ask("wake_up", ("CLIENT", "UNBLOCK", sleeper.connection.id))
             except StorageError as error:
-                if not isinstance(error.__cause__, Refusal):
+                if not waits or not isinstance(error.__cause__, Refusal):
                     raise
                 self._be_mute(error.__cause__)
                 gives_up_at += _AT_ONCE  # it lets us go by itself

@@ -132,8 +132,8 @@ def _unserved(queues: list[QueueInfo], now: int) -> Iterator[Banner]:
         link = (address(f"/queues/{first.name}"), "See the queue")
         yield Banner(True, f"No worker serves {first.name}.", f"Its {waited}", link)
     else:
-        names = ", ".join(queue.name for queue in queues[:_NAMED]) + (" …" if len(queues) > _NAMED else "")
-        text = f"{names}. The {waited}"
+        names = ", ".join(queue.name for queue in queues[:_NAMED]) + (" …" if len(queues) > _NAMED else ".")
+        text = f"{names} The {waited}"
         yield Banner(True, f"No worker serves {number(len(queues))} queues.", text, ("/queues", "Queues"))
 
 

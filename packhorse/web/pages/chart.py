@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import log, sqrt
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from markupsafe import Markup
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.job_text import cut
-from packhorse.measures import Measured, longest_wait, measured
+from packhorse.measures import SHORTEST, Measured, longest_wait, measured
 from packhorse.series import CAME, WENT, Level
 from packhorse.storage.records import Point, Span
 
@@ -67,6 +68,7 @@ class Chart(msgspec.Struct, frozen=True):
     shape: Literal["stack", "lines"]
     show: Callable[[float], str]
     width: int  # of one interval, in microseconds
+    lowest: float | None = None  # at the lower edge, if each step up is a multiple of the one below; else it is nought
 
     @property
     def top(self) -> float:
@@ -76,7 +78,7 @@ class Chart(msgspec.Struct, frozen=True):
             sum(value or 0 for value in column) if self.shape == "stack" else max((v or 0 for v in column), default=0)
             for column in columns
         ]
-        highest = max(sums, default=0)
+        highest = max([*sums, 10 * (self.lowest or 0)], default=0)
         return nice_span(highest) if self.show is _span else nice(highest)
 
     @property
@@ -86,7 +88,16 @@ class Chart(msgspec.Struct, frozen=True):
     @property
     def edges(self) -> list[str]:
         """What stands beside the drawing, from the top down."""
+        if self.lowest:
+            middle = float(f"{sqrt(self.top * self.lowest):.2g}")  # as round as it can be
+            return [self.show(value) for value in (self.top, middle, self.lowest)]
         return [self.show(self.top), self.show(self.top / 2), self.show(0)]
+
+    def height(self, value: float) -> float:
+        """Where a number is drawn, from the top down."""
+        if self.lowest:
+            return _y(log(max(value, self.lowest) / self.lowest), log(self.top / self.lowest))
+        return _y(value, self.top)
 
     @property
     def feet(self) -> list[str]:
@@ -150,11 +161,11 @@ def _stack(chart: Chart) -> str:
 
 
 def _lines(chart: Chart) -> str:
-    number, top = len(chart.times), chart.top
+    number = len(chart.times)
     shapes = []
     for line in chart.lines:
         for piece in _pieces(line.values):
-            points = [(_x(place, number), _y(value, top)) for place, value in piece]
+            points = [(_x(place, number), chart.height(value)) for place, value in piece]
             shapes.append(_polyline(points, f"line {line.look}"))
     return "".join(shapes)
 
@@ -289,7 +300,7 @@ def waiting_time(intervals: Intervals, oldest: int | None = None) -> Chart:
     else:
         lines = [Line("p50", "first", p50)]
     lines += [Line("p95", "second", p95), Line("oldest", "other", intervals.oldest(oldest))]
-    return Chart("Waiting time", "in line before an attempt", intervals.times, lines, "lines", _span, intervals.width)
+    return _durations("Waiting time", "in line before an attempt", intervals, lines)
 
 
 def running_time(intervals: Intervals) -> Chart:
@@ -299,7 +310,12 @@ def running_time(intervals: Intervals) -> Chart:
         Line("p95", "second", [each.run_p95 for each in intervals.each]),
         Line("p99", "other", [each.run_p99 for each in intervals.each]),
     ]
-    return Chart("Running time", "of an attempt", intervals.times, lines, "lines", _span, intervals.width)
+    return _durations("Running time", "of an attempt", intervals, lines)
+
+
+def _durations(title: str, unit: str, intervals: Intervals, lines: list[Line]) -> Chart:
+    """What goes from milliseconds to hours: one that took long leaves the others their room."""
+    return Chart(title, unit, intervals.times, lines, "lines", _span, intervals.width, SHORTEST)
 
 
 def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> Chart:

@@ -21,6 +21,7 @@ from packhorse.web.security.sessions import COOKIE, LENGTH
 from packhorse.web.site import Call, Site
 
 Answer = Callable[[Request], Awaitable[Response]]
+_AGAIN = 10  # seconds after which a page that could not be shown asks again
 
 
 def page_routes(site: Site, guard: Callable[[Answer], Answer]) -> list[BaseRoute]:
@@ -157,7 +158,8 @@ def wants_page(request: Request) -> bool:
 def refuse_page(site: Site, request: Request, problem: Problem) -> Response:
     """What went wrong, as a page; whoever is not signed in goes to the login page."""
     asked = asked_of(request)
-    if problem.status == 401 and request.method in ("GET", "HEAD"):
+    is_look = request.method in ("GET", "HEAD")
+    if problem.status == 401 and is_look:
         onward = asked.path if not request.url.query else f"{asked.path}?{request.url.query}"
         return RedirectResponse(asked.root + address("/login", onward=onward if onward != "/" else None), 303)
-    return render_problem(site, asked, problem)
+    return render_problem(site, asked, problem, _AGAIN if is_look and problem.status == 503 else None)

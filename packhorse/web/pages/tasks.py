@@ -58,11 +58,9 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
 
 
 def _histogram(points: Iterable[Point], kind: str) -> list[tuple[str, int]]:
-    """How many attempts there are of each step, from the shortest to the longest that has one."""
+    """How many attempts there are of each step that has one."""
     sums: Counter[str] = Counter()
     for point in points:
         sums.update(point.values)
     names = [*(f"≤ {span(limit)}" for limit in LIMITS), f"> {span(LIMITS[-1])}"]
-    rows = list(zip(names, steps_of(sums, kind), strict=True))
-    there = [place for place, (_, number) in enumerate(rows) if number]
-    return rows[there[0] : there[-1] + 1] if there else []
+    return [(name, number) for name, number in zip(names, steps_of(sums, kind), strict=True) if number]

@@ -340,6 +340,34 @@ def test_a_worker_that_becomes_busy_leaves_the_tokens_to_others(place: Place, ot
     assert others_sleeper.result(PATIENCE)
 
 
+def test_a_worker_that_becomes_busy_does_not_wait_for_a_server_that_has_not_read_its_wish_yet(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("packhorse.storage.redis.bell._AT_ONCE", 10 * PATIENCE)
+    on_their_way: list[tuple[Any, ...]] = []
+    sleeper = place.bell._lie_down()
+    assert place.bell._listen(sleeper)
+    connection = sleeper.connection
+    assert connection is not None
+    with monkeypatch.context() as wire:
+        wire.setattr(connection, "send", on_their_way.append)
+        assert place.bell._ask(sleeper)
+    place.bell._rise(sleeper)
+    ask = place.server.ask
+
+    def ask_before_they_arrive(*words: Any) -> Any:
+        answer = ask(*words)
+        while on_their_way:
+            connection.send(on_their_way.pop())
+        return answer
+
+    monkeypatch.setattr(place.server, "ask", ask_before_they_arrive)
+    place.bell.reserved(10, 10)
+
+    assert not on_their_way
+    assert place.bell.connections() == (1, 0), "it has got up, and need not call the server anew"
+
+
 def test_a_token_that_a_busy_worker_has_taken_is_passed_on(place: Place, other: Place):
     sleeper = place.sleeping()
     place.bell.interrupt()

@@ -78,6 +78,22 @@ def test_what_an_older_version_has_counted_shows_as_a_mean_and_never_as_a_percen
     assert lines == {"mean": [3.0, 2.0, None], "p95": [None] * 3, "oldest": [None, 2.4, None]}
 
 
+def test_one_that_waited_long_leaves_the_others_their_room():
+    points = [point(2, run_1s=2, wait_10ms=2), point(1, run_1s=1, wait_1s=1), point(0, run_1s=1, wait_1000s=1)]
+
+    chart = waiting_time(Intervals(points, HOUR_OF_CHARTS, NOW))
+
+    assert chart.edges == ["15 min", "950 ms", "1 ms"]
+    assert [chart.height(value) for value in (0, 0.001, 0.9487, 900.0)] == [120, 120, 61, 2]
+
+
+def test_where_all_is_quick_the_chart_has_a_scale_all_the_same():
+    chart = waiting_time(Intervals([point(1, run_1ms=3, wait_1ms=3)], HOUR_OF_CHARTS, NOW))
+
+    assert chart.edges == ["10 ms", "3.2 ms", "1 ms"]
+    assert chart.height(0.001) == 120
+
+
 def test_the_oldest_job_in_line_grows_older_until_now():
     queued_at = NOW - NOW % MINUTE - 90_000_000  # in the middle of the minute before the last
     intervals = Intervals([point(3, run_1s=1, wait_60s=1), point(1, run_1s=1, wait_1ms=1)], HOUR_OF_CHARTS, NOW)
