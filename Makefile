@@ -40,7 +40,7 @@ bench: venv ## race Packhorse and its peers for 45 minutes; writes docs/benchmar
 bench-quick: venv ## the same in less than five minutes, on SQLite and Redis; only prints
 	$(BIN)/python -m bench --quick $(ARGS)
 
-bench-web: venv ## a million jobs, every page, and a worker that twenty people watch; three minutes
+bench-web: venv ## a million jobs on each storage, every page, and a worker that twenty people watch
 	$(BIN)/python -m bench.web $(ARGS)
 
 screenshot: venv ## make docs/overview.png anew; needs a Chromium

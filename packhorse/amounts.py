@@ -44,6 +44,18 @@ def rate_text(per_second: float) -> str:
     return "<1/d" if per_second > 0 else "0/s"
 
 
+def per_second_text(rate: float) -> str:
+    """How many a second, where many such stand below each other and must be compared; a dash for none.
+
+    >>> per_second_text(1_234.5), per_second_text(4.21), per_second_text(0.25), per_second_text(0.0014)
+    ('1,234', '4.2', '0.25', '0.001')
+    """
+    if not rate:
+        return "-"
+    digits = 0 if rate >= 9.95 else 1 if rate >= 0.995 else 2 if rate >= 0.0095 else 3
+    return f"{rate:,.{digits}f}" if rate >= 0.0005 else "<0.001"
+
+
 def share_text(part: float, whole: float) -> str:
     """So much of the whole, in per cent.
 

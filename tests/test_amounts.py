@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.amounts import count_text, rate_text, size_text
+from packhorse.amounts import count_text, per_second_text, rate_text, size_text
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,22 @@ def test_sizes(number: int, text: str):
 )
 def test_rates_of_what_runs_are_never_nought(per_second: float, text: str):
     assert rate_text(per_second) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0, "-"),
+        (0.0001, "<0.001"),
+        (0.0014, "0.001"),
+        (0.25, "0.25"),
+        (0.997, "1.0"),
+        (9.96, "10"),
+        (12_345.6, "12,346"),
+    ],
+)
+def test_rates_below_each_other_are_all_by_the_second(rate: float, text: str):
+    assert per_second_text(rate) == text
 
 
 def test_counts_have_the_right_word():

@@ -49,6 +49,10 @@ class MySQL(Storage):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def version(self) -> str:
         return f"MariaDB {self._ask('SELECT version()').partition('-')[0]}, default settings, loopback TCP"
 

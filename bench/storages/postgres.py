@@ -41,6 +41,10 @@ class Postgres(Storage):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def version(self) -> str:
         return f"PostgreSQL {self._ask('SHOW server_version').split()[0]}, default settings, loopback TCP"
 

@@ -36,6 +36,10 @@ class Redis(Storage):
         self._folder.cleanup()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def version(self) -> str:
         info = self._info("server")
         name = "Valkey" if "valkey_version" in info else "Redis"

@@ -19,6 +19,11 @@ class Storage(AbstractContextManager["Storage"], ABC):
     tells_after: float = 2.0  # seconds after which `operations` counts everything, and nobody is awake from a job
 
     @property
+    def pid(self) -> int | None:
+        """The process of its server; None: there is none."""
+        return None
+
+    @property
     @abstractmethod
     def version(self) -> str:
         """What runs, and how it is set, for the page."""

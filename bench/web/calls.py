@@ -10,18 +10,36 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bench.percentile import percentile
+from bench.web.history import WORKER
 from bench.web.processor import milliseconds
 
 API = "/api/v1"
 _STATES = ("scheduled", "queued", "reserved", "running", "retrying", "completed", "dead", "aborted")
 _FILTERS = (
     *("task:task_03", "state:completed task:task_03", "state:queued queue:backlog", "state:dead queue:images"),
-    *("since:1h", "until:1m", "priority:9", "halted", "schedule:plan-1", "key:x"),
-    *("4711.jpg", "found nowhere", "state:queued task:task_03"),
+    *("since:1h", "until:1m", "since:1m", "until:9d", "priority:9", "halted", "schedule:plan-1", "key:x"),
+    *("4711.jpg", "found nowhere", "state:queued task:task_03", "error:broke", "args:4711", "state:dead since:1h"),
+    *("state:retrying", "state:dead,aborted task:task_00", "unfinished", "waiting", "failed", "worker:nobody"),
+    *("queue:mail task:task_03", "queue:mail priority:10 halted", "state:scheduled task:task_19 until:1m"),
 )
-_PAGES = ("/", "/?range=90d", "/jobs", "/failures", "/queues", "/queues/mail", "/queues/backlog", "/tasks")
-_MORE_PAGES = ("/tasks/task_03", "/workers", "/schedules", "/storage", "/audit", "/audit?by=anna", "/jobs/new")
+_PAGES = (
+    *("/", "/?range=1h", "/?range=7d", "/?range=90d", "/jobs", "/jobs/new", "/jobs/new?task=task_03"),
+    *("/failures", "/failures?task=task_00", "/failures?show=silenced"),
+    *("/queues", "/queues/mail", "/queues/backlog", "/tasks", "/tasks/task_03", "/tasks/task_00"),
+    *("/workers", f"/workers/{WORKER}", "/schedules", "/storage"),
+    *("/audit", "/audit?by=anna", "/audit?by=zoe", "/audit?by=nobody"),
+)
 _LISTS = ("queues", "tasks", "workers", "busy_slots", "clients", "schedules", "series", "storage", "totals", "failures")
+COUNTED = ("task=task_03", "task=task_03&state=dead", "text=nowhere", "text=broke&state=dead", "priority=9")
+_EVENTS = (
+    "kind=retried",
+    "kind=broken",
+    "kind=completed",
+    "queue=mail",
+    "queue=reports&kind=aborted",
+    "after=0",
+    "after=1",
+)
 
 
 class Timed(NamedTuple):
@@ -65,29 +83,36 @@ class Visitor:
 
 def paths(ask_json: Callable[[str], Any]) -> Iterator[str]:
     """All that there is to ask for, on a storage that `history.fill` has filled."""
-    yield from (*_PAGES, *_MORE_PAGES)
+    yield from _PAGES
     yield from (f"/jobs?state={state}" for state in _STATES)
     yield from (f"/jobs?q={words.replace(' ', '+')}" for words in _FILTERS)
     yield from (f"{API}/{name}" for name in (*_LISTS, "events", "audit"))
-    yield from ("/metrics", "/healthz", "/readyz", f"{API}/events?kind=retried", f"{API}/jobs?text=nowhere")
+    yield from (f"{API}/jobs?{words}&count=true" for words in COUNTED)
+    yield from (f"{API}/events?{words}" for words in _EVENTS)
+    yield from (f"{API}/series?span={span}" for span in ("48h", "90d"))
+    yield from ("/metrics", "/healthz", "/readyz", f"{API}/jobs?text=nowhere", f"{API}/jobs?limit=200")
+    yield from (f"{API}/queues/mail", f"{API}/schedules/plan-1/ticks", f"{API}/audit?by=zoe")
     cause = ask_json(f"{API}/failures")["items"][0]["cause"]
     yield from (f"/failures/{cause}", f"/jobs?cause={cause}", f"{API}/jobs?cause={cause}&count=true")
-    yield f"/jobs?cursor={ask_json(f'{API}/jobs')['next']}"
+    for words in ("", "&state=completed", "&state=dead", "&state=queued", "&state=scheduled"):
+        yield f"/jobs?cursor={ask_json(f'{API}/jobs?limit=50{words}')['next']}{words}"
     for state in ("dead", "completed", "queued"):
         job_id = ask_json(f"{API}/jobs?state={state}&limit=1")["items"][0]["id"]
-        yield from (f"/jobs/{job_id}", f"/jobs/{job_id}/copy", f"{API}/jobs/{job_id}")
+        yield from (f"/jobs/{job_id}", f"/jobs/{job_id}/copy", f"/jobs/{job_id}/delete", f"{API}/jobs/{job_id}")
+        yield from (f"{API}/jobs/{job_id}/{part}" for part in ("log", "events", "subscribers"))
         yield from (f"/find?q={job_id[-8:]}", f"/find?q={job_id[:13]}")
     yield "/find?q=0badf00d"
 
 
-def ask(visitor: Visitor, server: int, rounds: int) -> list[Timed]:
-    """Ask for everything in each round. What is shared for a second is shared by chance, as in life."""
+def ask(visitor: Visitor, servers: list[int], rounds: int) -> list[Timed]:
+    """Ask for everything in each round; these processes and their children do the work. What is shared for a second is
+    shared by chance, as in life."""
     all_timed = [Timed(path, [], []) for path in paths(visitor.json)]
     dice = random.Random(7)
     for _ in range(rounds):
         for timed in dice.sample(all_timed, len(all_timed)):
-            worked, began_at = milliseconds([server]), time.perf_counter()
+            worked, began_at = milliseconds(servers), time.perf_counter()
             visitor.get(timed.path)
             timed.took.append(1_000 * (time.perf_counter() - began_at))
-            timed.worked.append(milliseconds([server]) - worked)
+            timed.worked.append(milliseconds(servers) - worked)
     return sorted(all_timed, key=lambda timed: -timed.work)

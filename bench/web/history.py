@@ -12,6 +12,7 @@ from packhorse.storage.records import ScheduleInfo, TaskInfo, WorkerInfo
 
 WORKER = "bench-of-the-web-worker"
 _AT_ONCE = 1_000
+_ROLLED_UP = 50_000  # jobs between two times
 _QUEUES = ("mail", "images", "sync", "reports")
 _TASKS = 20
 _CAUSES = 12
@@ -22,10 +23,14 @@ def fill(storage: Storage, number: int) -> None:
     storage.join(WorkerInfo(WORKER, host="bench", pid=1, queues=[*_QUEUES, "backlog"], concurrency=10))
     storage.announce([TaskInfo(_task(place), _QUEUES[place % 4], {}) for place in range(_TASKS)])
     storage.put_schedules([ScheduleInfo(f"plan-{place}", _task(place), "0 3 * * *", next_at=1) for place in range(7)])
+    storage.pause("sync", by="zoe", why="long ago: below all that follows")
+    storage.resume("sync", by="zoe")
     for start in range(0, number, _AT_ONCE):
         storage.enqueue([_job(place) for place in range(start, min(start + _AT_ONCE, number))])
         while jobs := storage.reserve(WORKER, dict.fromkeys(_QUEUES, 1), _AT_ONCE):
             storage.finish([_outcome(job) for job in jobs])
+        if start % _ROLLED_UP == 0:
+            storage.roll_up()  # as foremen do once a minute
     held = storage.reserve(WORKER, {"backlog": 1}, 10)
     storage.start([job.token for job in held])
     storage.pause("reports", by="anna", why="to see a banner")
@@ -47,7 +52,7 @@ def _job(place: int) -> NewJob:
 def _outcome(job: Job) -> Outcome:
     place = int(job.args.partition(":")[2].partition(",")[0])
     if place % 100 >= 4:
-        return Completed(job.token, '{"ok": true}', 1_000 + place % 90_000)
+        return Completed(job.token, '{"ok": true}', 1_000 + 7_919 * place % 90_000)
     cause = place // 100 % _CAUSES
     trace = f'Traceback (most recent call last):\n  File "shop/part_{cause}.py", line {cause}, in run\n    raise\n'
     failure = Failure("ValueError", f"part {'abcdefghijkl'[cause]} broke", trace, f"shop/part_{cause}.py:{cause}")

@@ -73,7 +73,11 @@ class Enqueueing(Tasks):
             for start in range(0, len(jobs), BATCH)
             for answer in self._submit(jobs[start : start + BATCH], connection)
         ]
-        return [self._handle(new, answer) for new, answer in zip(jobs, answers, strict=True)]
+        app = self._app
+        return [
+            JobHandle(app, new.id, True, new) if answer.job_id == new.id else self._handle(new, answer)
+            for new, answer in zip(jobs, answers, strict=True)
+        ]
 
     def enqueue_after_commit(self, transaction: Any, calls: Iterable[NewCall[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` as soon as a transaction of yours commits, and not at all if it is rolled back; for jobs that

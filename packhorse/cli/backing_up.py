@@ -1,17 +1,29 @@
-"""`packhorse backup`: a copy of a SQLite storage, made while others use it. Servers have their own ways."""
+"""`packhorse backup`, `restore` and `compact`: a copy of a SQLite storage, made while others use it; the way back; and
+the space of what was removed. Servers have their own ways."""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
-from packhorse.backup import back_up, file_of
+from packhorse.amounts import count_text, size_text
+from packhorse.backup import back_up
+from packhorse.cli.asking import is_sure
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, say
+from packhorse.cli.target import open_for_writing
+from packhorse.errors import StorageError
+from packhorse.storage import Storage
+
+_OTHERS = "PostgreSQL has pg_dump, Redis BGSAVE; packhorse copy-store moves it to another storage"
+_PATIENCE = 30.0  # seconds until others have ended what they write
+_BESIDE = ("", "-wal", "-shm")  # the files of one database
 
 
 @command(
@@ -21,7 +33,7 @@ from packhorse.cli.output import escape, say
 def backup(invocation: Invocation, file: Path) -> None:
     """Write a copy of a SQLite storage, of one moment, while others use it. The copy is a storage of its own: use it by
     its address, or move it with copy-store. Jobs that run after it was made would run again on it."""
-    source = file_of(invocation.storage)
+    source = _path_of(invocation.storage, "backed up", _OTHERS)
     if file.exists():
         raise CommandError(f"{file} is there already", ExitCode.REFUSED, hint="name another file; nothing was changed")
     try:
@@ -35,3 +47,136 @@ def backup(invocation: Invocation, file: Path) -> None:
         invocation.print_json({"file": str(file), "size": size})
     else:
         say(f"{escape(str(file))}: {size:,} bytes")
+
+
+def _path_of(storage: Storage, done: str, hint: str) -> Path:
+    """The file of a SQLite storage; a CommandError for every other."""
+    path = getattr(storage, "path", None)
+    if not isinstance(path, Path):
+        raise CommandError(f"only a SQLite storage is {done} so", ExitCode.USAGE, hint=hint)
+    return path
+
+
+def _reader(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)
+
+
+# --- the way back -----------------------------------------------------------------------------------------------------
+
+
+@command("restore", "packhorse restore monday.db", "packhorse restore monday.db --url sqlite:///jobs.db --yes")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def restore(invocation: Invocation, file: Path, yes: bool) -> None:
+    """Put a backup in the place of a SQLite storage. What is there is kept in a file beside it. Not while workers run:
+    stop them first. Jobs that have run since the backup was made run again."""
+    storage = invocation.remembered(open_for_writing(invocation.settings))
+    path = _path_of(storage, "restored", "PostgreSQL has pg_restore, Redis loads its dump.rdb when it starts")
+    _check_backup(file, path)
+    is_there = path.exists()
+    if is_there:
+        _check_nobody_works(storage, invocation.settings.lease)
+        what, refusal = f"put {file} in the place of {path}", f"will not replace {path} without being sure"
+        if not yes and not is_sure(escape(what), escape(refusal)):
+            raise CommandError("nothing was changed", ExitCode.REFUSED)
+    storage.close()
+    try:
+        kept = _put_back(file, path)
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise CommandError(f"cannot put {file} in the place of {path}", ExitCode.STORAGE, why=why) from error
+    if invocation.as_json:
+        invocation.print_json({"file": str(path), "kept": kept and str(kept), "size": path.stat().st_size})
+        return
+    say(f"{escape(str(path))} is as {escape(str(file))} was: {size_text(path.stat().st_size)}")
+    if kept:
+        invocation.note(f"what was there is kept in {escape(str(kept))}")
+
+
+def _check_backup(file: Path, path: Path) -> None:
+    """A file that can be put back, and is another."""
+    if not file.exists():
+        raise CommandError(f"there is no file {file}", ExitCode.NOT_FOUND, hint="packhorse backup FILE makes one")
+    if path.exists() and file.samefile(path):
+        raise CommandError(f"{file} is the storage itself", ExitCode.USAGE, hint="name the backup")
+    if not _is_storage(file):
+        hint = "packhorse backup FILE makes one; lines of JSON are read by packhorse import"
+        raise CommandError(f"{file} is not a backup of a storage", ExitCode.USAGE, hint=hint)
+
+
+def _is_storage(file: Path) -> bool:
+    """Has this file our tables?"""
+    try:
+        with closing(_reader(file)) as reader:
+            return reader.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packhorse_job'").fetchone() is not None
+    except sqlite3.Error:
+        return False
+
+
+def _check_nobody_works(storage: Storage, lease: int) -> None:
+    try:
+        now = storage.now()
+        alive = [worker for worker in storage.workers() if now - worker.beat_at <= lease]
+    except StorageError:  # it may be damaged, and that be the reason
+        return
+    if alive:
+        what = f"{count_text(len(alive), 'foreman or worker uses', 'foremen and workers use')} this storage"
+        raise CommandError(what, ExitCode.REFUSED, hint="stop them first: packhorse stop --all")
+
+
+def _put_back(file: Path, path: Path) -> Path | None:
+    """Copy a backup over the storage, which is kept under the name that is answered. What is damaged is moved aside as
+    it is; else it stays the same file, so that whoever only looks at it sees the new content."""
+    if not path.exists():
+        back_up(file, path)
+        return None
+    kept = _free_name(path)
+    try:
+        back_up(path, kept)
+    except sqlite3.DatabaseError:
+        for end in _BESIDE:
+            if (beside := path.with_name(path.name + end)).exists():
+                beside.rename(kept.with_name(kept.name + end))
+        back_up(file, path)
+        return kept
+    with closing(_reader(file)) as reader, closing(sqlite3.connect(path, timeout=_PATIENCE)) as writer:
+        reader.backup(writer)
+    return kept
+
+
+def _free_name(path: Path) -> Path:
+    """A name beside the file that nothing has."""
+    number = 1
+    while (name := path.with_name(f"{path.name}.before-{number}")).exists():
+        number += 1
+    return name
+
+
+# --- the space of what was removed ------------------------------------------------------------------------------------
+
+
+@command("compact", "packhorse compact", "packhorse prune --older-than 7d --yes && packhorse compact")
+def compact(invocation: Invocation) -> None:
+    """Write a SQLite storage anew, without the space of what was removed; the disk gets it back. Without this, new jobs
+    use it. Who wants to write meanwhile waits: seconds for a GiB. It needs as much free space as the file has."""
+    hint = "PostgreSQL and MariaDB reuse space by themselves, Redis gives it back"
+    path = _path_of(invocation.storage, "compacted", hint)
+    before = _size_of(path)
+    try:
+        with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        hint = "others write to it, or the disk is full: packhorse storage tells; no job was lost"
+        raise CommandError(f"cannot compact {path}", ExitCode.STORAGE, why=str(error), hint=hint) from error
+    after = _size_of(path)
+    if invocation.as_json:
+        invocation.print_json({"file": str(path), "before": before, "after": after})
+    else:
+        say(f"{escape(str(path))}: {size_text(before)} before, {size_text(after)} now")
+
+
+def _size_of(path: Path) -> int:
+    """Of the file and what is written beside it."""
+    files = (path.with_name(path.name + end) for end in _BESIDE[:2])
+    return sum(file.stat().st_size for file in files if file.exists())

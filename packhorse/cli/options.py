@@ -56,6 +56,13 @@ class Command(click.Command):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # an option without its value does not say whose it is
+            raise
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
             for example in self.examples:

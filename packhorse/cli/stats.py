@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from packhorse.amounts import rate_text, share_text
+from packhorse.amounts import per_second_text, share_text
 from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
@@ -94,7 +94,7 @@ def _print_stats(by: str, groups: Sequence[tuple[str, Measured]], points: Sequen
     columns = [
         Column(by.upper(), flexible=True),
         Column("RUNS", right=True),
-        Column("RATE", right=True, style=unless_nought(None)),
+        Column("RATE/S", right=True, style=unless_nought(None)),
         Column("FAILED", right=True, style=unless_nought("red")),
         Column("FAIL%", right=True, style=unless_nought("red"), spare=True),
         Column("HALTED", right=True, style=unless_nought("red"), spare=True),
@@ -117,7 +117,7 @@ def _stats_row(name: str, each: Measured, whole: Measured, length: int) -> list[
     return [
         name,
         f"{each.runs:,}",
-        rate_text(each.runs * SECOND / length) if each.runs else "-",
+        per_second_text(each.runs * SECOND / length),
         f"{each.failed:,}" if each.failed else "-",
         share_text(each.failed, each.runs).replace(" ", "") if each.failed else "-",
         f"{each.halted:,}" if each.halted else "-",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from packhorse.amounts import count_text, rate_text, share_text, size_text
+from packhorse.amounts import count_text, per_second_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
@@ -143,7 +143,7 @@ def _hour_text(snapshot: Snapshot, width: int | None) -> str:
         return "   ".join([went, *halted])
     parts = [
         f"last hour {hour.completed:,} done",
-        rate_text(hour.runs / 3_600),
+        f"{per_second_text(hour.runs / 3_600)}/s",
         paint(f"{hour.failed:,} failed ({share_text(hour.failed, hour.runs)})", "red" if hour.failed else "dim"),
         *halted,
         f"wait {time_text(hour.wait_mean)}" if hour.wait_p95 is None else f"wait p95 {percentile_text(hour.wait_p95)}",
@@ -158,8 +158,8 @@ QUEUE_COLUMNS = (
     Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
     Column("QUEUED", right=True, style=unless_nought("yellow")),
     Column("OLDEST", right=True, style=unless_nought(None)),
-    Column("IN", right=True, style=unless_nought(None)),
-    Column("OUT", right=True, style=unless_nought(None)),
+    Column("IN/S", right=True, style=unless_nought(None)),
+    Column("OUT/S", right=True, style=unless_nought(None)),
     Column("HELD", right=True, style=unless_nought("cyan")),
     Column("RETRYING", right=True, style=unless_nought("magenta"), spare=True),
     Column("DEAD", right=True, style=unless_nought("red")),
@@ -177,8 +177,8 @@ def queue_cells(snapshot: Snapshot, queue: QueueInfo) -> list[str]:
         f"{queue.name} (paused)" if queue.is_paused else queue.name,
         queued,
         "-" if waited is None else span_text(waited),
-        rate_text(flow.comes) if flow.comes else "-",
-        rate_text(flow.ends) if flow.ends else "-",
+        per_second_text(flow.comes),
+        per_second_text(flow.ends),
         held,
         retrying,
         dead,

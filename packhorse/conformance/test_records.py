@@ -67,6 +67,11 @@ def test_events_can_be_filtered(storage: Storage) -> None:
 
     assert told(job_id=other.id) == [(other.id, Kind.ADDED), (other.id, Kind.RESERVED)]
     assert told(kind=Kind.RESERVED) == [(job.id, Kind.RESERVED), (other.id, Kind.RESERVED)]
+    both = frozenset((Kind.PAUSED, Kind.STARTED))
+    assert [kind for _, kind in told(kinds=both)] == [Kind.STARTED, Kind.STARTED, Kind.STARTED, Kind.PAUSED]
+    assert told(kinds=both, job_id=job.id) == [(job.id, Kind.STARTED)]
+    assert told(kinds=both, subject=Subject.QUEUE) == [(None, Kind.PAUSED)]
+    assert told(kinds=frozenset((Kind.DELETED, Kind.RETRIED))) == []
     assert told(queue="letters") == [(job.id, Kind.ADDED), (job.id, Kind.RESERVED), (job.id, Kind.STARTED)]
     assert told(owner="bob") == [(None, Kind.STARTED), (other.id, Kind.RESERVED)]
     assert told(subject=Subject.QUEUE) == [(None, Kind.PAUSED)]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from packhorse.clock import HOUR
 from packhorse.errors import BadValue
 from packhorse.job import FINAL, QUEUED, RANK_FORCED, RETRYING, SCHEDULED, Job, State
 from packhorse.storage.records import Filter
@@ -45,6 +46,16 @@ def order_of(states: Collection[State]) -> Order:
     if wanted and wanted <= FINAL:
         return LATEST_FINISHED
     return NEWEST
+
+
+CLOCK_SLACK = HOUR
+"""Jobs are numbered as they come, so whoever walks from the newest meets no job that was created later than this after
+one already met: as far as a storage's clock may ever have been set back."""
+
+
+def ended_before(where: Filter, place: Place) -> bool:
+    """In the order of the latest finished: had all jobs from this place on ended before those asked for were made?"""
+    return where.created_from is not None and -place[0] < where.created_from
 
 
 def encode_cursor(order: Order, place: Place) -> str:

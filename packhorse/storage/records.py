@@ -271,7 +271,7 @@ def told_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequence
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events are meant; what is None does not matter."""
+    """Which events are meant; what is None or empty does not matter."""
 
     job_id: str | None = None
     subject: Subject | None = None
@@ -280,6 +280,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     owner: str | None = None
     after: int | None = None  # ids greater than this
     before: int | None = None  # ids smaller than this
+    kinds: frozenset[Kind] = frozenset()  # one of these
 
 
 class LogKind(StrEnum):

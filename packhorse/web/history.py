@@ -20,9 +20,11 @@ WINDOW = 50_000  # events that one look goes over
 _AT_ONCE = 1_000
 _LOOKS = 4  # that the audit takes for one page, where little was done
 # What only operators do, or what says who did it: these events make the audit.
-_JOB_DEEDS = (
-    *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
-    *(Kind.PRIORITY_CHANGED, Kind.QUEUE_CHANGED, Kind.RETRIED, Kind.DELETED),
+_JOB_DEEDS = frozenset(
+    (
+        *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
+        *(Kind.PRIORITY_CHANGED, Kind.QUEUE_CHANGED, Kind.RETRIED, Kind.DELETED),
+    )
 )
 _OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE, Subject.FAILURE)
 
@@ -103,7 +105,7 @@ class History:
         lists = [
             self._storage.events(where, limit=at_once, newest_first=True)
             for where in [
-                *(EventFilter(kind=kind, before=top, after=edge) for kind in _JOB_DEEDS),
+                EventFilter(kinds=_JOB_DEEDS, before=top, after=edge),
                 *(EventFilter(subject=subject, before=top, after=edge) for subject in _OTHER_DEEDS),
                 EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, before=top, after=edge),
             ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from packhorse.storage.records import (
     QueueInfo,
     ScheduleInfo,
     Span,
+    Tally,
     TaskInfo,
     WorkerInfo,
 )
@@ -83,20 +85,26 @@ class Reader:
         where = self._scoped(where)
         if where.queue is not None and not self._operator.sees(where.queue):
             return Count(0)
-        if where.queue is not None or not self._operator.queues:
-            return self._storage.count(where, cap=cap)
         if is_tallied(where):
             return Count(
                 sum(
                     tally.number
-                    for tally in self._storage.tallies()
-                    if tally.queue in self._operator.queues
+                    for tally in self._tallies
+                    if self._operator.sees(tally.queue)
+                    and where.queue in (None, tally.queue)
                     and (not where.states or tally.state in where.states)
                     and where.task in (None, tally.task)
                 )
             )
+        if where.queue is not None or not self._operator.queues:
+            return self._storage.count(where, cap=cap)
         counts = [self._storage.count(replace(where, queue=queue), cap=cap) for queue in sorted(self._operator.queues)]
         return Count(sum(count.number for count in counts), exact=all(count.exact for count in counts))
+
+    @cached_property
+    def _tallies(self) -> list[Tally]:
+        """Asked for once: a page has a number for each state, and all are of one moment."""
+        return self._storage.tallies()
 
     def with_part(self, part: str) -> list[Job]:
         """The jobs whose id is this, or begins or ends so, as far as can be found at once."""

@@ -305,3 +305,10 @@ def test_the_entry_point_is_the_function_that_pyproject_names():
     module, _, function = place.partition(":")
 
     assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_an_option_without_its_value_leads_to_the_help_of_its_command(packhorse: Call):
+    result = packhorse("jobs", "--queue")
+
+    assert result.exit_code == 2
+    assert "packhorse jobs --help" in result.stderr

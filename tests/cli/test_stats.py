@@ -31,7 +31,7 @@ def test_tasks_are_told_by_the_time_that_they_took(ran: Yard, packhorse: Call):
     lines = packhorse("stats").stdout.splitlines()
 
     assert lines[0].split() == [
-        *("TASK", "RUNS", "RATE", "FAILED", "FAIL%", "HALTED"),
+        *("TASK", "RUNS", "RATE/S", "FAILED", "FAIL%", "HALTED"),
         *("WAIT50", "WAIT95", "WAIT99", "RUN50", "RUN95", "RUN99", "TIME", "SHARE"),
     ]
     assert [line.split()[:2] for line in lines[1:]] == [["report", "1"], ["resize", "3"], ["all", "4"]]

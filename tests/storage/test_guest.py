@@ -17,7 +17,8 @@ import pytest
 from psycopg.adapt import Dumper, Loader
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
-from pymysql.constants import FIELD_TYPE
+from pymysql import converters
+from pymysql.constants import FIELD_TYPE, SERVER_STATUS
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
@@ -254,7 +255,7 @@ def test_behind_pgbouncer_a_job_is_part_of_the_transaction(postgres: Place) -> N
 
 @needs_mysql
 def test_what_a_connection_of_pymysql_was_taught_about_values_does_not_matter(mysql: Place) -> None:
-    taught = dict(pymysql.converters.conversions)
+    taught = dict(converters.conversions)
     taught |= dict.fromkeys((FIELD_TYPE.LONGLONG, FIELD_TYPE.LONG, FIELD_TYPE.VAR_STRING, FIELD_TYPE.BLOB), repr)
     database = mysql.jobs_url.rpartition("/")[2]
     connection = shared_mysql().connect(database=database, conv=taught, use_unicode=False)
@@ -358,7 +359,7 @@ def is_in_transaction(place: Place, connection: Any) -> bool:
     if place.kind == "sqlite":
         return bool(connection.in_transaction)
     if place.kind == "mysql":
-        return bool(connection.server_status & pymysql.constants.SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+        return bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
     return connection.info.transaction_status is not TransactionStatus.IDLE
 
 

@@ -60,6 +60,7 @@ def _event_fits(event: Event, where: EventFilter) -> bool:
         where.job_id in (None, event.job_id)
         and where.subject in (None, event.subject)
         and where.kind in (None, event.kind)
+        and (not where.kinds or event.kind in where.kinds)
         and where.queue in (None, event.queue)
         and where.owner in (None, event.owner)
         and (where.after is None or event.id > where.after)

@@ -94,4 +94,7 @@ def _asked(where: EventFilter, conditions: dict[str, str]) -> tuple[str, list[An
             values += [str(where.subject), value]
         else:
             values += [str(value) if isinstance(value, str) else value] * conditions[name].count("?")
-    return " AND ".join(conditions[name] for name in asked) or "true", values
+    pieces = [conditions[name] for name in asked]
+    if "kind" in conditions:
+        pieces += records.among_kinds(where)
+    return " AND ".join(pieces) or "true", values

@@ -51,7 +51,7 @@ class Lists(Keeper):
             place = look.place
             if len(found) > limit:
                 return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
-            if look.is_end:
+            if look.is_end or (order is LATEST_FINISHED and listing.ended_before(where, place)):
                 return Page(found)
             if looked_at >= max(_AT_MOST, limit):
                 return Page(found, listing.encode_cursor(order, place[:1] if order is NEWEST else place))
@@ -78,7 +78,8 @@ class Lists(Keeper):
         order = listing.order_of(where.states)
         asked = {**self._question(where, order), "counts": True}
         if order is NEWEST and "sets" not in asked:
-            asked["walk"] = "each"
+            asked["walk"] = "each"  # queue after queue
+            asked.pop("oldest", None)
         number = looked_at = 0
         place: Place | None = None
         while True:
@@ -90,7 +91,7 @@ class Lists(Keeper):
                 return Count(cap, exact=False)
             if look.is_end:
                 return Count(number)
-            if looked_at >= max(_AT_MOST, cap):
+            if looked_at >= _AT_MOST:
                 return Count(number, exact=False)
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -111,6 +112,8 @@ class Lists(Keeper):
         asked = {name: getattr(where, name) for name in (*names, "created_from", "created_to")}
         asked["walk"] = order.name
         asked["rank"] = RANK_FORCED if where.forced else None
+        if order is NEWEST and where.created_from is not None:
+            asked["oldest"] = where.created_from - listing.CLOCK_SLACK
         asked["text"] = None if where.text is None else where.text.translate(_FOLD)
         asked["queue"] = None if where.queue is None else keys.place(where.queue, "")
         asked["states"] = "".join(keys.LETTERS[state] for state in sorted(where.states)) or None

@@ -39,12 +39,13 @@ class Records(Keeper):
         which, name = _source(where)
         way, number = ("down", _highest(where)) if newest_first else ("from", _lowest(where))
         needles = [value.encode() for value in (where.job_id, where.kind, where.queue, where.owner) if value]
+        kinds = [kind.encode() for kind in where.kinds]
         most = min(max(limit // 8, _FEWEST_ENTRIES), _MOST_ENTRIES)
         while True:
             floor, holes, last, *told = self._server.run("events", which, name, way, number, most)
             gone = {int(hole) for hole in holes}
             for entry, at, packed in zip(*[iter(told)] * 3, strict=True):
-                if all(needle in packed for needle in needles):
+                if all(needle in packed for needle in needles) and _may_have(packed, kinds):
                     events = rows.events_of(int(entry), int(at), packed)
                     kept = [one for one in events if one.id > int(floor) and one.id not in gone]
                     yield from reversed(kept) if newest_first else kept
@@ -164,11 +165,17 @@ def failure_in(told: Sequence[bytes]) -> FailureGroup:
     return FailureGroup(cause, task, pattern, place or None, number, first_at, last_at, job_id, *silenced)
 
 
+def _may_have(packed: bytes, kinds: Sequence[bytes]) -> bool:
+    """Can an entry have events of one of these kinds?"""
+    return not kinds or any(kind in packed for kind in kinds)
+
+
 def _fits(event: Event, where: EventFilter) -> bool:
     return (
         where.job_id in (None, event.job_id)
         and where.subject in (None, event.subject)
         and where.kind in (None, event.kind)
+        and (not where.kinds or event.kind in where.kinds)
         and where.queue in (None, event.queue)
         and where.owner in (None, event.owner)
         and (where.after is None or event.id > where.after)

@@ -10,7 +10,7 @@ from typing import Any
 
 from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job
 from packhorse.storage import listing
-from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, Order, Place
+from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.keeper import Keeper
@@ -19,8 +19,9 @@ from packhorse.storage.sql.transaction import Connection
 
 AT_ONCE = 500
 _FEWEST = 5
-AT_MOST = 10_000
+AT_MOST = 5_000
 """How many jobs one call looks at before it answers with what it has."""
+_COUNTED_FOR_EACH = 3  # that a list would look at
 IDS_AT_ONCE = 100_000
 """How many ids one call looks at: they lie close together."""
 HIGHEST = 1 << 62
@@ -42,6 +43,8 @@ class Lists(Keeper):
                 found += sorted(index.fitting(where, places), key=order.place)
                 if len(found) > limit:
                     return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
+                if index.is_past(where, order, places[-1]):
+                    return Page(found)
                 if looked_at >= AT_MOST:
                     return Page(found, listing.encode_cursor(order, places[-1]))
             return Page(found)
@@ -75,12 +78,14 @@ class Lists(Keeper):
             index = self._index(connection)
             order = listing.order_of(where.states) if where.cause is None else listing.NEWEST
             walk = index.walk(order, where, None)
+            # Text is looked for in arguments and errors, which may be long.
+            most = AT_MOST if where.text is not None else max(_COUNTED_FOR_EACH * AT_MOST, cap)
             while places := list(islice(walk, 2_000)):
                 number += index.number_fitting(where, places)
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
-                if looked_at >= max(10 * AT_MOST, cap):
+                if looked_at >= most:
                     return Count(number, exact=next(walk, None) is None)
             return Count(number)
 
@@ -210,6 +215,18 @@ class Index:
         rows = self._execute(self._dialect.say(sql), asked).fetchall()
         following = rows[-1][0] if len(rows) == limit else first or None
         return [row[0] for row in rows if row[0].endswith(part)], following
+
+    def is_past(self, where: Filter, order: Order, place: Place) -> bool:
+        """Are all jobs behind this place older than those that are asked for?"""
+        if where.created_from is None:
+            return False
+        if order is LATEST_FINISHED:
+            return listing.ended_before(where, place)
+        if order is not NEWEST:
+            return False
+        sql = self._dialect.say(f"SELECT created_at FROM {self._jobs} WHERE seq = ?")
+        row = self._execute(sql, (-place[0],)).fetchone()
+        return row is not None and row[0] < where.created_from - listing.CLOCK_SLACK
 
     # --- filtering ------------------------------------------------------------------------------------------------
 

@@ -25,10 +25,17 @@ _CONDITIONS = {
 }
 
 
+def among_kinds(where: EventFilter) -> list[str]:
+    """The condition that an event is of one of several kinds, if that is asked. These are our own words, so they are
+    written out."""
+    words = ", ".join(f"'{kind.value}'" for kind in sorted(where.kinds))
+    return [f"kind IN ({words})"] if words else []
+
+
 class Records(Keeper):
     def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
         asked = {name: getattr(where, name) for name in _CONDITIONS if getattr(where, name) is not None}
-        conditions = [_CONDITIONS[name] for name in asked]
+        conditions = [*(_CONDITIONS[name] for name in asked), *among_kinds(where)]
         # Said so that the index over events without a job, which are few, can serve.
         if where.job_id is None and where.subject not in (None, "job"):
             conditions.append("job_id IS NULL")

@@ -31,7 +31,7 @@ _CONDITIONS = {
 class Records(SQLiteKeeper, records.Records):
     def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
         asked = {name: getattr(where, name) for name in _CONDITIONS if getattr(where, name) is not None}
-        conditions = [_CONDITIONS[name] for name in asked]
+        conditions = [*(_CONDITIONS[name] for name in asked), *records.among_kinds(where)]
         # Said so that the index over events without a job, which are few, can serve.
         if where.job_id is None and where.subject not in (None, "job"):
             conditions.append("job_id IS NULL")

@@ -7,12 +7,15 @@ import pytest
 
 from packhorse.conformance.builders import add, at_once, ids, new_job
 from packhorse.errors import SchemaOutdated, SchemaTooNew
+from packhorse.ids import new_id
+from packhorse.storage import BATCH
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from tests.postgres_server import shared_postgres
 
 Bystander = psycopg.Connection[tuple[object, ...]]
-NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour text;")
+FILES = [name for _, name, _ in MIGRATIONS]
+NEXT = (SCHEMA + 1, "999_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour text;")
 
 
 def test_of_many_that_come_at_once_one_makes_the_schema(url: str) -> None:
@@ -32,7 +35,7 @@ def test_an_older_schema_is_not_touched_unasked(storage: Postgres, schema: str) 
         with pytest.raises(SchemaOutdated, match="packhorse migrate"):
             prepare(link, schema, [*MIGRATIONS, NEXT])
         assert pending(link, schema, [*MIGRATIONS, NEXT]) == [NEXT]
-        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == ["002_colour.sql"]
+        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == ["999_colour.sql"]
         assert migrate(link, schema, [*MIGRATIONS, NEXT]) == []
         assert versions(link, schema) == (SCHEMA + 1, 1)
         prepare(link, schema, [*MIGRATIONS, NEXT])
@@ -50,6 +53,34 @@ def test_a_program_of_the_version_before_goes_on_working(storage: Postgres, sche
     old.close()
 
 
+def test_jobs_of_both_programs_are_numbered_as_they_came(url: str, bystander: Bystander) -> None:
+    storage = Postgres.from_url(url)
+    schema = storage.options.schema
+
+    def as_by_the_first(job_id: str) -> str:
+        """The first program left every number to the sequence."""
+        bystander.execute(
+            f"INSERT INTO {schema}.packhorse_job (id, task, queue, state, args, created_at, updated_at, priority, rank)"
+            f" VALUES ('{job_id}', 'send', 'mail', 'queued', '{{}}', 1, 1, 1, 12)"
+        )
+        return job_id
+
+    def many() -> list[str]:
+        return [answer.job_id for answer in storage.enqueue([new_job(new_id()) for _ in range(BATCH)])]
+
+    with storage._db.unprepared() as link:
+        migrate(link, schema, MIGRATIONS[:1])
+    came = [as_by_the_first("one"), as_by_the_first("two")]
+    assert storage.migrate() == FILES[1:]
+    add(storage, "three")  # makes the names known
+
+    came += ["three", *many(), *many(), as_by_the_first("four"), *many(), as_by_the_first("five")]
+
+    numbered = bystander.execute(f"SELECT id FROM {schema}.packhorse_job ORDER BY seq").fetchall()
+    assert [job_id for (job_id,) in numbered] == came
+    storage.close()
+
+
 def test_a_schema_that_this_program_cannot_use_is_refused(
     storage: Postgres, schema: str, url: str, bystander: Bystander
 ) -> None:
@@ -63,7 +94,7 @@ def test_a_schema_that_this_program_cannot_use_is_refused(
 
 def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, bystander: Bystander) -> None:
     add(storage)
-    broken = (SCHEMA + 1, "002_broken.sql", "CREATE TABLE {schema}.half (id bigint); SELECT 1 / 0;")
+    broken = (SCHEMA + 1, "999_broken.sql", "CREATE TABLE {schema}.half (id bigint); SELECT 1 / 0;")
 
     with storage._db.lent() as link:
         with pytest.raises(psycopg.Error):
@@ -93,10 +124,10 @@ def test_the_storage_says_what_it_would_do_and_does_it(url: str, bystander: Byst
 
     planned = storage.pending_migrations()
 
-    assert [step.name for step in planned] == ["schema", "001_start.sql", "version"]
+    assert [step.name for step in planned] == ["schema", *FILES, "version"]
     assert f'CREATE TABLE "{schema}".packhorse_job' in planned[1].sql
     assert bystander.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).rowcount == 0
-    assert storage.migrate() == ["001_start.sql"]
+    assert storage.migrate() == FILES
     assert (storage.migrate(), storage.pending_migrations()) == ([], [])
     assert add(storage, "first").id == "first"
     storage.close()
@@ -108,7 +139,7 @@ def test_a_role_that_may_make_no_schema_works_in_one_that_was_made_for_it(bystan
     bystander.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
     storage = Postgres.from_url(f"{shared_postgres().url.replace('postgres@', f'{name}@')}?schema={name}")
 
-    assert [step.name for step in storage.pending_migrations()] == ["001_start.sql", "version"]
+    assert [step.name for step in storage.pending_migrations()] == [*FILES, "version"]
     assert add(storage, "first").id == "first"
     storage.close()
     bystander.execute(f"DROP SCHEMA {name} CASCADE")

@@ -5,6 +5,7 @@
 --            `held`, all that is held. Where they are only to be counted, one follows the other: then walk is 'each'
 --   most     how many that fit are wanted; looks: how many may be looked at; counts: only their number is wanted
 --   part     the id begins or ends with this
+--   oldest   the walk ends behind a job that was created before this
 --   the rest the conditions; a job must fit all of them
 -- Answers: whether the list has ended, how many were looked at, how many fit, the place of the last one looked at (two
 -- numbers as text), then id, head and body of each that fits.
@@ -275,6 +276,14 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
   end
   looked = looked + seen
   if seen > 0 then last_p, last_s = ps[seen], ss[seen] end
+  -- Jobs are numbered as they come: behind one this old, none is as young as is asked.
+  if asked.oldest and seen == #ids and heads_named[#named] and named[#named] == ids[seen] then
+    local _, created = parts_of(heads_named[#named])
+    if created < asked.oldest then
+      has_ended = 1
+      break
+    end
+  end
   if #ids < number and seen == #ids then
     has_ended = 1
     break

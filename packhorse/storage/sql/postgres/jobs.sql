@@ -154,9 +154,15 @@ SELECT id FROM stored
 -- As `enqueue` does it, for many jobs that differ in nothing but ids ($1, the first is $21 and the last is $22) and
 -- arguments ($4), a line each: a third of the work for the server. Their events are one pack. An id that is stored already
 -- makes it fail. No row in the answer: the storage is moved.
-WITH times AS MATERIALIZED (
+-- What is the same for all is worked out once, in `shared`, and so is where their numbers begin: a value of the sequence
+-- stands for itself and the 999 before it.
+WITH shared AS MATERIALIZED (
     SELECT now, CASE WHEN due > now THEN due END AS due_at, CASE WHEN due <= now THEN now END AS queued_at,
-           CASE WHEN due > now THEN 'scheduled' ELSE 'queued' END AS state
+           CASE WHEN due <= now THEN now + least($12::bigint, $13::bigint) END AS expire_at,
+           CASE WHEN due > now THEN 'scheduled' ELSE 'queued' END AS state,
+           nextval('{schema}.packhorse_job_seq_seq') - $20 AS seq_before,
+           $5::smallint AS priority, (13 - $5)::smallint AS rank, $8::integer AS max_attempts,
+           $9::integer AS max_halts, $14::boolean::integer::smallint AS persistent
     FROM (
         SELECT now, coalesce($7::bigint, now + $6::bigint) AS due
         FROM (SELECT coalesce($19::bigint, {schema}.packhorse_now()) AS now) AS clock
@@ -165,35 +171,34 @@ WITH times AS MATERIALIZED (
 ),
 stored AS (
     INSERT INTO {schema}.packhorse_job (
-        id, task, queue, args, state, priority, rank, created_at, updated_at, due_at, queued_at, first_queued_at,
+        seq, id, task, queue, args, state, priority, rank, created_at, updated_at, due_at, queued_at, first_queued_at,
         max_attempts, max_halts, timeout, idle_timeout, expires, total_timeout, expire_at, persistent, created_by,
         schedule, backoff, meta
     )
-    SELECT new.id, $2, $3, new.args, state, $5::smallint, 13 - $5, now, now, due_at, queued_at, queued_at,
-           $8, $9, $10, $11, $12, $13, queued_at + least($12::bigint, $13::bigint),
-           $14::boolean::integer, $15, $16, $17, $18
-    FROM times, unnest(string_to_array($1, E'\n'), string_to_array($4, E'\n')) AS new (id, args)
+    SELECT seq_before + place, new.id, $2, $3, new.args, state, priority, rank, now, now, due_at, queued_at, queued_at,
+           max_attempts, max_halts, $10, $11, $12, $13, expire_at, persistent, $15, $16, $17, $18
+    FROM shared, unnest(string_to_array($1, E'\n'), string_to_array($4, E'\n')) WITH ORDINALITY AS new (id, args, place)
 ),
 told AS (
     INSERT INTO {schema}.packhorse_event (at, kind, subject, queue, state, data, span, first_job, last_job, jobs)
-    SELECT now, 'added', 'job', $3, state, '{"due_at":' || due_at || '}', $20 - 1, $21, $22, $1 FROM times
+    SELECT now, 'added', 'job', $3, state, '{"due_at":' || due_at || '}', $20 - 1, $21, $22, $1 FROM shared
 ),
 counted AS (
     INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
-    SELECT 'tally', 0, $3, $2, state, $20::bigint FROM times
+    SELECT 'tally', 0, $3, $2, state, $20::bigint FROM shared
     UNION ALL
-    SELECT 'minute', now - now % 60000000, $3, $2, 'added', $20::bigint FROM times
+    SELECT 'minute', now - now % 60000000, $3, $2, 'added', $20::bigint FROM shared
 ),
 woken AS (
     DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
         SELECT channel FROM {schema}.packhorse_sleeper
-        WHERE until > (SELECT now FROM times WHERE due_at IS NULL OR due_at < now + 2000000)
+        WHERE until > (SELECT now FROM shared WHERE due_at IS NULL OR due_at < now + 2000000)
           AND (queues = '{}' OR $3 = ANY (queues))
         LIMIT 1 FOR UPDATE SKIP LOCKED
     )
     RETURNING pg_notify(channel, '')
 )
-SELECT now FROM times
+SELECT now FROM shared
 
 -- name: lock_keys
 SELECT pg_advisory_xact_lock(number) FROM (

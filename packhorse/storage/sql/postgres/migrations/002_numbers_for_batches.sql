@@ -1,0 +1,3 @@
+-- A value of the sequence stands for itself and the 999 before it: those who enqueue many jobs ask once for the numbers
+-- of a thousand, and do not ask for each. Programs that know nothing of it leave gaps between their jobs, and no more.
+ALTER SEQUENCE {schema}.packhorse_job_seq_seq INCREMENT BY 1000;
