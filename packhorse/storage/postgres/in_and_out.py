@@ -53,7 +53,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
             rows = self._enqueue_alone(jobs[0])
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
-        self._counting(2)
+        self._counting(2 * len({(new.queue, new.task) for new in jobs}))
         if not rows:
             # Their ids are there already, or the storage is moved, or was a moment ago. A transaction tells which: the
             # mark stays for the whole of it as it is.
