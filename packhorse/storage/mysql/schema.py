@@ -29,6 +29,7 @@ OLDEST_PROGRAM = 1
 """The oldest tables whose programs may go on working with these."""
 
 _NO_SUCH_TABLE = 1146
+_MADE_ALREADY = (1050, 1060, 1061)  # a table, a column, an index
 _TURN = 20
 """Seconds to wait for somebody else's migration before looking again."""
 _PUT = "INSERT INTO {own}.packhorse_meta (`key`, value) VALUES {rows} ON DUPLICATE KEY UPDATE value = VALUES(value)"
@@ -58,8 +59,17 @@ def _apply(link: Link, schema: str, number: int, text: str) -> None:
     done = _steps_done(link, schema, number)
     for step, statement in enumerate(_statements(schema, text), start=1):
         if step > done:
-            link.script([statement, put.replace("{rows}", f"('step', '{number}:{step}')")])
+            _make(link, statement)
+            link.script([put.replace("{rows}", f"('step', '{number}:{step}')")])
     link.script([_record(schema, number)])
+
+
+def _make(link: Link, statement: str) -> None:
+    try:
+        link.script([statement])
+    except pymysql.OperationalError as error:
+        if code_of(error) not in _MADE_ALREADY:  # by one who was cut off before it could write that down
+            raise
 
 
 @contextmanager

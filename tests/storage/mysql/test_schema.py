@@ -80,6 +80,17 @@ def test_a_migration_that_was_cut_off_is_taken_up_where_it_stopped(
     assert bystander.execute("SELECT colour, size FROM packhorse_job") == ((None, 1),)
 
 
+def test_what_was_made_but_not_written_down_is_not_made_twice(
+    storage: MySQL, database: str, bystander: Bystander
+) -> None:
+    add(storage)
+    bystander.execute("ALTER TABLE packhorse_job ADD COLUMN colour text")  # and then it was killed
+
+    with storage._db.lent() as link:
+        migrate(link, database, [*MIGRATIONS, NEXT])
+        assert versions(link, database) == (SCHEMA + 1, 1)
+
+
 def test_the_script_does_what_the_migration_does(url: str) -> None:
     storage = MySQL.from_url(url)
     with Bystander(shared_mysql(), client_flag=pymysql.constants.CLIENT.MULTI_STATEMENTS).connection as hand:
@@ -100,11 +111,11 @@ def test_the_storage_says_what_it_would_do_and_does_it(url: str) -> None:
 
     planned = storage.pending_migrations()
 
-    assert [step.name for step in planned] == ["001_start.sql", "version"]
+    assert [step.name for step in planned] == ["001_start.sql", "002_ends_of_pauses.sql", "version"]
     assert f"`{name}`.packhorse_job" in planned[0].sql
     with shared_mysql().connect() as hand, hand.cursor() as cursor:
         assert cursor.execute(f"SHOW TABLES FROM {name}") == 0
-    assert storage.migrate() == ["001_start.sql"]
+    assert storage.migrate() == ["001_start.sql", "002_ends_of_pauses.sql"]
     assert (storage.migrate(), storage.pending_migrations()) == ([], [])
     assert add(storage, "first").id == "first"
     storage.close()
@@ -116,7 +127,7 @@ def test_whoever_only_looks_makes_nothing(url: str) -> None:
 
     with pytest.raises(StorageNotFound, match="has no Packhorse jobs"):
         looking.tallies()
-    assert looking.migrate() == ["001_start.sql"]
+    assert looking.migrate() == ["001_start.sql", "002_ends_of_pauses.sql"]
     assert looking.tallies() == []
     looking.close()
 

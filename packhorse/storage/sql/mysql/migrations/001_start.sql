@@ -157,12 +157,10 @@ CREATE TABLE IF NOT EXISTS {schema}.packhorse_failure (
 ) {table};
 
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_queue (
-    name         varchar(255) PRIMARY KEY,
-    paused_at    bigint,
-    paused_by    longtext,
-    paused_why   longtext,
-    paused_until bigint,
-    INDEX packhorse_queue_until (paused_until)
+    name       varchar(255) PRIMARY KEY,
+    paused_at  bigint,
+    paused_by  longtext,
+    paused_why longtext
 ) {table};
 
 CREATE TABLE IF NOT EXISTS {schema}.packhorse_task (

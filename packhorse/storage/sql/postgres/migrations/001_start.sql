@@ -170,14 +170,11 @@ CREATE TABLE {schema}.packhorse_failure (
 ) WITH (fillfactor = 50);
 
 CREATE TABLE {schema}.packhorse_queue (
-    name         text COLLATE "C" PRIMARY KEY,
-    paused_at    bigint,
-    paused_by    text COLLATE "C",
-    paused_why   text COLLATE "C",
-    paused_until bigint
+    name       text COLLATE "C" PRIMARY KEY,
+    paused_at  bigint,
+    paused_by  text COLLATE "C",
+    paused_why text COLLATE "C"
 );
-
-CREATE INDEX packhorse_queue_until ON {schema}.packhorse_queue (paused_until) WHERE paused_until IS NOT NULL;
 
 CREATE TABLE {schema}.packhorse_task (
     name         text COLLATE "C" PRIMARY KEY,

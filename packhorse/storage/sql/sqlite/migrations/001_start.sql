@@ -165,14 +165,11 @@ CREATE TABLE packhorse_failure (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE packhorse_queue (
-    name         TEXT PRIMARY KEY,
-    paused_at    INTEGER,
-    paused_by    TEXT,
-    paused_why   TEXT,
-    paused_until INTEGER
+    name       TEXT PRIMARY KEY,
+    paused_at  INTEGER,
+    paused_by  TEXT,
+    paused_why TEXT
 ) STRICT, WITHOUT ROWID;
-
-CREATE INDEX packhorse_queue_until ON packhorse_queue (paused_until) WHERE paused_until IS NOT NULL;
 
 CREATE TABLE packhorse_task (
     name         TEXT PRIMARY KEY,
