@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND
-from packhorse.errors import CopyRefused
+from packhorse.errors import CopyRefused, CopyTimeout
 from packhorse.ids import new_id
 from packhorse.job import HELD
 from packhorse.storage import BATCH, Storage
@@ -123,11 +123,11 @@ def _begin(source: End, target: End) -> Move:
     if filled.stage is not Stage.FILLING or filled.other != source.address:
         raise CopyRefused(_belongs_elsewhere(target, filled), hint="name another storage to copy to")
     if left is None and filled.section:
-        raise CopyRefused(
-            f"{target.address} has a part of a copy that was cancelled", hint="empty it, or name another storage"
-        )
+        raise CopyRefused(f"{target.address} has a part of a copy that was cancelled", hint=_emptied(target.address))
     if left is not None:
-        raise CopyRefused(f"{target.address} has a part of another copy of {source.address}", hint="empty it first")
+        raise CopyRefused(
+            f"{target.address} has a part of another copy of {source.address}", hint=_emptied(target.address)
+        )
     return _still_empty(source, target, filled)
 
 
@@ -156,8 +156,19 @@ def _still_empty(source: End, target: End, mark: Move) -> Move:
 
 def _not_empty(target: End, there: str) -> CopyRefused:
     return CopyRefused(
-        f"{target.address} is not empty: it has {there}", hint="name an empty storage; nothing was changed"
+        f"{target.address} is not empty: it has {there}", hint=f"nothing was changed; {_emptied(target.address)}"
     )
+
+
+def _emptied(address: str) -> str:
+    """How a storage gets empty, and what may be named instead."""
+    kind = address.partition(":")[0].partition("+")[0]
+    if kind == "sqlite":
+        file = address.removeprefix("sqlite:///")
+        return f"name a file that is not there yet, or remove {file}, {file}-wal and {file}-shm if nobody needs them"
+    if kind in ("redis", "rediss", "unix"):
+        return "name another database of the server, e.g. redis://localhost/1, or empty this one: FLUSHDB"
+    return "name another database, or drop the tables packhorse_… in this one if nobody needs them"
 
 
 def _contents(storage: Storage) -> str:
@@ -216,7 +227,7 @@ def _wait_for_held(storage: Storage, drain: Drain) -> None:
     while held := _number_held(storage):
         waited = time.monotonic() - began_at
         if waited > drain.patience:
-            raise CopyRefused(
+            raise CopyTimeout(
                 f"{_jobs(held)} did not end in time; nothing was copied, and all goes on as before",
                 hint="wait longer with --wait, or see which: packhorse jobs held",
             )

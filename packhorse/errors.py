@@ -104,6 +104,10 @@ class CopyRefused(StorageError):
     """One storage cannot be moved to the other as it was asked; nothing was lost or changed by asking."""
 
 
+class CopyTimeout(CopyRefused, TimeoutError):
+    """Jobs of the storage that is left did not end in time; nothing was copied, and it goes on as before."""
+
+
 class NotADatabase(StorageError):
     """The file exists and is not a Packhorse database."""
 
@@ -136,7 +140,8 @@ class JobNotFound(JobError):
     """No job has this id, or it was deleted."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(job_id, f"there is no job {job_id}", hint="it may have been deleted or pruned")
+        hint = "it may have been deleted or pruned, or its transaction was rolled back"
+        super().__init__(job_id, f"there is no job {job_id}", hint=hint)
 
 
 class WrongState(JobError):

@@ -17,6 +17,7 @@ from packhorse.cli.progress import ProgressLine
 from packhorse.cli.target import open_existing, open_for_writing
 from packhorse.clock import SECOND
 from packhorse.copying import End, Progress, cancel, check_apart, copy_storage
+from packhorse.errors import PackhorseError, StorageError
 from packhorse.settings import load_settings, mask_url
 from packhorse.storage.moving import Stage
 
@@ -59,10 +60,39 @@ def copy_store(
             lease=invocation.settings.lease,
             tell=lambda one: _draw(bar, one),
         )
+    except PackhorseError as error:
+        if "--cancel" not in (error.hint or ""):
+            error.hint = "\n".join(filter(None, [error.hint, _way_out(left, filled)])) or None
+        raise
+    except KeyboardInterrupt:
+        bar.clear()
+        if way_out := _way_out(left, filled):
+            invocation.note(escape(way_out))
+        raise
     finally:
         bar.clear()
     _tell(invocation, filled, counts, time.monotonic() - began_at)
     return ExitCode.OK
+
+
+def _way_out(left: End, filled: End) -> str:
+    """How to get out of a move between these two that was broken off; empty if there is none."""
+    try:
+        mark = left.storage.move()
+    except StorageError:
+        return f"{left.address} may be closed now: the same command goes on"
+    try:
+        other = filled.storage.move()
+    except StorageError:
+        other = mark
+    if mark is None or other is None or mark.copy != other.copy or mark.stage is Stage.FILLING:
+        return ""
+    if mark.stage is Stage.MOVED:
+        return f"all is in {mark.other}: the same command opens it"
+    return (
+        f"{left.address} is still closed: the same command goes on,"
+        f" and packhorse copy-store {left.address} --cancel gives up and opens it again"
+    )
 
 
 def _cancel(invocation: Invocation, source: End) -> int:

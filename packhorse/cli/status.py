@@ -162,6 +162,7 @@ QUEUE_COLUMNS = (
     Column("OUT/S", right=True, style=unless_nought(None)),
     Column("HELD", right=True, style=unless_nought("cyan")),
     Column("RETRYING", right=True, style=unless_nought("magenta"), spare=True),
+    Column("SCHEDULED", right=True, style=unless_nought(None), spare=True),
     Column("DEAD", right=True, style=unless_nought("red")),
     Column("LAST HOUR", style="green", spare=True),
 )
@@ -171,8 +172,8 @@ def queue_cells(snapshot: Snapshot, queue: QueueInfo) -> list[str]:
     """What `QUEUE_COLUMNS` say of a queue."""
     flow = snapshot.flow(queue.name)
     waited = snapshot.now - queue.oldest_queued_at if queue.oldest_queued_at else None
-    counted = ([State.QUEUED], HELD, [State.RETRYING], [State.DEAD])
-    queued, held, retrying, dead = (f"{number_in(queue, states):,}" for states in counted)
+    counted = ([State.QUEUED], HELD, [State.RETRYING], [State.SCHEDULED], [State.DEAD])
+    queued, held, retrying, scheduled, dead = (f"{number_in(queue, states):,}" for states in counted)
     cells = [
         f"{queue.name} (paused)" if queue.is_paused else queue.name,
         queued,
@@ -181,6 +182,7 @@ def queue_cells(snapshot: Snapshot, queue: QueueInfo) -> list[str]:
         per_second_text(flow.ends),
         held,
         retrying,
+        scheduled,
         dead,
         bars(flow.hour, sys.stdout.encoding or ""),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import os
@@ -24,12 +25,13 @@ from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Function, command, span_option
 from packhorse.cli.output import say
 from packhorse.cli.target import source_in_app
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, StorageError
 from packhorse.foreman import Foreman
 from packhorse.foreman.pulse import FIGURES
 from packhorse.loading import find_target, load_app
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
+from packhorse.storage.moving import closed
 from packhorse.task import RegisteredTask
 
 log = logging.getLogger("packhorse")
@@ -73,7 +75,16 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
     if not invocation.quiet:
         for line in banner(app, settings, target):
             say(line, err=True)
+    _tell_move(app)
     return foreman.run()
+
+
+def _tell_move(app: Packhorse) -> None:
+    """Say once if the storage is closed because it is moved: workers would wait there and not say why."""
+    with contextlib.suppress(StorageError):  # one that does not answer is the foreman's business
+        if (move := app.storage.move()) is not None:
+            why = closed(move)
+            log.warning("%s: no job is taken. %s", why.what, why.hint)
 
 
 @command("dev", "packhorse dev", "packhorse dev jobs.py -c 2")

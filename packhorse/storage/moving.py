@@ -140,10 +140,14 @@ def closed(move: Move) -> StorageClosed:
         return StorageClosed(f"this storage was moved to {move.other}", hint=f"use the new one: {move.other}")
     if move.stage is Stage.FILLING:
         return StorageClosed(
-            f"this storage is being filled from {move.other}", hint="wait until `packhorse copy-store` has ended"
+            f"this storage is being filled from {move.other}",
+            hint="wait until `packhorse copy-store` has ended; if it was broken off, the same command goes on:"
+            f" `packhorse copy-store {move.other} TO`, and with `--cancel` instead of TO it gives up",
         )
     return StorageClosed(
-        f"this storage is being moved to {move.other}", hint="wait for `packhorse copy-store`, then use the new one"
+        f"this storage is being moved to {move.other}",
+        hint="wait for `packhorse copy-store`, then use the new one; if it was broken off, the same command goes on:"
+        f" `packhorse copy-store FROM {move.other}`, and `packhorse copy-store FROM --cancel` opens this one again",
     )
 
 

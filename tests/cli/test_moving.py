@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from packhorse import Packhorse
+from packhorse.cli.working import _tell_move
 from packhorse.job import State
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Stage
@@ -97,23 +99,32 @@ def test_what_does_not_end_in_time_stops_the_move(yard: Yard, packhorse: Call) -
 
     result = packhorse("copy-store", yard.url, "sqlite:///new.db", "--yes", "--wait", "10ms")
 
-    assert result.exit_code == 4
+    assert result.exit_code == 7
+    assert "still closed" not in result.stderr
     assert "1 job did not end in time; nothing was copied" in result.stderr
     assert yard.storage.move() is None
     yard.add()  # it goes on
 
 
-def test_a_move_that_was_broken_off_is_cancelled(ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_was_broken_off_is_cancelled(
+    ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("packhorse.copying._verify", broken)
     stopped = packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
     mark = ended.storage.move()
+    asked = packhorse("doctor", "--quiet")
+    with Packhorse(storage=open_storage(ended.url)) as app:
+        _tell_move(app)
 
     cancelled = packhorse("copy-store", ended.url, "--cancel")
 
     assert stopped.exit_code == 130
+    assert "is still closed: the same command goes on" in stopped.stderr
+    assert "--cancel` opens this one again" in asked.stdout
+    assert "no job is taken. wait for `packhorse copy-store`" in caplog.text
     assert mark is not None
     assert mark.stage is Stage.FROZEN
     assert cancelled.exit_code == 0
@@ -181,6 +192,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(case: str, ended: Yard
 
     assert result.exit_code == 4, result.output
     assert expected in result.stderr
+    assert ("full.db-wal" in result.stderr) is (case == "not empty")
     assert "Traceback" not in result.stderr
     assert ended.storage.move() is None
     ended.add()
@@ -216,6 +228,8 @@ def test_a_full_disk_stops_the_copy_and_nothing_is_lost(
 
     assert broken.exit_code == 4
     assert "no room for new.db" in broken.stderr
+    assert "is still closed: the same command goes on, and packhorse copy-store sqlite:///" in broken.stderr
+    assert "--cancel gives up" in broken.stderr
     assert ended_well.exit_code == 0, ended_well.output
 
 

@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices
+from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices, take_snapshot
 from packhorse.cli.status import status_lines
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.job import NewJob, State
 from packhorse.outcome import Completed
+from packhorse.settings import Settings
 from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.terminal import Terminal
@@ -34,6 +35,19 @@ def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, pa
     assert "2 failed" in result.stdout
     queues = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(("for-", "resize "))]
     assert sorted(queues) == sorted(["resize", *(f"for-{state}" for state in State if state != "scheduled")])
+
+
+def test_scheduled_jobs_are_counted_where_there_are_80_columns(yard: Yard):
+    yard.job("scheduled")
+    snapshot = take_snapshot(yard.storage, Settings())
+
+    lines = list(status_lines(snapshot, 80))
+
+    (title,) = [line for line in lines if "QUEUED" in line]
+    (row,) = [line for line in lines if plain(line).startswith("resize ")]
+    assert max(map(len, map(plain, (title, row)))) <= 80
+    place = plain(title).index("SCHEDULED") + len("SCHEDULED") - 1
+    assert plain(row)[place] == "1"
 
 
 def test_a_dead_worker_is_told_as_a_halt_and_not_as_a_failure(yard: Yard, packhorse: Call):
