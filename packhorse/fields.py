@@ -370,7 +370,7 @@ def operation_fields(times: OperationTimes) -> OperationFields:
 
 
 class HealthFields(msgspec.Struct, kw_only=True):
-    """How the storage is; no `problems` means well."""
+    """How the storage is; no `problems` means well. `notes` are good to know and can wait."""
 
     kind: str
     url: str
@@ -385,6 +385,7 @@ class HealthFields(msgspec.Struct, kw_only=True):
     operations: list[OperationFields]
     facts: dict[str, Any]
     problems: list[str]
+    notes: list[str]
 
 
 def health_fields(health: Health) -> HealthFields:

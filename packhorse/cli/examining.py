@@ -189,6 +189,9 @@ def storage_problems(patient: Patient) -> Iterator[Symptom]:
         yield well("storage", f"{health.kind} {health.version} has nothing to complain about")
     for problem in problems:
         yield remark("storage", problem, "packhorse storage")
+    for note in health.notes:
+        told, _, hint = note.partition(": ")
+        yield remark("storage", told, hint or "packhorse storage")
 
 
 def room(patient: Patient) -> Iterator[Symptom]:

@@ -92,7 +92,11 @@ def meant(word: str, groups: Sequence[Numbered]) -> Numbered | None:
     """The one that is meant by its number or its cause; None: the word is something else."""
     if word.isdecimal() and len(word) < 6:
         if not 1 <= int(word) <= len(groups):
-            there = f"there are {len(groups)}: packhorse failures" if groups else "nothing has failed"
+            there = (
+                f"there {'is' if len(groups) == 1 else 'are'} {len(groups)}: packhorse failures"
+                if groups
+                else "nothing has failed"
+            )
             raise CommandError(f"there is no failure {word}", ExitCode.NOT_FOUND, hint=there)
         return groups[int(word) - 1]
     wanted = word.removeprefix("cause:")

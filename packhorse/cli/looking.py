@@ -95,8 +95,11 @@ def jobs(
     limit = (number if number is not None else _ROWS if is_table else 0) or None
     found = find_all(invocation.storage, where, limit)
     if not is_table:
+        job = None
         for job in found:
             say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job))
+        if job is None and where.queue is not None:
+            invocation.note(_none_fit(invocation, where))
         return
     listed = list(found)
     if not listed:
@@ -139,6 +142,11 @@ def print_jobs(shown: Shown, listed: Sequence[Job]) -> None:
 
 
 def _none_fit(invocation: Invocation, where: Filter) -> str:
+    if where.queue is not None:
+        names = [queue.name for queue in invocation.storage.queues()]
+        if where.queue not in names:
+            told = f"there is no queue {where.queue!r}{nearest(where.queue, names)}"
+            return f"No jobs fit: {escape(told)}"
     if where != Filter():
         return "No jobs fit."
     return "There are no jobs yet. Put one in: packhorse enqueue NAME"
@@ -415,7 +423,7 @@ def event_data(event: Event, *, whole: bool) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    if name in ("due_at", "slot") and isinstance(value, int):
+    if (name in ("slot", "until") or name.endswith("_at")) and isinstance(value, int):
         return str(iso(value))
     if name in ("retry_in", "delay", "ran", "duration") and isinstance(value, int):
         return span_text(value)

@@ -21,7 +21,7 @@ from packhorse.cli.options import Command, app_option, command, moment_option, s
 from packhorse.cli.output import escape, json_text, paint, say, short_id, state_style
 from packhorse.cli.target import missing_file
 from packhorse.cli.watching import Watcher, looks
-from packhorse.cli.where import find_job, ids_from
+from packhorse.cli.where import find_job, ids_from, warn_unserved
 from packhorse.clock import MINUTE, SECOND, from_datetime
 from packhorse.codec import Signature, nearest
 from packhorse.errors import BadURL, JobFailed, TaskNotFound
@@ -128,12 +128,14 @@ def enqueue(invocation: Invocation, name: str, asked: Asked) -> None:
     Values are JSON if they can be read as such, else text; NAME:=JSON must be JSON. Values without a name need the
     app, or a worker that has announced what its function calls them.
     """
-    _, handle = _send(invocation, name, asked)
+    client, handle = _send(invocation, name, asked)
     if invocation.as_json:
         invocation.print_json({**plain_fields(handle.record), "is_new": handle.is_new})
         return
     if handle.state in WAITING:
         invocation.note(paint(escape(handle.why()), "dim", err=True))
+        if "queue" in asked.options:
+            warn_unserved(invocation, client.storage, handle.record.queue)
     say(handle.id)
 
 

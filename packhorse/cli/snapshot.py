@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -208,11 +209,13 @@ def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> It
         since = f" since {span_text(snapshot.now - (queue.paused_at or 0))}"
         told = f"{queue.name} is paused{pause_text(queue, snapshot.now, since)}"
         yield Notice(told, f"packhorse resume {queue.name}")
+    elif not is_served and (waiting := number_in(queue, WAITING)):
+        waits = count_text(queued or waiting, "job waits", "jobs wait")
+        time = "" if queued else f" for {'its' if waiting == 1 else 'their'} time"
+        told = f"{queue.name} is served by no worker; {waits}{time}"
+        yield Notice(told, f"packhorse work --queues {shlex.quote(queue.name)}")
     elif not queued or queue.oldest_queued_at is None:
         return
-    elif not is_served:
-        waits = count_text(queued, "job waits", "jobs wait")
-        yield Notice(f"{queue.name} is served by no worker; {waits}", "packhorse workers")
     elif snapshot.now - queue.oldest_queued_at > _LATE and snapshot.takers:
         yield from _about_delay(snapshot, queue)
 

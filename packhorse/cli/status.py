@@ -193,11 +193,11 @@ def _notice_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
     found = list(notices(snapshot))
     for sentence, hint in found[:_MOST_NOTICES]:
         mark = paint("!", "yellow")
-        text = f"{escape(sentence)}."
-        line = f"{mark} {text}  Try: {escape(hint)}"
+        text = f"{sentence}."
+        line = f"{mark} {escape(text)}  Try: {escape(hint)}"
         if width is not None and len(text) + len(hint) + 9 > width:
-            told = "\n  ".join(wrapped(text, max(width - 2, 20)))
-            line = f"{mark} {told}\n  Try: {escape(hint)}"
+            told = [*wrapped(text, max(width - 2, 20)), *wrapped(f"Try: {hint}", max(width - 2, 20))]
+            line = f"{mark} " + "\n  ".join(map(escape, told))
         yield line
     if len(found) > _MOST_NOTICES:
         yield paint(f"… and {len(found) - _MOST_NOTICES} more: packhorse doctor", "dim")

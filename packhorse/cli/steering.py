@@ -20,7 +20,7 @@ from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import escape, say, short_id
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.watching import looks
-from packhorse.cli.where import check_queue
+from packhorse.cli.where import check_queue, warn_unserved
 from packhorse.clock import SECOND
 from packhorse.errors import WrongState
 from packhorse.fields import steered_fields
@@ -39,10 +39,11 @@ _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C 
 class Action:
     """What is to be done, in words, to one job, and to many. Job handles and storages call it by the same name."""
 
-    def __init__(self, operation: Operation, verb: str, done: str, *values: Any) -> None:
+    def __init__(self, operation: Operation, verb: str, done: str, *values: Any, already: str | None = None) -> None:
         self.operation = operation
         self.verb = verb
         self.done = done
+        self.already = already  # of a job that could be changed, and needs not
         self.states = frozenset(state for state in State if is_legal(operation, state))
         self._values = values
 
@@ -117,7 +118,11 @@ def move(invocation: Invocation, selection: Selection, queue: str, new: bool) ->
         check_queue(invocation.storage, queue, hint="packhorse move --new makes it")
     name = check_name(queue, "queue name")
     words = f"move to {escape(name)}", f"moved to {escape(name)}"
-    return _steer(invocation, Action(Operation.SET_QUEUE, *words, name), selection)
+    code = _steer(
+        invocation, Action(Operation.SET_QUEUE, *words, name, already=f"already in {escape(name)}"), selection
+    )
+    warn_unserved(invocation, invocation.storage, name)
+    return code
 
 
 @command("retry", "packhorse retry 1be2c845", "packhorse jobs dead --task resize --ids | packhorse retry - --yes")
@@ -175,6 +180,9 @@ def _steer_one(invocation: Invocation, action: Action, job_id: str, by: str | No
     try:
         action.to_one(handle, by)
     except WrongState as error:
+        if action.already and record.state in action.states and not invocation.as_json:
+            say(f"{action.already}: {cut(escape(call_text(record)), 120)}")
+            return ExitCode.OK
         error.hint = _advice(action.operation, record) or error.hint
         raise
     after = invocation.storage.get(job_id)
@@ -219,7 +227,7 @@ def _steer_many(invocation: Invocation, action: Action, chosen: Chosen, by: str 
     finally:
         if not invocation.as_json:
             _tell_outcomes(action, outcomes, len(chosen.ids) + chosen.missing)
-    return ExitCode.OK if set(outcomes) <= {"changed", "asked"} else ExitCode.UNSUCCESSFUL
+    return ExitCode.OK if set(outcomes) <= {"changed", "asked", "already"} else ExitCode.UNSUCCESSFUL
 
 
 def _steer_all(invocation: Invocation, action: Action, ids: list[str], by: str | None, outcomes: Counter[str]) -> None:
@@ -245,6 +253,8 @@ def _outcome(action: Action, answer: Steered) -> str:
         return "asked" if is_asked else "changed"
     if answer.conflict:
         return "twin"
+    if action.already and answer.state in action.states:
+        return "already"
     return answer.state or "gone"
 
 
@@ -252,6 +262,7 @@ def _tell_outcomes(action: Action, outcomes: Counter[str], total: int) -> None:
     words = {
         "changed": action.done,
         "asked": "asked to stop",
+        "already": action.already,
         "gone": "not there",
         "twin": "left alone: a unique twin waits",
     }

@@ -44,6 +44,8 @@ def storage(invocation: Invocation) -> None:
         say(f"{paint('!', 'yellow')} {masked(escape(problem))}")
     if not health.problems:
         say(paint("Nothing is wrong with it.", "green"))
+    for note in health.notes:
+        say(f"note: {masked(escape(note))}")
 
 
 def _write_latency(storage: Storage) -> int | None:

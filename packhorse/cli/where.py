@@ -3,14 +3,17 @@ end of it, if no other job's is the same."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 
 from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.output import escape, paint
 from packhorse.clock import to_datetime
 from packhorse.codec import nearest
 from packhorse.errors import JobNotFound
-from packhorse.event import Kind
+from packhorse.event import Kind, Subject
 from packhorse.id_part import SHORTEST, WHOLE, jobs_with_part
 from packhorse.job import Job
 from packhorse.storage import Storage
@@ -78,6 +81,16 @@ def gone(storage: Storage, job_id: str) -> Exception:
 def check_queue(storage: Storage, name: str, hint: str | None = None) -> None:
     """CommandError, with the nearest, if there is no such queue."""
     _check("queue", name, [queue.name for queue in storage.queues()], hint)
+
+
+def warn_unserved(invocation: Invocation, storage: Storage, name: str) -> None:
+    """Say so if workers run, and none of them serves this queue."""
+    crew = [each for each in storage.workers() if each.subject is Subject.WORKER]
+    alive = [each for each in crew if storage.now() - each.beat_at <= invocation.settings.lease]
+    if not alive or any(name in each.queues for each in alive):
+        return
+    told = escape(f"no running worker serves {name}: packhorse work --queues {shlex.quote(name)}")
+    invocation.note(f"{paint('!', 'yellow', err=True)} {told}")
 
 
 def check_task(storage: Storage, name: str) -> None:

@@ -189,7 +189,8 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     most = settings.max_workers or os.cpu_count() or 1
     yield f"Packhorse {__version__}   {settings.shown('url')}   {target}"
     least = "" if settings.min_workers == most else f"{settings.min_workers} to "
-    yield f"{least}{count_text(most, 'worker')} with {count_text(settings.concurrency, 'slot')} each"
+    each = "" if most == 1 else " each"
+    yield f"{least}{count_text(most, 'worker')} with {count_text(settings.concurrency, 'slot')}{each}"
     tasks = list(app.registry)
     for task in tasks[:8]:
         weight = f", weight {task.options.weight}" if task.options.weight > 1 else ""

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable
 
+from packhorse.amounts import count_text
 from packhorse.errors import PackhorseError
 
 log = logging.getLogger("packhorse")
@@ -63,7 +64,7 @@ class Duty:
             longest = min(self._longest_retry, _FIRST_RETRY * 2.0 ** min(self._failures, 20))
             return random.uniform(longest / 2, longest)
         if self._failures:
-            log.info("%s works again, after %d failed tries", self.name, self._failures)
+            log.info("%s works again, after %s", self.name, count_text(self._failures, "failed try", "failed tries"))
             self._failures = 0
         return pause
 

@@ -402,7 +402,8 @@ class OperationTimes(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the storage is. `problems` are sentences for people; an empty list means well."""
+    """How the storage is. `problems` are sentences for people; an empty list means well. `notes` are what is good to
+    know and can wait."""
 
     kind: str
     url: str  # without passwords
@@ -417,6 +418,7 @@ class Health(msgspec.Struct, frozen=True):
     operations: list[OperationTimes] = []
     facts: dict[str, Any] = {}
     problems: list[str] = []
+    notes: list[str] = []
 
 
 class Migration(msgspec.Struct, frozen=True):

@@ -140,13 +140,17 @@ def test_a_file_that_everybody_may_write_to(yard: Yard, packhorse: Call):
 
 def test_storages_that_are_slow_full_or_complain(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     yard.add()
-    health = replace(yard.storage.health(), latency=SECOND, free=1_000, problems=["it creaks"])
+    health = replace(
+        yard.storage.health(), latency=SECOND, free=1_000, problems=["it creaks"], notes=["it is old: get a newer one"]
+    )
     monkeypatch.setattr(type(yard.storage), "health", lambda self: health)
 
     told = found(packhorse)
 
     assert [verdict for verdict, _, _ in told["latency"] + told["room"]] == ["bad", "bad"]
-    assert told["storage"] == [("note", "it creaks", "packhorse storage")]
+    assert told["storage"] == [("note", "it creaks", "packhorse storage"), ("note", "it is old", "get a newer one")]
+    assert "it is old" not in packhorse("status").stdout + packhorse("check").stdout
+    assert "note: it is old: get a newer one\n" in packhorse("storage").stdout
 
 
 def test_clocks_that_are_apart(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):

@@ -233,3 +233,13 @@ def test_since_takes_a_duration(yard: Yard, packhorse: Call):
 
     assert packhorse("jobs", "--since", "1h", "--ids").stdout == f"{job.id}\n"
     assert packhorse("jobs", "until:1h", "--ids").stdout == ""
+
+
+@pytest.mark.parametrize("words", [["queue:mial"], ["--queue", "mial"], ["queue:mial", "--ids"]])
+def test_a_queue_that_is_not_there_is_told_with_the_nearest(yard: Yard, packhorse: Call, words: list[str]):
+    yard.add(queue="mail")
+
+    result = packhorse("jobs", *words)
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "No jobs fit: there is no queue 'mial'; did you mean 'mail'?\n"

@@ -405,3 +405,14 @@ def test_a_time_that_has_passed_is_told(app: Path, packhorse: Call):
     assert "the time of --at was " in past.stderr
     assert "ago: it does not wait" in past.stderr
     assert "--at" not in coming.stderr
+
+
+def test_a_queue_that_no_running_worker_serves_is_warned_of(yard: Yard, packhorse: Call):
+    yard.join()
+
+    later = packhorse("enqueue", "resize", "--queue", "slow", "--in", "1h", "--force")
+    served = packhorse("enqueue", "resize", "--queue", "mail", "--in", "1h", "--force")
+
+    assert "! no running worker serves slow: packhorse work --queues slow" in later.stderr
+    assert "no running worker" not in served.stderr
+    assert "slow is served by no worker; 1 job waits for its time." in packhorse("status").stdout

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from packhorse.clock import SECOND
+from packhorse.clock import SECOND, to_datetime
 from packhorse.failure import Failure
 from packhorse.job import Job, NewJob, State
 from packhorse.outcome import Outcome, Stopped
@@ -291,7 +291,7 @@ def test_pause_and_resume(yard: Yard, packhorse: Call):
 
     assert said == [
         "mail is paused\n",
-        "mail is paused already\n",
+        "mail is paused already by ann: no server\n",
         "mail is resumed\n",
         '{"queue":"mail","changed":false}\n',
     ]
@@ -306,6 +306,19 @@ def test_a_pause_may_be_for_a_while(yard: Yard, packhorse: Call):
     (queue,) = yard.storage.queues()
     assert queue.paused_until == (queue.paused_at or 0) + 2 * 3600 * SECOND
     assert "until" in packhorse("queues").stdout
+    assert f"until={to_datetime(queue.paused_until):%Y-%m-%dT%H:%M}" in packhorse("events").stdout
+
+
+def test_a_pause_that_would_change_another_is_refused_and_says_how(yard: Yard, packhorse: Call):
+    yard.add(queue="mail")
+    packhorse("pause", "mail", "--for", "2h", "--why", "no server", "--by", "ann")
+
+    again = packhorse("pause", "mail", "--for", "1h", "--why", "longer")
+
+    assert again.exit_code == 1
+    assert again.stdout.startswith("mail is paused already by ann until ")
+    assert again.stdout.endswith(": no server\n")
+    assert "packhorse resume mail comes first" in again.stderr
 
 
 def test_many_jobs_are_moved_to_a_queue_that_is_known(yard: Yard, packhorse: Call):
@@ -317,7 +330,18 @@ def test_many_jobs_are_moved_to_a_queue_that_is_known(yard: Yard, packhorse: Cal
 
     assert (refused.exit_code, "packhorse move --new makes it" in refused.stderr) == (3, True)
     assert (moved.exit_code, moved.stdout) == (0, "2 moved to slow\n")
+    assert "! no running worker serves slow: packhorse work --queues slow" in moved.stderr
     assert [yard.get(job.id).queue for job in jobs] == ["mail", "slow", "slow"]
+
+
+def test_jobs_that_are_in_the_queue_already_are_told_so(yard: Yard, packhorse: Call):
+    yard.job("scheduled", queue="slow")
+    one = packhorse("move", "slow", "--where", "scheduled queue:slow")
+    yard.job("scheduled", queue="slow")
+    two = packhorse("move", "slow", "--where", "scheduled queue:slow", "--yes")
+
+    assert (one.exit_code, one.stdout) == (0, "already in slow: resize(image_id=7)\n")
+    assert (two.exit_code, two.stdout) == (0, "2 already in slow\n")
 
 
 def test_a_queue_is_purged_of_what_waits_in_it(yard: Yard, packhorse: Call):

@@ -24,7 +24,7 @@ def test_nothing_is_wrong_with_a_new_storage_of_ours(storage: Storage, monkeypat
 
     problems = storage.health().problems
 
-    assert [problem for problem in problems if "WAL-reset" not in problem] == []  # some libraries have it
+    assert problems == []
 
 
 def test_no_test_of_the_suite_hides_another():

@@ -20,7 +20,12 @@ _WAL_RESET_MENDED = (3, 51, 3)
 
 def doubts(path: Path) -> list[str]:
     """What is wrong with the ground, in sentences; none: nothing is known to be."""
-    return [doubt for doubt in (about_file_system(path), about_library()) if doubt is not None]
+    return [doubt for doubt in (about_file_system(path),) if doubt is not None]
+
+
+def notes() -> list[str]:
+    """What is good to know of the ground and can wait, in sentences."""
+    return [note for note in (about_library(),) if note is not None]
 
 
 def about_file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
@@ -42,7 +47,8 @@ def about_library(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> str
         return None
     return (
         f"SQLite {'.'.join(map(str, version))} has a fault that can, very rarely, damage a file which several processes"
-        " write (the WAL-reset bug): 3.51.3 or newer has not; keep backups until then"
+        " write (the WAL-reset bug): keep backups until you have 3.51.3 or newer, which comes with a newer build of"
+        " Python, or where Python uses the system's, with a newer libsqlite3"
     )
 
 

@@ -129,6 +129,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
                 "page_size": page_size,
             },
             problems=[*problems(self.move()), *_problems(wal_size, free, self._db.options), *ground.doubts(self.path)],
+            notes=ground.notes(),
         )
 
 

@@ -67,8 +67,9 @@ def test_health_tells_of_both(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("packhorse.storage.sqlite.ground._file_system", lambda path, mounts: "nfs")
     storage = SQLite(path)
 
-    problems = storage.health().problems
+    health = storage.health()
 
     storage.close()
-    assert "network file system (nfs)" in problems[0]
-    assert (sqlite3.sqlite_version_info < (3, 51, 3)) == any("WAL-reset" in problem for problem in problems)
+    assert "network file system (nfs)" in health.problems[0]
+    assert not any("WAL-reset" in problem for problem in health.problems)
+    assert (sqlite3.sqlite_version_info < (3, 51, 3)) == any("WAL-reset" in note for note in health.notes)
