@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from packhorse.errors import StorageError
 from packhorse.job import NewJob, State
-from packhorse.storage.contract import BATCH
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres import packs
@@ -69,13 +68,11 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
 
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""
-        if len(jobs) > BATCH:  # one value of the sequence has no numbers for more
-            return False
         first = jobs[0]
         if first.unique or first.subscriber or first.copied_from is not None or not self._are_known(jobs[:1]):
             return False
         job_ids, blank = [new.id for new in jobs], replace(first, id="", args="")
-        bounds = packs.bounds(job_ids)
+        bounds = packs.bounds(job_ids)  # None also for more than a value of the sequence has numbers for
         if bounds is None or any(replace(new, id="", args="") != blank for new in jobs):
             return False
         ids, args = "\n".join(job_ids), "\n".join([new.args for new in jobs])
