@@ -370,6 +370,11 @@ class Retention(msgspec.Struct, frozen=True):
     events: int = 30 * DAY
     clients: int = HOUR
 
+    def at_least(self, other: Retention) -> Retention:
+        """The longer of both, of everything."""
+        longer = {name: max(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__}
+        return Retention(**longer)
+
     def of(self, state: State) -> int:
         """How long a job is kept that ended in this state."""
         return {"completed": self.completed, "dead": self.dead, "aborted": self.aborted}[state]
