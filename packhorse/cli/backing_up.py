@@ -33,6 +33,9 @@ _BESIDE = ("", "-wal", "-shm")  # the files of one database
 def backup(invocation: Invocation, file: Path) -> None:
     """Write a copy of a SQLite storage, of one moment, while others use it. The copy is a storage of its own: use it by
     its address, or move it with copy-store. Jobs that run after it was made would run again on it."""
+    if invocation.settings.url.startswith(("http://", "https://")):
+        hint = "run it on the manager, or on its Storage page"
+        raise CommandError("a storage behind a manager is not backed up from here", ExitCode.USAGE, hint=hint)
     source = _path_of(invocation.storage, "backed up", _OTHERS)
     if file.exists():
         raise CommandError(f"{file} is there already", ExitCode.REFUSED, hint="name another file; nothing was changed")

@@ -76,7 +76,10 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
         for line in banner(app, settings, target):
             say(line, err=True)
     _tell_move(app)
-    return foreman.run()
+    code = foreman.run()
+    if options["burst"] and not invocation.quiet:
+        say(f"{count_text(foreman.done, 'job')} ran" if foreman.done else "nothing was left to run", err=True)
+    return code
 
 
 def _tell_move(app: Packhorse) -> None:

@@ -55,6 +55,7 @@ class Ended(msgspec.Struct, frozen=True):
     ran: list[str] = []  # the jobs that had begun and not ended
     is_young: bool = False
     lines: list[str] = []  # the last that it wrote to stderr
+    done: int = 0  # the attempts that had ended, as far as it has told
 
 
 class Crew:
@@ -288,6 +289,7 @@ class Crew:
             ran=member.board.running(),
             is_young=is_young,
             lines=list(member.lines),
+            done=int(member.done_when_leaving or member.report.get("done") or 0),
         )
 
     def _put_away(self, member: Member) -> None:

@@ -88,6 +88,7 @@ class Foreman:
         if burst:
             self.limits = replace(self.limits, least=0)  # workers that find nothing more to do are not missed
         self.deaths = 0
+        self.done = 0  # attempts that its workers had ended when they left
         self.problem: str | None = None  # the last one
         self._settings = settings
         self._burst = burst
@@ -308,6 +309,7 @@ class Foreman:
             self._note(ended, now)
 
     def _note(self, ended: Ended, now: float) -> None:
+        self.done += ended.done
         if ended.died:
             self.deaths += 1
             self.problem = ended.why

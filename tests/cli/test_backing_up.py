@@ -52,6 +52,13 @@ def test_a_place_that_is_not_there_is_told(yard: Yard, packhorse: Call) -> None:
     assert "cannot write nowhere/copy.db" in result.stderr
 
 
+def test_what_is_behind_a_manager_is_backed_up_there(packhorse: Call) -> None:
+    result = packhorse("backup", "copy.db", "--url", "http://127.0.0.1:1")
+
+    assert result.exit_code == 2
+    assert "run it on the manager, or on its Storage page" in result.stderr
+
+
 @pytest.mark.skipif("redis" not in chosen_storages(), reason="needs a server")
 def test_a_server_has_its_own_way(packhorse: Call) -> None:
     result = packhorse("backup", "copy.db", "--url", fresh_url())

@@ -140,6 +140,8 @@ def test_work_tells_of_jobs_only_when_asked(tmp_path: Path, start: Start):
         assert app.count(state="completed") == 2
 
     assert "send completed" not in told
+    assert "\n1 job ran\n" in told
+    assert "\n1 worker with 10 slots\n" in told
     assert "< send completed in " in asked.told()
 
 
