@@ -29,8 +29,10 @@ def _arguments(text: str, whole: bool) -> str:
     if len(text) > _LONG_ARGS and not whole:
         return cut(text.strip("{}"), _LONG_VALUE)
     most = len(text) if whole else _LONG_VALUE
-    args = msgspec.json.decode(text).items()
-    return ", ".join(f"{name}={cut(msgspec.json.encode(value).decode(), most)}" for name, value in args)
+    args = msgspec.json.decode(text)
+    if not isinstance(args, dict):  # by the hand of who wrote into the storage himself
+        return cut(text, most)
+    return ", ".join(f"{name}={cut(msgspec.json.encode(value).decode(), most)}" for name, value in args.items())
 
 
 def try_text(job: Job) -> str:

@@ -69,6 +69,11 @@ class Home:
                     self._storage = open_storage(self.settings.url)
         return self._storage
 
+    def _another_storage(self) -> Storage:
+        """The same jobs by other connections; where there is only one object that knows them, that."""
+        is_the_only_one = self._is_handed or self.settings.url.startswith("memory:")
+        return self.storage if is_the_only_one else open_storage(self.settings.url)
+
     def use(self, storage: Storage) -> None:
         """Keep the jobs in this storage from now on; a worker is told so with `--url`."""
         self._storage = storage

@@ -2,6 +2,7 @@
 
 The annotations of the contract are the only description: `storage/remote` asks by it, and the web's `api/work.py`
 answers by it, so the two cannot drift apart. What concerns one process alone, such as its connections, is no question.
+`WIRE` tells programs of two versions apart.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from packhorse.errors import ClientNotFound, NotUnique, PackhorseError, StorageE
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import ROWS, Dumped, Section
 
-_OF_ONE_PROCESS = frozenset(
-    {"close", "make_nothing", "enqueue_within", "reserve_when_rung", "interrupt"}
-)  # fmt: skip
+WIRE = 1
+"""Rises whenever a question, or anything that it is made of, changes. A manager must know as much as its workers: what
+it does not know it would leave out, and do something else."""
+
+_OF_ONE_PROCESS = frozenset({"close", "make_nothing", "enqueue_within", "reserve_when_rung", "interrupt"})
 
 
 class Question:
@@ -32,23 +35,29 @@ class Question:
         self.name = name
         self._fields = tuple(one.name for one in parameters)
         self._keywords = frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
-        self._arguments = msgspec.defstruct(f"{name}_arguments", [_field(one, hints[one.name]) for one in parameters])
-        self._decode_arguments = msgspec.json.Decoder(self._arguments).decode
-        self._decode_answer = msgspec.json.Decoder(hints["return"]).decode
+        fields = [_field(one, hints[one.name]) for one in parameters]
+        self.arguments = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=True)
+        self.answer = hints["return"]
+        self._decode_arguments = msgspec.json.Decoder(self.arguments).decode
+        self._decode_answer = msgspec.json.Decoder(self.answer).decode
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """The body of a request for a call with these arguments."""
-        return msgspec.json.encode(self._arguments(*args, **kwargs))
+        return msgspec.json.encode(self.arguments(*args, **kwargs))
 
-    def put_to(self, storage: Storage, body: bytes, *, through: str | None = None) -> bytes:
-        """The body of the answer: what this storage says to the call that was asked for. `through` is whose token was
-        shown, if any: what operators do says so. Raises msgspec's errors for arguments that do not fit."""
+    def given(self, body: bytes) -> Any:
+        """The arguments in the body of a request. Raises msgspec's errors for those that do not fit."""
         given: Any = self._decode_arguments(body or b"{}")
         if self.name == "load":
             given.rows = _rows(given.section, given.rows)
-        is_deed = "by" in self._fields and not getattr(given, "over", False)  # that a pause is over is nobody's
-        if through is not None and is_deed:
-            given.by = f"{given.by} through {through}" if given.by else through
+        return given
+
+    def is_deed(self, given: Any) -> bool:
+        """Does an operator do something by this, and may say who? That a pause is over is nobody's deed."""
+        return "by" in self._fields and not getattr(given, "over", False)
+
+    def put_to(self, storage: Storage, given: Any) -> bytes:
+        """The body of the answer: what this storage says to the call with these arguments."""
         plain = [getattr(given, name) for name in self._fields if name not in self._keywords]
         named = {name: getattr(given, name) for name in self._keywords}
         return msgspec.json.encode(getattr(storage, self.name)(*plain, **named))
@@ -57,7 +66,7 @@ class Question:
         """The answer in this body, as the call with these arguments answers."""
         answer = self._decode_answer(body)
         if isinstance(answer, Dumped):
-            asked: Any = self._arguments(*args, **kwargs)
+            asked: Any = self.arguments(*args, **kwargs)
             return Dumped(_rows(asked.section, answer.rows), answer.next)
         return answer
 
@@ -85,8 +94,8 @@ class Greeting(msgspec.Struct, frozen=True):
     """What a manager says of itself, before it is asked for anything."""
 
     version: str
+    wire: int
     event_stride: int
-    questions: list[str]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class Application:
 
     def close(self) -> None:
         self.sampler.close()
+        self.site.close()
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         return refuse(self.site, request, error)

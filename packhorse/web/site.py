@@ -29,6 +29,17 @@ class Site:
         return self.app.storage
 
     @functools.cached_property
+    def working_storage(self) -> Storage:
+        """The storage for workers elsewhere: with connections of their own, which no slow page takes from them."""
+        return self.app._another_storage()
+
+    def close(self) -> None:
+        """Let go of what was opened here; the app's own storage is the app's."""
+        opened = vars(self).get("working_storage")
+        if opened is not None and opened is not self.storage:
+            opened.close()
+
+    @functools.cached_property
     def glance(self) -> Glance:
         return Glance(self.storage)
 

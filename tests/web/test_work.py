@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+import pytest
 from starlette.testclient import TestClient
 
-from packhorse.storage.wire import QUESTIONS
+from packhorse.job import COMPLETED
+from packhorse.storage.wire import QUESTIONS, WIRE
 from packhorse.web.api import work
 from packhorse.web.security.operator import Role
 from tests.cli.yard import Yard
@@ -40,8 +44,23 @@ def test_who_is_late_is_told_so(web: TestClient):
     assert ask(web, "finish", outcomes=[{"type": "completed", "token": token}]) == ["stale"]
 
 
-def test_a_greeting_names_every_question(web: TestClient):
-    assert web.get(WORK).json()["questions"] == sorted(QUESTIONS)
+def _without_words(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: _without_words(part) for name, part in schema.items() if name != "description"}
+    return [_without_words(part) for part in schema] if isinstance(schema, list | tuple) else schema
+
+
+def test_whoever_changes_a_question_raises_the_number_of_the_wire():
+    types = [kind for question in QUESTIONS.values() for kind in (question.arguments, question.answer)]
+    told = msgspec.json.encode(_without_words(msgspec.json.schema_components(types)), order="sorted")
+
+    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (1, "2a9ca0ff27b7"), (
+        "a manager of the version before does not know this: raise WIRE, and write the new fingerprint here"
+    )
+
+
+def test_a_greeting_says_which_questions_are_understood(web: TestClient):
+    assert web.get(WORK).json()["wire"] == WIRE
 
 
 def test_an_error_of_the_storage_is_a_problem(web: TestClient):
@@ -71,6 +90,56 @@ def test_each_role_may_ask_for_as_much_as_it_may_do(guarded_web: TestClient):
     assert [status("abort", role) for role in Role] == [403, 403, 200, 200]
     assert [status("delete", role) for role in Role] == [403, 403, 403, 200]
     assert guarded_web.post(f"{WORK}/abort", json={"job_ids": []}).status_code == 401
+
+
+BAD_JOBS: dict[str, dict[str, Any]] = {
+    "no object": {"args": "[1]"},
+    "no JSON": {"args": "nonsense"},
+    "meta": {"meta": "7"},
+    "priority": {"priority": 99},
+    "attempts": {"max_attempts": -3},
+    "queue": {"queue": ""},
+    "nul": {"queue": "a\u0000b"},
+    "task": {"task": "a b"},
+    "id": {"id": "../x y?"},
+    "delay": {"delay": -1},
+    "backoff": {"backoff": "soon"},
+    "unique": {"unique": {"key": "k", "on_conflict": "fight"}},
+    "large": {"args": '{"a":"%s"}' % ("x" * (1 << 20))},
+    "unknown word": {"jobs": []},
+}
+
+
+@pytest.mark.parametrize("what", BAD_JOBS)
+def test_a_job_that_no_app_would_have_made_is_refused(web: TestClient, yard: Yard, what: str):
+    good = {"id": "good", "task": "add", "queue": "sums"}
+    body = {"jobs": [good, {**good, "id": "bad", **BAD_JOBS[what]}]} if what != "unknown word" else {"job": []}
+
+    answer = web.post(f"{WORK}/enqueue", json=body)
+
+    assert 400 <= answer.status_code < 500, answer.text
+    assert yard.storage.get("good") is None
+
+
+def test_a_worker_prunes_no_more_than_the_manager_would(guarded_web: TestClient, yard: Yard):
+    job = yard.job(COMPLETED)
+    body = {"keep": {"completed": 0, "dead": 0, "aborted": 0, "events": 0, "clients": 0}}
+
+    answer = guarded_web.post(f"{WORK}/prune", json=body, headers=bearer(SECRETS[Role.WORK]))
+
+    assert answer.json()["jobs"] == 0
+    assert yard.storage.get(job.id) is not None
+    answer = guarded_web.post(f"{WORK}/prune", json=body, headers=bearer(SECRETS[Role.ADMIN]))
+    assert answer.json()["jobs"] == 1
+
+
+def test_stopping_a_foreman_takes_an_admin_here_too(guarded_web: TestClient, yard: Yard):
+    def status(do: str, role: Role) -> int:
+        body = {"owner": "fm", "order": {"do": do}}
+        return guarded_web.post(f"{WORK}/order", json=body, headers=bearer(SECRETS[role])).status_code
+
+    assert [status(do, Role.WORK) for do in ("quiet", "stop")] == [200, 403]
+    assert status("stop", Role.ADMIN) == 200
 
 
 def test_what_an_operator_does_says_through_whose_token_it_came(guarded_web: TestClient, yard: Yard):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from packhorse.errors import StorageError
 from packhorse.job import NewJob, State
+from packhorse.storage.contract import BATCH
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres import packs
@@ -68,6 +69,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
 
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""
+        if len(jobs) > BATCH:  # one value of the sequence has no numbers for more
+            return False
         first = jobs[0]
         if first.unique or first.subscriber or first.copied_from is not None or not self._are_known(jobs[:1]):
             return False

@@ -36,6 +36,9 @@ class Address(NamedTuple):
         """Raises `BadURL`, whose text never holds a token."""
         parts, port = _split(url)
         options = _options(url, parts.query)
+        token = unquote(parts.password) if parts.password else None
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise _complaint(url, "the token has characters that no token has")
         if "ca" in options and parts.scheme == "http":
             raise _complaint(url, "ca= is for TLS", "write https://…")
         return cls(
@@ -43,7 +46,7 @@ class Address(NamedTuple):
             host=parts.hostname or "localhost",
             port=port or (443 if parts.scheme == "https" else 5040),
             path=parts.path.rstrip("/"),
-            token=unquote(parts.password) if parts.password else None,
+            token=token,
             ca=options.get("ca"),
             connections=_connections(url, options.get("connections", "8")),
             timeout=_seconds(url, "timeout", options.get("timeout", "10s")),

@@ -69,7 +69,9 @@ class Link:
         sock = self._http.sock
         if sock is None or time.monotonic() - self._used > _IDLE:
             return False
-        return not select.select([sock], [], [], 0)[0]  # an answer to nothing is a farewell
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return not poll.poll(0)  # an answer to nothing is a farewell
 
     def is_fit_after(self, error: BaseException | None) -> bool:
         return self._http.sock is not None and (error is None or isinstance(error, PackhorseError))

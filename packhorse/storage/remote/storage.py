@@ -25,7 +25,7 @@ from packhorse.storage.records import Health
 from packhorse.storage.remote.address import Address
 from packhorse.storage.remote.bell import Bell
 from packhorse.storage.remote.link import Link, Reply, Unanswered
-from packhorse.storage.wire import QUESTIONS, Greeting, Question, Refusal, error_of
+from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, Refusal, error_of
 
 PATH = "/api/v1/work"
 
@@ -39,6 +39,9 @@ _NOT_TWICE = frozenset(
     }
 )  # fmt: skip
 """Questions that are not asked again when the manager may have heard them: the second answer would be another."""
+
+_AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+"""What a proxy says in the place of a manager that is away."""
 
 S = TypeVar("S", bound=Storage)
 
@@ -149,7 +152,14 @@ class Remote(Storage):
     def _answer(self, question: Question, reply: Reply, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if reply.status != HTTPStatus.OK:
             raise self._refused(reply)
-        return question.answered(reply.body, args, kwargs)
+        try:
+            return question.answered(reply.body, args, kwargs)
+        except msgspec.DecodeError as error:
+            raise StorageUnavailable(
+                f"what the manager at {self._address.shown} answers is not understood",
+                why=str(error),
+                hint="is it of a newer version, or is something else at this address?",
+            ) from error
 
     # --- the way there --------------------------------------------------------------------------------------------
 
@@ -172,25 +182,31 @@ class Remote(Storage):
             greeting = msgspec.json.decode(reply.body, type=Greeting)
         except msgspec.DecodeError:
             raise self._stranger() from None
-        if unknown := sorted(QUESTIONS.keys() - set(greeting.questions)):
+        if greeting.wire < WIRE:
             raise SchemaTooNew(
                 f"the manager at {self._address.shown} is of an older version, {greeting.version}",
-                why=f"it does not know {', '.join(unknown[:3])}",
                 hint="bring the manager up to date first, then its workers",
             )
         self.event_stride = greeting.event_stride
 
     def _refused(self, reply: Reply) -> Exception:
         """The error that this reply is."""
-        if reply.status == HTTPStatus.UNAUTHORIZED:
+        if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
             what = f"the manager at {self._address.shown} wants a token that it knows"
-            return NotSignedIn(what, hint="write it into the address, before the host: name:TOKEN@host")
+            hint = "write it into the address, before the host: name:TOKEN@host"
+            return NotSignedIn(what, why=_title(reply.body), hint=hint)
         try:
             return error_of(msgspec.json.decode(reply.body, type=Refusal))
         except msgspec.DecodeError:
             pass
         if reply.status == HTTPStatus.FORBIDDEN:
-            return NotAllowed(f"the manager at {self._address.shown} lets us do no work", why=_title(reply.body))
+            return NotAllowed(
+                f"the manager at {self._address.shown} does not allow this",
+                why=_title(reply.body),
+                hint="workers and the command line need a token with the role work there, and for some deeds admin",
+            )
+        if reply.status in _AWAY:
+            return Unanswered(f"HTTP {reply.status}")
         if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
             return self._stranger()
         what = f"the manager at {self._address.shown} could not answer"

@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import msgspec
@@ -20,7 +21,11 @@ from starlette.responses import Response
 
 from packhorse import __version__
 from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable
-from packhorse.storage.wire import QUESTIONS, Greeting, Question, refusal_of
+from packhorse.order import Do
+from packhorse.retention import retention
+from packhorse.storage import Storage
+from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, refusal_of
+from packhorse.web.api.arrivals import check_jobs
 from packhorse.web.api.endpoint import read_body
 from packhorse.web.api.problem import problem_of
 from packhorse.web.security.operator import Operator, Role
@@ -54,11 +59,15 @@ class Work:
     def _sleepers(self) -> anyio.CapacityLimiter:
         return anyio.CapacityLimiter(_SLEEPERS)
 
+    @property
+    def _storage(self) -> Storage:
+        return self._site.working_storage
+
     async def greet(self, request: Request) -> Response:
         """Who we are, and what may be asked."""
         self._check(request, Role.WORK)
-        stride = await anyio.to_thread.run_sync(lambda: self._site.storage.event_stride)
-        return _json(msgspec.json.encode(Greeting(__version__, stride, sorted(QUESTIONS))))
+        stride = await anyio.to_thread.run_sync(lambda: self._storage.event_stride)
+        return _json(msgspec.json.encode(Greeting(__version__, WIRE, stride)))
 
     async def answer(self, request: Request) -> Response:
         """The answer to one question, or the storage's error."""
@@ -71,8 +80,7 @@ class Work:
         try:
             if name == "wait":
                 return _json(await self._sleep(request, body))
-            through = None if self._site.access.is_open else operator.name
-            put = functools.partial(self._put, question, body, through, time.monotonic())
+            put = functools.partial(self._put, question, body, operator, time.monotonic())
             return _json(await anyio.to_thread.run_sync(put, limiter=self._callers))
         except PackhorseError as error:
             return _refusing(error)
@@ -87,11 +95,24 @@ class Work:
             )
         return operator
 
-    def _put(self, question: Question, body: bytes, through: str | None, asked_at: float) -> bytes:
+    def _put(self, question: Question, body: bytes, operator: Operator, asked_at: float) -> bytes:
         if time.monotonic() - asked_at > _OLD:
             raise StorageUnavailable("the manager has more to do than it can", hint="try again")
         with _understanding():
-            return question.put_to(self._site.storage, body, through=through)
+            given = question.given(body)
+        self._look_through(question, given, operator)
+        return question.put_to(self._storage, given)
+
+    def _look_through(self, question: Question, given: Any, operator: Operator) -> None:
+        """What a storage takes as it comes is looked at before, and made to say through whose token it came."""
+        if question.name in ("enqueue", "tick"):
+            check_jobs(given.jobs, self._site.app.settings.payload_limit)
+        if question.name == "order" and given.order.do is Do.STOP:
+            operator.require(Role.ADMIN)
+        if question.name == "prune" and not operator.may(Role.ADMIN):
+            given.keep = given.keep.at_least(retention(self._site.app.settings))
+        if question.is_deed(given) and not self._site.access.is_open:
+            given.by = f"{given.by} through {operator.name}" if given.by else operator.name
 
     async def _sleep(self, request: Request, body: bytes) -> bytes:
         """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
@@ -102,7 +123,7 @@ class Work:
             if self._sleepers.available_tokens == 0:
                 await anyio.sleep(nap)
                 return b"false"
-            if await anyio.to_thread.run_sync(self._site.storage.wait, nap, limiter=self._sleepers):
+            if await anyio.to_thread.run_sync(self._storage.wait, nap, limiter=self._sleepers):
                 return b"true"
             if time.monotonic() >= deadline or await request.is_disconnected():
                 return b"false"
