@@ -1,20 +1,50 @@
 #!/bin/sh
 # Make docs/overview.png: a made-up shop, the web in front of it, and a Chromium that looks. `make screenshot` runs it.
+# It takes about a minute; on a loaded machine the shop takes several. Every wait ends, and says what it waited for.
 set -eu
 python=${PYTHON:-python3}
 folder=$(mktemp -d)
 url="sqlite:///$folder/shop.db"
 here=$(dirname "$0")
-trap 'kill $shop $web 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$folder"' EXIT
-
-"$python" -m packhorse fakedata --url "$url" --live >"$folder/shop.log" &
-shop=$!
+shop=
 web=
-until grep -q "It goes on" "$folder/shop.log"; do kill -0 $shop; sleep 1; done
-"$python" -m packhorse web --url "$url" --port 0 2>"$folder/web.log" &
+
+clean_up() {
+    for child in $shop $web; do kill "$child" 2>/dev/null || true; done
+    sleep 2
+    for child in $shop $web; do kill -9 "$child" 2>/dev/null || true; done  # a page may be open still
+    wait 2>/dev/null || true
+    rm -rf "$folder"
+}
+trap clean_up EXIT
+
+# Until this file says so, for so many seconds, as long as that process lives.
+wait_for() {
+    left=$4
+    until grep -q "$2" "$1"; do
+        if ! kill -0 "$3" 2>/dev/null || [ "$left" -le 0 ]; then
+            echo "screenshot: $5 did not come within $4 s, or ended; its last words:" >&2
+            tail -n 5 "$1" >&2
+            exit 1
+        fi
+        left=$((left - 1))
+        sleep 1
+    done
+}
+
+"$python" -m packhorse fakedata --url "$url" --live >"$folder/shop.log" 2>&1 &
+shop=$!
+wait_for "$folder/shop.log" "It goes on" "$shop" 600 "the shop"
+"$python" -m packhorse web --url "$url" --port 0 >"$folder/web.log" 2>&1 &
 web=$!
-until grep -q "Packhorse is at" "$folder/web.log"; do kill -0 $web; sleep 1; done
+wait_for "$folder/web.log" "Packhorse is at" "$web" 60 "the web"
 address=$(sed -n 's/.*is at \(http[^ ]*\).*/\1/p' "$folder/web.log")
 sleep 5
-chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,850 --timeout=4000 \
-    --screenshot="$here/overview.png" "$address" 2>/dev/null
+# A page that goes on receiving never counts as loaded, so it gets 4 s; and the browser as a whole 90 s.
+timeout -k 5 90 chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,850 --timeout=4000 \
+    --user-data-dir="$folder/chromium" --screenshot="$folder/overview.png" "$address" >"$folder/chromium.log" 2>&1 || {
+    echo "screenshot: Chromium did not end within 90 s, or failed; its last words:" >&2
+    tail -n 5 "$folder/chromium.log" >&2
+    exit 1
+}
+mv "$folder/overview.png" "$here/overview.png"

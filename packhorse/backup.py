@@ -12,6 +12,8 @@ from packhorse.errors import BadValue
 from packhorse.storage import Storage
 
 _OTHERS = "PostgreSQL has pg_dump, Redis BGSAVE; packhorse copy-store moves it to another storage"
+BESIDE = ("", "-wal", "-shm", "-journal")
+"""How the files of one database end."""
 
 
 def file_of(storage: Storage) -> Path:
@@ -42,8 +44,11 @@ def back_up(source: Path, file: Path) -> int:
             reader.close()
             writer.close()
         if told != "ok":
-            raise sqlite3.DatabaseError(told)
+            error = sqlite3.DatabaseError(told)
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
         draft.rename(file)
     finally:
-        draft.unlink(missing_ok=True)
+        for end in BESIDE:
+            draft.with_name(draft.name + end).unlink(missing_ok=True)
     return file.stat().st_size

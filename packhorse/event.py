@@ -67,6 +67,20 @@ class Kind(StrEnum):
     UNSILENCED = "unsilenced"  # [task, by]
 
 
+def kind_of(word: str) -> Kind:
+    """What happened, as it is stored. A word that only newer programs know stays itself: it can be shown, and equals no
+    kind that this program knows."""
+    known = _KINDS.get(word)
+    if known is not None:
+        return known
+    kind = str.__new__(Kind, word)
+    kind._name_, kind._value_ = word.upper(), word
+    return kind
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises. Of a schedule or a
     failure, `queue` is its name or its cause."""

@@ -18,9 +18,10 @@ from packhorse.job import FINAL, Job
 Measures = dict[tuple[str, str, str], int]
 """(queue, task, what is counted) -> how much."""
 
-CAME = ("added", "retried")
-WENT = ("completed", "dead", "aborted", "deleted")
-"""What makes the number of unfinished jobs grow and shrink: every job comes as often as it goes, or is there still."""
+CAME = ("added", "retried", "moved_in")
+WENT = ("completed", "dead", "aborted", "deleted", "moved_out")
+"""What makes the number of unfinished jobs grow and shrink, in one queue too: every job comes as often as it goes, or
+is there still."""
 
 # How long attempts waited and ran, in steps: one is at most half as long again as the one before, so that the middle of
 # a step is within a fifth of whatever fell into it. `lua/parts/complete.lua` knows them too.
@@ -62,6 +63,9 @@ def measure(into: Measures, before: Job | None, job: Job, ran: int | None = None
     """Count what became of a job; `ran` is how long its attempt took, if one has just ended."""
     for counted in _counted(before, job):
         _add(into, job.queue, job.task, counted, 1)
+    if before is not None and before.queue != job.queue and job.state not in FINAL:
+        _add(into, before.queue, job.task, "moved_out", 1)
+        _add(into, job.queue, job.task, "moved_in", 1)
     if ran is not None and before is not None and job.started_at is not None:
         # The wait is taken from the job before: one that failed may already be in line again.
         waited = job.started_at - before.queued_at if before.queued_at is not None else 0

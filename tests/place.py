@@ -110,7 +110,7 @@ class Sleeper:
             return bool(self.storage._bell._sleepers)
         assert isinstance(self.storage, Postgres)
         with place.connect() as bystander:
-            return bool(bystander.execute(f"SELECT 1 FROM {self.storage.options.schema}.packhorse_sleeper").fetchall())
+            return bool(run(bystander, f"SELECT 1 FROM {self.storage.options.schema}.packhorse_sleeper").fetchall())
 
     def is_woken(self) -> bool:
         return bool(self._woken)

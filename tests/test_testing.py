@@ -323,7 +323,7 @@ def test_progress_log_and_logging_are_kept(app: Packhorse, t: Rehearsal):
 
     assert job.refresh().progress == (50, "page 1")
     lines = [line.message for line in job.logs()]
-    assert lines[-2:] == ["template ok", "info shop: half way"]
+    assert lines[-3:] == ["template ok", "info shop: half way", "50 % page 1"]
 
 
 def test_an_error_is_in_the_log(app: Packhorse, t: Rehearsal):

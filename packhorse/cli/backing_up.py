@@ -6,24 +6,22 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
 import click
 
-from packhorse.amounts import count_text, size_text
+from packhorse.amounts import size_text
 from packhorse.backup import back_up
 from packhorse.cli.asking import is_sure
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, say
+from packhorse.cli.putting_back import check_target, is_storage, is_whole, put_back
 from packhorse.cli.target import open_for_writing
-from packhorse.errors import StorageError
 from packhorse.storage import Storage
 
 _OTHERS = "PostgreSQL has pg_dump, Redis BGSAVE; packhorse copy-store moves it to another storage"
 _PATIENCE = 30.0  # seconds until others have ended what they write
-_BESIDE = ("", "-wal", "-shm")  # the files of one database
 
 
 @command(
@@ -57,10 +55,6 @@ def _path_of(storage: Storage, done: str, hint: str) -> Path:
     return path
 
 
-def _reader(file: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)
-
-
 # --- the way back -----------------------------------------------------------------------------------------------------
 
 
@@ -72,19 +66,27 @@ def restore(invocation: Invocation, file: Path, yes: bool) -> None:
     stop them first. Jobs that have run since the backup was made run again."""
     storage = invocation.remembered(open_for_writing(invocation.settings))
     path = _path_of(storage, "restored", "PostgreSQL has pg_restore, Redis loads its dump.rdb when it starts")
-    _check_backup(file, path)
-    is_there = path.exists()
-    if is_there:
-        _check_nobody_works(storage, invocation.settings.lease)
+    lease = invocation.settings.lease
+    try:
+        _check_backup(file, path)
+        check_target(path, lease)
+    except sqlite3.Error as error:
+        what = f"cannot look into {file} and {path}"
+        raise CommandError(what, ExitCode.STORAGE, why=str(error), hint="nothing was changed") from error
+    if path.exists():
         what, refusal = f"put {file} in the place of {path}", f"will not replace {path} without being sure"
         if not yes and not is_sure(escape(what), escape(refusal)):
             raise CommandError("nothing was changed", ExitCode.REFUSED)
     storage.close()
     try:
-        kept = _put_back(file, path)
+        kept = put_back(file, path, lease)
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise CommandError(f"cannot put {file} in the place of {path}", ExitCode.STORAGE, why=why) from error
+        what, hint = (
+            f"cannot put {file} in the place of {path}",
+            "nothing was lost; is the disk full, or the file locked?",
+        )
+        raise CommandError(what, ExitCode.STORAGE, why=why, hint=hint) from error
     if invocation.as_json:
         invocation.print_json({"file": str(path), "kept": kept and str(kept), "size": path.stat().st_size})
         return
@@ -99,57 +101,11 @@ def _check_backup(file: Path, path: Path) -> None:
         raise CommandError(f"there is no file {file}", ExitCode.NOT_FOUND, hint="packhorse backup FILE makes one")
     if path.exists() and file.samefile(path):
         raise CommandError(f"{file} is the storage itself", ExitCode.USAGE, hint="name the backup")
-    if not _is_storage(file):
+    if not is_storage(file):
         hint = "packhorse backup FILE makes one; lines of JSON are read by packhorse import"
         raise CommandError(f"{file} is not a backup of a storage", ExitCode.USAGE, hint=hint)
-
-
-def _is_storage(file: Path) -> bool:
-    """Has this file our tables?"""
-    try:
-        with closing(_reader(file)) as reader:
-            return reader.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packhorse_job'").fetchone() is not None
-    except sqlite3.Error:
-        return False
-
-
-def _check_nobody_works(storage: Storage, lease: int) -> None:
-    try:
-        now = storage.now()
-        alive = [worker for worker in storage.workers() if now - worker.beat_at <= lease]
-    except StorageError:  # it may be damaged, and that be the reason
-        return
-    if alive:
-        what = f"{count_text(len(alive), 'foreman or worker uses', 'foremen and workers use')} this storage"
-        raise CommandError(what, ExitCode.REFUSED, hint="stop them first: packhorse stop --all")
-
-
-def _put_back(file: Path, path: Path) -> Path | None:
-    """Copy a backup over the storage, which is kept under the name that is answered. What is damaged is moved aside as
-    it is; else it stays the same file, so that whoever only looks at it sees the new content."""
-    if not path.exists():
-        back_up(file, path)
-        return None
-    kept = _free_name(path)
-    try:
-        back_up(path, kept)
-    except sqlite3.DatabaseError:
-        for end in _BESIDE:
-            if (beside := path.with_name(path.name + end)).exists():
-                beside.rename(kept.with_name(kept.name + end))
-        back_up(file, path)
-        return kept
-    with closing(_reader(file)) as reader, closing(sqlite3.connect(path, timeout=_PATIENCE)) as writer:
-        reader.backup(writer)
-    return kept
-
-
-def _free_name(path: Path) -> Path:
-    """A name beside the file that nothing has."""
-    number = 1
-    while (name := path.with_name(f"{path.name}.before-{number}")).exists():
-        number += 1
-    return name
+    if not is_whole(file):
+        raise CommandError(f"{file} is damaged", ExitCode.STORAGE, hint="take another backup; nothing was changed")
 
 
 # --- the space of what was removed ------------------------------------------------------------------------------------
@@ -178,5 +134,5 @@ def compact(invocation: Invocation) -> None:
 
 def _size_of(path: Path) -> int:
     """Of the file and what is written beside it."""
-    files = (path.with_name(path.name + end) for end in _BESIDE[:2])
+    files = (path.with_name(path.name + end) for end in ("", "-wal"))
     return sum(file.stat().st_size for file in files if file.exists())

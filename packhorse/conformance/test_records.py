@@ -278,6 +278,23 @@ def test_a_job_comes_as_often_as_it_goes(storage: Storage) -> None:
     assert left == sum(totals.get(name, 0) for name in CAME) - sum(totals.get(name, 0) for name in WENT) == 2
 
 
+def test_a_job_that_is_moved_goes_from_one_queue_and_comes_to_the_other(storage: Storage) -> None:
+    moved = [in_state(storage, state) for state in (QUEUED, RETRYING, DEAD)]
+    add(storage)
+    storage.set_queue(ids(moved), "slow")
+    storage.set_queue([moved[0].id], "slower")
+    storage.set_queue([moved[0].id], "slower")
+
+    left: Counter[str] = Counter()
+    for point in storage.series(Span.TWO_HOURS):
+        left[point.queue] += sum(point.values.get(name, 0) for name in CAME)
+        left[point.queue] -= sum(point.values.get(name, 0) for name in WENT)
+
+    assert left == {queue: storage.count(Filter(queue=queue, states=UNFINISHED)).number for queue in left}
+    assert +left == {"mail": 1, "slow": 1, "slower": 1}
+    assert (storage.totals()["moved_out"], storage.totals()["moved_in"]) == (3, 3)
+
+
 def test_each_minute_has_its_point(storage: Storage, clock: TurnedClock) -> None:
     clock.set(clock() - clock() % DAY + 12 * HOUR)
     starts = []

@@ -95,7 +95,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
     def is_over(self, now: int) -> bool:
         """Is it paused still, although the time for which it was is over?"""
-        return self.paused_until is not None and self.paused_until <= now
+        return self.is_paused and self.paused_until is not None and self.paused_until <= now
 
 
 PAUSE_IS_OVER = "its time is over"
@@ -350,8 +350,9 @@ class Point(msgspec.Struct, frozen=True):
     """What happened to one task of one queue in one interval.
 
     `values` has the counts `added, completed, failed, dead, aborted, halted`, `retried` of jobs that had ended, and
-    `deleted` of those that had not; the sums `ran` and `waited` (microseconds); and how many attempts had waited, and
-    ran, for at most so long and longer than the step before: `wait_1ms`, `wait_1.5ms` … `run_100000s`, `run_longer`.
+    `deleted`, `moved_out` and `moved_in` (from one queue to another) of those that had not; the sums `ran` and `waited`
+    (microseconds); and how many attempts had waited, and ran, for at most so long and longer than the step before:
+    `wait_1ms`, `wait_1.5ms` … `run_100000s`, `run_longer`.
     """
 
     at: int

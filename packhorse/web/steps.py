@@ -334,13 +334,17 @@ class Steps:
         self._glance.forget()
         return changed
 
-    def pause_again(self, queue: str) -> bool:
-        """Take back that it was resumed: for the same reason, and for what is left of its time."""
+    def pause_again(self, queue: str) -> bool | None:
+        """Take back that it was resumed: for the same reason, and for what is left of its time. None: that is over, and
+        nothing was changed. False: it was paused already."""
         events = self._app.storage.events(EventFilter(kind=Kind.PAUSED, queue=queue), limit=1, newest_first=True)
         was = events[0].data or {} if events else {}
         until, why = was.get("until"), was.get("why")
         left = None if until is None else (until - self._app.storage.now()) / SECOND
-        return self.pause(queue, why, left if left is None or left > 0 else None)
+        if left is not None and left <= 0:
+            self._reader.queue(queue)
+            return None
+        return self.pause(queue, why, left)
 
     def resume(self, queue: str) -> bool:
         """Undo a pause. False: it was not paused."""

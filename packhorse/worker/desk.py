@@ -63,6 +63,8 @@ DOUBLE_WAIT = 3 * SECOND
 """How long a job whose last run still goes on stays away, before it is looked at again."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds between two tries while the storage is away."""
+TELL_AGAIN = 60.0
+"""Seconds after which it is told again that the storage is away."""
 
 Seater = Callable[[Job], Seat]
 """Makes a seat for a job that was reserved."""
@@ -119,7 +121,7 @@ class Desk:
         self._next_visit = 0.0
         self._next_ask = 0.0
         self._next_try = 0.0  # while the storage is away
-        self._pause = 0.0
+        self._pause = self._tell_again_at = 0.0
 
     # --- from other threads ---------------------------------------------------------------------------------------
 
@@ -182,7 +184,9 @@ class Desk:
         """Everything stays here until the storage is back; the tokens decide then whether it still counts."""
         self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
         self._next_try = time.monotonic() + random.uniform(0.5, 1.0) * self._pause
-        log.warning("the storage does not answer; %s outcomes wait: %s", len(self.finisher), error)
+        if time.monotonic() >= self._tell_again_at:
+            self._tell_again_at = time.monotonic() + TELL_AGAIN
+            log.warning("the storage does not answer; %s outcomes wait: %s", len(self.finisher), error)
 
     def _exchange(self, now: float) -> bool:
         """Outcomes out, jobs in. False: there was nothing to exchange."""
@@ -193,7 +197,7 @@ class Desk:
         if not batch and wanted == 0:
             return False
         verdicts, jobs = self._call(batch, wanted)
-        self._pause = 0.0
+        self._pause = self._tell_again_at = 0.0
         self._settle(batch, verdicts)
         self._take_in(jobs, wanted, now)
         return True

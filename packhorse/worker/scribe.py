@@ -33,10 +33,9 @@ class Scribe:
     def write_down(self, seats: Sequence[Seat]) -> list[Seat]:
         """What these have said since the last time. Answers those that an operator wants to end."""
         seats = [seat for seat in seats if seat.has_words]
-        to_end = self._write_checkins(seats)
-        for seat in seats:
+        for seat in seats:  # before the check-ins, which stand in the log too: most jobs say first what they then do
             self._write_log(seat)
-        return to_end
+        return self._write_checkins(seats)
 
     def _write_checkins(self, seats: Sequence[Seat]) -> list[Seat]:
         said = [(seat, checkin) for seat in seats if (checkin := seat.words.take_checkin(seat.job.token)) is not None]

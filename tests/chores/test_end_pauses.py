@@ -7,7 +7,7 @@ from packhorse.clock import HOUR, MINUTE, TurnedClock
 from packhorse.event import Kind
 from packhorse.storage.memory import Memory
 from packhorse.storage.moving import Move, Stage
-from packhorse.storage.records import EventFilter
+from packhorse.storage.records import EventFilter, QueueInfo
 
 
 def paused(storage: Memory) -> set[str]:
@@ -25,6 +25,10 @@ def test_a_pause_ends_when_its_time_is_over(storage: Memory, clock: TurnedClock)
     assert paused(storage) == {"long", "for ever"}
     (event,) = storage.events(EventFilter(kind=Kind.RESUMED))
     assert event.data == {"why": "its time is over"}
+
+
+def test_of_a_queue_that_is_not_paused_no_pause_is_over():
+    assert not QueueInfo("mail", paused_until=MINUTE).is_over(HOUR)
 
 
 def test_it_is_foreseen(storage: Memory):

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import packhorse as packhorse_package
+from packhorse.backup import back_up
+from packhorse.cli import putting_back
 from packhorse.ids import new_id
 from packhorse.job import NewJob
 from packhorse.storage import open_storage
@@ -122,6 +131,128 @@ def test_what_is_no_backup_is_told(yard: Yard, packhorse: Call) -> None:
     assert packhorse("restore", "nowhere.db", "--yes").exit_code == 3
     assert "not a backup" in packhorse("restore", "notes", "--yes").stderr
     assert "itself" in packhorse("restore", "packhorse.db", "--yes").stderr
+
+
+def test_a_full_disk_leaves_the_storage_where_it_is(yard: Yard) -> None:
+    yard.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(100)])
+    file = yard.directory / "packhorse.db"
+    small = open_storage(f"sqlite:///{yard.directory / 'small.db'}")
+    small.enqueue([NewJob(new_id(), "t", "mail")])
+    small.close()
+    was = ids_in(file), file.stat().st_ino
+    call = f"{shlex.quote(sys.executable)} -m packhorse restore small.db --yes --url sqlite:///packhorse.db"
+
+    # No file may be longer than a megabyte (of 512 or 1024 bytes a block): to SQLite that is a full disk.
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f 1000; exec {call}"],
+        cwd=yard.directory,
+        env={**os.environ, "PYTHONPATH": str(Path(packhorse_package.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 4, done.stderr
+    assert "nothing was lost" in done.stderr
+    assert (ids_in(file), file.stat().st_ino) == was
+    assert not [each.name for each in yard.directory.iterdir() if "before" in each.name or ".part" in each.name]
+
+
+def test_a_database_of_something_else_is_not_written_over(yard: Yard, packhorse: Call) -> None:
+    yard.add()
+    packhorse("backup", "copy.db")
+    with closing(sqlite3.connect(yard.directory / "theirs.db")) as theirs:
+        theirs.execute("CREATE TABLE notes (text)")
+
+    result = packhorse("restore", "copy.db", "--url", "sqlite:///theirs.db", "--yes")
+
+    assert result.exit_code == 5
+    assert "a database of something else" in result.stderr
+    with closing(sqlite3.connect(yard.directory / "theirs.db")) as theirs:
+        assert theirs.execute("SELECT name FROM sqlite_schema").fetchall() == [("notes",)]
+
+
+def test_a_damaged_backup_is_not_put_back(yard: Yard, packhorse: Call) -> None:
+    job = yard.add()
+    packhorse("backup", "copy.db")
+    with (yard.directory / "copy.db").open("r+b") as copy:
+        copy.seek(-4096, os.SEEK_END)
+        copy.write(b"\xff" * 4096)
+
+    result = packhorse("restore", "copy.db", "--yes")
+
+    assert result.exit_code == 4
+    assert "copy.db is damaged" in result.stderr
+    assert ids_in(yard.directory / "packhorse.db") == {job.id}
+
+
+def test_a_worker_that_comes_while_the_storage_is_kept_is_not_overrun(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = yard.add()
+    packhorse("backup", "copy.db")
+
+    def and_somebody_comes(source: Path, file: Path) -> int:
+        size = back_up(source, file)
+        yard.join()
+        return size
+
+    monkeypatch.setattr(putting_back, "back_up", and_somebody_comes)
+    result = packhorse("restore", "copy.db", "--yes")
+
+    assert result.exit_code == 5
+    assert "packhorse stop --all" in result.stderr
+    assert yard.storage.get(job.id) == job
+
+
+def test_what_comes_while_the_storage_is_kept_is_kept_too(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = yard.add()
+    packhorse("backup", "copy.db")
+    late = []
+
+    def and_a_job_comes(source: Path, file: Path) -> int:
+        size = back_up(source, file)
+        if not late:
+            late.append(yard.add())
+        return size
+
+    monkeypatch.setattr(putting_back, "back_up", and_a_job_comes)
+    result = packhorse("restore", "copy.db", "--yes", "--json")
+
+    assert result.exit_code == 0, result.output
+    assert ids_in(Path(json.loads(result.stdout)["kept"])) == {first.id, late[0].id}
+    assert ids_in(yard.directory / "packhorse.db") == {first.id}
+
+
+def test_a_storage_that_is_never_left_alone_is_not_written_over(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard.add()
+    packhorse("backup", "copy.db")
+
+    def and_a_job_comes(source: Path, file: Path) -> int:
+        size = back_up(source, file)
+        yard.add()
+        return size
+
+    monkeypatch.setattr(putting_back, "back_up", and_a_job_comes)
+    result = packhorse("restore", "copy.db", "--yes")
+
+    assert result.exit_code == 5
+    assert "others write to" in result.stderr
+    assert len(yard.storage.find(Filter()).jobs) > 1
+
+
+def test_a_log_that_has_lost_its_file_does_not_get_into_the_new_one(yard: Yard, packhorse: Call) -> None:
+    job = yard.add()
+    packhorse("backup", "copy.db")
+    (yard.directory / "new.db-wal").write_bytes(b"of another file")
+
+    assert packhorse("restore", "copy.db", "--url", "sqlite:///new.db").exit_code == 0
+    assert (yard.directory / "new.db.before-1-wal").read_bytes() == b"of another file"
+    assert ids_in(yard.directory / "new.db") == {job.id}
 
 
 # --- the space of what was removed ------------------------------------------------------------------------------------

@@ -212,8 +212,10 @@ def test_what_has_failed_in_a_pipeline_before_is_told_by_the_driver(postgres: Pl
 
 
 @needs_postgres
-def test_a_job_is_part_of_a_transaction_in_two_phases(postgres: Place) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_job_is_part_of_a_transaction_in_two_phases(postgres: Place, driver: str) -> None:
     """Which the server does not prepare if it has notified anybody."""
+    postgres.driver = driver
     sleeper = Sleeper(postgres)
     connection = postgres.connect()
     for end, number in ((connection.tpc_rollback, 0), (connection.tpc_commit, 1)):

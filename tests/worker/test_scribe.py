@@ -10,6 +10,7 @@ from packhorse.conformance.builders import add, stored, take
 from packhorse.errors import StorageUnavailable
 from packhorse.job import RESERVED, RUNNING, Job
 from packhorse.storage.contract import Storage
+from packhorse.storage.records import LogKind
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 from tests.worker.conftest import Shaky
@@ -111,6 +112,16 @@ def test_a_start_that_cannot_be_written_is_not_taken_for_written(storage: Storag
 
     assert not seat.is_marked
     assert stored(storage, job.id).state is RESERVED
+
+
+def test_what_is_logged_before_progress_stands_before_it(storage: Storage):
+    job, seat = held(storage)
+    seat.log("first")
+    seat.check_in(None, 10, "then")
+
+    Scribe(storage).write_down([seat])
+
+    assert [line.kind for line in storage.log_lines(job.id)] == [LogKind.LOG, LogKind.PROGRESS]
 
 
 def test_a_log_keeps_only_so_many_lines(storage: Storage):

@@ -34,7 +34,8 @@ class Upkeep(Keeper):
         jobs = self._jobs.values()
         orders = (event.id for event in self._events if event.kind is Kind.ORDERED and event.owner == foreman)
         slots = (schedule.next_at for schedule in self._schedules.values() if schedule.paused_at is None)
-        pauses = (queue.paused_until for queue in self._queues.values() if queue.paused_until is not None)
+        paused = (queue for queue in self._queues.values() if queue.is_paused)
+        pauses = (queue.paused_until for queue in paused if queue.paused_until is not None)
         return outlook_of(
             self.now(),
             self._move,

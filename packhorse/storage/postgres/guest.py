@@ -60,8 +60,7 @@ def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[Gues
     with telling(given):
         driver = driver_connection(given)
         run, is_alone = _runner(given, driver)
-        # A transaction that is to be committed in two phases must not notify anybody. No driver tells of it in public.
-        link = GuestLink(run, sql, dialect, may_notify=not getattr(driver, "_tpc", None))
+        link = GuestLink(run, sql, dialect, may_notify=_may_notify(driver))
         begin, undo, end = _TRANSACTION if is_alone else _SAVEPOINT
         try:
             run(begin, ())
@@ -75,6 +74,16 @@ def guest(given: Any, sql: Mapping[str, str], dialect: Dialect) -> Iterator[Gues
                 for words in undo:
                     run(words, ())
             raise
+
+
+def _may_notify(driver: Any) -> bool:
+    """A transaction that is to be committed in two phases must not notify anybody. No driver tells of it in public;
+    psycopg2 not even in private, so that its connections never notify."""
+    return not _is_psycopg2(driver) and not getattr(driver, "_tpc", None)
+
+
+def _is_psycopg2(driver: Any) -> bool:
+    return any(kind.__module__.startswith("psycopg2.") for kind in type(driver).__mro__)
 
 
 _TRANSACTION = ("BEGIN", ("ROLLBACK",), "COMMIT")
@@ -122,7 +131,7 @@ def _runner(given: Any, driver: Any) -> tuple[Run, bool]:
     wrapped = sqlalchemy_connection(given)
     if wrapped is not None and wrapped.dialect.name == "postgresql":
         return _by_sqlalchemy(wrapped), False
-    if type(driver).__module__.startswith("psycopg2"):
+    if _is_psycopg2(driver):
         if driver.closed:
             raise closed(given)
         # Not its `status`: that one knows nothing of a BEGIN that the caller has said himself.

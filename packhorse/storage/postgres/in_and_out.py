@@ -72,7 +72,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if first.unique or first.subscriber or first.copied_from is not None or not self._are_known(jobs[:1]):
             return False
         job_ids, blank = [new.id for new in jobs], replace(first, id="", args="")
-        bounds = packs.bounds(job_ids)
+        bounds = packs.bounds(job_ids)  # None also for more than a value of the sequence has numbers for
         if bounds is None or any(replace(new, id="", args="") != blank for new in jobs):
             return False
         ids, args = "\n".join(job_ids), "\n".join([new.args for new in jobs])

@@ -78,7 +78,7 @@ class Keys:
         self.failures = f"{prefix}failures"
         self.tasks = f"{prefix}tasks"
         self.queues = f"{prefix}queues"
-        self.pauses = f"{prefix}pauses"
+        self.pause_ends = f"{prefix}pause_ends"
         self.beats = f"{prefix}beats"
         self.workers = f"{prefix}workers"
         self.reports = f"{prefix}reports"

@@ -33,7 +33,7 @@ from packhorse.storage.moving import (
 from packhorse.storage.records import EventFilter
 from packhorse.storage.redis.clients import Clients
 from packhorse.storage.redis.keys import names_of, place
-from packhorse.storage.redis.queues import PAUSED, Queues, packed_pause
+from packhorse.storage.redis.queues import PAUSED, Queues
 from packhorse.storage.redis.records import Records, failure_in
 from packhorse.storage.redis.rows import (
     EVENTS_AT_ONCE,
@@ -235,12 +235,11 @@ class Moving(Schedules, Queues, Clients, Records):
 
     def _load_queues(self, tx: Transaction, rows: Sequence[Any]) -> None:
         for queue in rows:
-            pause = packed_pause(queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until)
+            pause = to_json([queue.paused_at, queue.paused_by, queue.paused_why])
             tx.do("HSET", self._keys.queues, queue.name, pause if queue.is_paused else "")
             if queue.is_paused:
                 tx.do("HINCRBY", self._keys.open, queue.name, PAUSED)
-            if queue.paused_until is not None:
-                tx.do("ZADD", self._keys.pauses, queue.paused_until, queue.name)
+            self._put_end(tx, queue.name, queue.paused_at, queue.paused_until)
 
     def _load_clients(self, tx: Transaction, rows: Sequence[Any]) -> None:
         for client in rows:

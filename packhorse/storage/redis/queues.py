@@ -23,15 +23,16 @@ class Queues(Keeper):
         return _tallies_in(told)
 
     def queues(self) -> list[QueueInfo]:
-        names, told, waits = self._server.run("queues")
+        names, told, waits, ends = self._server.run("queues")
         counts: dict[str, dict[State, int]] = {}
         for tally in _tallies_in(told):
             numbers = counts.setdefault(tally.queue, {})
             numbers[tally.state] = numbers.get(tally.state, 0) + tally.number
         oldest = {queue: int(since) for queue, since in pairs(waits)}
+        end_of = dict(pairs(ends))
         found = []
         for name, packed in sorted(pairs(names)):
-            pause, of_states = pause_in(packed), counts.get(name.decode(), {})
+            pause, of_states = pause_in(packed, end_of.get(name)), counts.get(name.decode(), {})
             found.append(QueueInfo(name.decode(), of_states, *pause, oldest.get(name)))
         return found
 
@@ -52,10 +53,9 @@ class Queues(Keeper):
             if tx.field(self._keys.queues, queue):
                 return False
             until = None if duration is None else tx.now + duration
-            tx.do("HSET", self._keys.queues, queue, packed_pause(tx.now, by, why, until))
+            tx.do("HSET", self._keys.queues, queue, to_json([tx.now, by, why]))
             tx.do("HINCRBY", self._keys.open, queue, PAUSED)
-            if until is not None:
-                tx.do("ZADD", self._keys.pauses, until, queue)
+            self._put_end(tx, queue, tx.now, until)
             tx.record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why, until=until)
             return True
 
@@ -63,13 +63,13 @@ class Queues(Keeper):
 
     def resume(self, queue: str, *, by: str | None = None, over: bool = False) -> bool:
         def work(tx: Transaction) -> bool:
-            info = QueueInfo(queue, {}, *pause_in(tx.field(self._keys.queues, queue)))
+            packed, end = tx.field(self._keys.queues, queue), tx.field(self._keys.pause_ends, queue)
+            info = QueueInfo(queue, {}, *pause_in(packed, end))
             if not info.is_paused or (over and not info.is_over(tx.now)):
                 return False
             tx.do("HSET", self._keys.queues, queue, "")
             tx.do("HINCRBY", self._keys.open, queue, -PAUSED)
-            if info.paused_until is not None:
-                tx.do("ZREM", self._keys.pauses, queue)
+            self._put_end(tx, queue, None, None)
             why = PAUSE_IS_OVER if over else None
             tx.record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by, why=why)
             tx.wake()
@@ -77,16 +77,22 @@ class Queues(Keeper):
 
         return self._change("resume", work)
 
+    def _put_end(self, tx: Transaction, queue: str, at: int | None, until: int | None) -> None:
+        """When the pause ends that began at `at`. Not a part of it: programs that know of no ends must be able to read
+        it, and do not take the end away with it."""
+        if until is None:
+            tx.do("HDEL", self._keys.pause_ends, queue)
+        else:
+            tx.do("HSET", self._keys.pause_ends, queue, f"{at} {until}")
 
-def packed_pause(at: int | None, by: str | None, why: str | None, until: int | None) -> bytes | str:
-    """A pause as it is stored. One without an end is stored as programs know it that know of no ends."""
-    return to_json([at, by, why] if until is None else [at, by, why, until])
 
-
-def pause_in(packed: bytes | None) -> tuple[int | None, str | None, str | None, int | None]:
-    """A pause as it was stored: since when, by whom, why, until when."""
-    at, by, why, *until = from_json(packed) if packed else (None, None, None)
-    return at, by, why, until[0] if until else None
+def pause_in(packed: bytes | None, end: bytes | None) -> tuple[int | None, str | None, str | None, int | None]:
+    """A pause as it was stored: since when, by whom, why, until when. An end may be that of an earlier one."""
+    if not packed:
+        return None, None, None, None
+    at, by, why = from_json(packed)
+    began, until = map(int, end.split()) if end else (None, None)
+    return at, by, why, until if began == at else None
 
 
 def pairs(told: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:

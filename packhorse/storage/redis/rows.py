@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.event import Event, Kind, Subject
+from packhorse.event import Event, Subject, kind_of
 from packhorse.job import FINAL, HELD, Job, NewJob, Reason, Token
 from packhorse.storage.records import Stop
 from packhorse.storage.redis.keys import LETTERS, STATES, place
@@ -33,7 +33,6 @@ _decode = msgspec.msgpack.Decoder().decode
 _STATE_OF_BYTE: Final = {ord(letter): state for letter, state in STATES.items()}
 _BYTE_OF_STATE: Final = {state: ord(letter) for state, letter in LETTERS.items()}
 _REASONS: Final[dict[str | None, Reason]] = {reason.value: reason for reason in Reason}
-_KINDS: Final = {kind.value: kind for kind in Kind}
 
 _COUNTERS: Final = ("failures", "halts", "losses", "snoozes")
 _RARE: Final = (
@@ -315,7 +314,7 @@ def _event(
     else:
         facts = from_json(data) if data else None
     return Event(
-        _KINDS[kind],
+        kind_of(kind),
         own_at or at,
         Subject(subject) if subject else Subject.JOB,
         job_id or None,

@@ -191,15 +191,20 @@ class Remote(Storage):
 
     def _refused(self, reply: Reply) -> Exception:
         """The error that this reply is."""
-        if reply.status == HTTPStatus.UNAUTHORIZED:
+        if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
             what = f"the manager at {self._address.shown} wants a token that it knows"
-            return NotSignedIn(what, hint="write it into the address, before the host: name:TOKEN@host")
+            hint = "write it into the address, before the host: name:TOKEN@host"
+            return NotSignedIn(what, why=_title(reply.body), hint=hint)
         try:
             return error_of(msgspec.json.decode(reply.body, type=Refusal))
         except msgspec.DecodeError:
             pass
         if reply.status == HTTPStatus.FORBIDDEN:
-            return NotAllowed(f"the manager at {self._address.shown} lets us do no work", why=_title(reply.body))
+            return NotAllowed(
+                f"the manager at {self._address.shown} does not allow this",
+                why=_title(reply.body),
+                hint="workers and the command line need a token with the role work there, and for some deeds admin",
+            )
         if reply.status in _AWAY:
             return Unanswered(f"HTTP {reply.status}")
         if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):

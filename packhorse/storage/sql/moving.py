@@ -34,7 +34,7 @@ class Table(NamedTuple):
 
 _EVENT = ("id", "at", "kind", "subject", "job_id", "queue", "state", "owner", "fence", "data")
 _LINE = ("message", "kind", "at", "attempt", "id")
-_PAUSE = ("name", "paused_at", "paused_by", "paused_why", "paused_until")
+_PAUSE = ("name", "paused_at", "paused_by", "paused_why", "paused_until", "timed_at")
 _COUNTED = ("level", "at", "queue", "task", "counted")
 
 
@@ -155,8 +155,8 @@ def _out(section: Section, row: Row) -> Any:
     if section is Section.EVENTS:
         return event_of(row)
     if section is Section.QUEUES:
-        name, *pause = row
-        return QueueInfo(name, {}, *pause)
+        name, at, by, why, until, timed_at = row
+        return QueueInfo(name, {}, at, by, why, until if at is not None and timed_at == at else None)
     if section is Section.LOG:
         job_id, message, log_kind, *rest = row
         return LoggedLine(job_id, LogLine(message, LogKind(log_kind), *rest))
@@ -176,7 +176,7 @@ def _in(section: Section, row: Any) -> Row:
         return (row.id, *told, owner or None, fence or None, data or None)
     if section is Section.QUEUES:
         queue = bare(row)
-        return (queue.name, queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until)
+        return (queue.name, queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until, queue.paused_at)
     if section is Section.LOG:
         line = row.line
         return (row.job_id, line.message, line.kind.value, line.at, line.attempt, line.id)

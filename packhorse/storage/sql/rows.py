@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from packhorse.errors import BadValue
-from packhorse.event import Event, Kind, Subject
+from packhorse.event import Event, Subject, kind_of
 from packhorse.job import Job, Reason, State
 
 Row = tuple[Any, ...]
@@ -88,7 +88,7 @@ def event_of(row: Row) -> Event:
     """The event in a row of (id, at, kind, subject, job_id, queue, state, owner, fence, data)."""
     number, at, kind, subject, job_id, queue, state, owner, fence, data = row
     facts = None if data is None else from_json(data)
-    return Event(Kind(kind), at, Subject(subject), job_id, queue, state, owner, fence, facts, number)
+    return Event(kind_of(kind), at, Subject(subject), job_id, queue, state, owner, fence, facts, number)
 
 
 def to_json(value: object) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from packhorse.event import Event, Kind, Subject
+from packhorse.event import Event, Kind, Subject, kind_of
 from packhorse.storage.sql.rows import EventRow, Row, event_of, event_row, from_json, to_json
 from packhorse.storage.sqlite.insert import Insert
 
@@ -136,7 +136,7 @@ def events_of(row: Row) -> Iterator[Event]:
         return
     queues = repeat(queue) if data is None else _queues_of(from_json(data))
     for its_queue, packed in zip(queues, from_json(jobs), strict=False):
-        yield _unpacked(number - span, at, Kind(kind), its_queue, state, owner, *packed)
+        yield _unpacked(number - span, at, kind_of(kind), its_queue, state, owner, *packed)
         span -= 1
 
 

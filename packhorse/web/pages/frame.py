@@ -37,6 +37,7 @@ SAYINGS = {
     "twin": "A unique twin was there before: this is it.",
     "paused": "The queue is paused.",
     "resumed": "The queue goes on.",
+    "pause_over": "The queue goes on: its pause would be over by now.",
     "schedule_paused": "The schedule is paused.",
     "schedule_resumed": "The schedule goes on.",
     "schedule_skipped": "Its next slot is left out.",
@@ -131,7 +132,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "storage_name": health.url.rpartition("/")[2] or health.url,
         "storage_kind": health.kind,
         "said": _said(asked),
-        "undo": _undo(asked, now) if call.operator.may(Role.OPERATE) else None,
+        "undo": _undo(call, asked, now) if call.operator.may(Role.OPERATE) else None,
         "may_operate": call.operator.may(Role.OPERATE),
         "may_delete": call.operator.may(Role.ADMIN),
         "ago": lambda at: words.ago(at, now),
@@ -235,11 +236,12 @@ def _counted(asked: Asked, name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
 
 
-def _undo(asked: Asked, now: int) -> str | None:
-    """Where the form goes that takes the last deed back, as long as that is offered. The address says what was done;
-    whoever writes one himself is offered what he could press anyhow."""
-    path, name, at = UNDOS.get(asked.query.get("said", "")), asked.query.get("undo"), asked.query.get("at", "")
-    if path is None or not name or not (at.isascii() and at.isdigit() and len(at) < 18):
+def _undo(call: Call, asked: Asked, now: int) -> str | None:
+    """Where the form goes that takes the last deed back, as long as that is offered. The address says what was done and
+    has our mark: a link from elsewhere shall not put a button before anybody that does what they never thought of."""
+    said, name, at, mark = (asked.query.get(each, "") for each in ("said", "undo", "at", "mark"))
+    path = UNDOS.get(said)
+    if path is None or not call.site.access.sessions.is_marked(mark, call.operator.name, said, name, at):
         return None
     return path.format(quote(name, safe="")) if 0 <= now - int(at) <= _UNDO_FOR else None
 

@@ -9,7 +9,20 @@ from packhorse import __version__
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
-from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, RUNNING, WAITING, Job, Operation
+from packhorse.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    FINAL,
+    HELD,
+    QUEUED,
+    RETRYING,
+    RUNNING,
+    WAITING,
+    Job,
+    Operation,
+    rank_of,
+)
 from packhorse.job_text import state_text, try_text
 from packhorse.stacks import stacks_of
 from packhorse.web.api.jobs import short_call
@@ -162,10 +175,20 @@ def retry(call: Call, asked: Asked, id: str) -> Elsewhere:
 @deed("/jobs/{id}/abort")
 def abort(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Stop it for good."""
+    is_awaited = bool(call.site.storage.subscribers(id))  # who waits for it has heard that it was aborted
     before = call.steps.steer(Operation.ABORT, id)
-    if before.state is QUEUED and not before.failures:  # retried, it is what and where it was
-        return undoable(f"/jobs/{id}", "aborted", id, call.reader.now())
+    if not is_awaited and _can_be_retried_to(before, call.site.storage.get(id)):
+        return undoable(call, f"/jobs/{id}", "aborted", id)
     return Elsewhere(f"/jobs/{id}?said=aborted")
+
+
+def _can_be_retried_to(before: Job, after: Job | None) -> bool:
+    """Is a job that was aborted what and where it was, once it is retried? Not if that would give it back tries or
+    time, nor take a better place from it, nor if it has been in a worker's hands in between."""
+    was_plain = before.state is QUEUED and before.rank == rank_of(before.priority)
+    has_no_past = not (before.failures or before.halts or before.expires or before.total_timeout)
+    was_left = after is not None and after.state is ABORTED and after.fence == before.fence
+    return was_plain and has_no_past and was_left
 
 
 @deed("/jobs/{id}/force_start")

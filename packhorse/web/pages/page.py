@@ -15,6 +15,7 @@ import msgspec
 from packhorse.errors import BadValue, NotUnique, QueueNotFound, TaskError
 from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.security.operator import Role
+from packhorse.web.site import Call
 
 MOST_FIELDS = 1_100
 
@@ -97,9 +98,12 @@ def parse_form(body: bytes) -> list[tuple[str, str]]:
         raise BadValue("the form cannot be read", hint=f"it may have {MOST_FIELDS} fields") from None
 
 
-def undoable(path: str, said: str, name: str, at: int) -> Elsewhere:
-    """Go on to this page, which says what was done to what is called so, and offers for a while to take it back."""
-    return Elsewhere(address(path, said=said, undo=name, at=at))
+def undoable(call: Call, path: str, said: str, name: str) -> Elsewhere:
+    """Go on to this page, which says what was done to what is called so, and offers for a while to take it back. The
+    mark is for this operator only: a link that somebody else has made offers nothing."""
+    at = call.reader.now()
+    mark = call.site.access.sessions.mark(call.operator.name, said, name, at)
+    return Elsewhere(address(path, said=said, undo=name, at=at, mark=mark))
 
 
 def address(path: str, **query: object) -> str:

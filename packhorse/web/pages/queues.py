@@ -126,7 +126,8 @@ def _pause(call: Call, asked: Asked, name: str) -> Elsewhere:
         changed = call.steps.pause_again(name)
     else:
         changed = call.steps.pause(name, asked.field("why") or None, asked.field("duration") or None)
-    return _told(call, asked, name, "paused" if changed else "unchanged")
+    said = "pause_over" if changed is None else "paused" if changed else "unchanged"
+    return _told(call, asked, name, said)
 
 
 @deed("/queues/{name}/resume")
@@ -170,4 +171,4 @@ def _purge_form(call: Call, name: str, *, is_wrong: bool) -> Shown:
 
 def _told(call: Call, asked: Asked, name: str, said: str) -> Elsewhere:
     path = "/queues" if asked.field("back") == "/queues" else f"/queues/{name}"
-    return undoable(path, said, name, call.reader.now())
+    return undoable(call, path, said, name)

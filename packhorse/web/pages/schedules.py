@@ -124,14 +124,14 @@ def run(call: Call, asked: Asked, name: str) -> Elsewhere:
 def pause(call: Call, asked: Asked, name: str) -> Elsewhere:
     """No jobs until it is resumed."""
     said = "schedule_paused" if call.steps.pause_schedule(name) else "unchanged"
-    return undoable("/schedules", said, name, call.reader.now())
+    return undoable(call, "/schedules", said, name)
 
 
 @deed("/schedules/{name}/resume")
 def resume(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Undo a pause."""
     said = "schedule_resumed" if call.steps.resume_schedule(name) else "unchanged"
-    return undoable("/schedules", said, name, call.reader.now())
+    return undoable(call, "/schedules", said, name)
 
 
 @deed("/schedules/{name}/skip")

@@ -144,7 +144,7 @@ def stacks(call: Call, asked: Asked, id: str) -> Elsewhere:
 def quiet(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Take no more jobs."""
     _ordered(call, id, Order(Do.QUIET))
-    return undoable("/workers", "quieted", id, call.reader.now())
+    return undoable(call, "/workers", "quieted", id)
 
 
 @deed("/workers/{id}/restart")

@@ -93,10 +93,10 @@ class Gate:
     def _known(self, scope: Scope, headers: Headers) -> Operator | None:
         kind, _, secret = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            peer = (scope.get("client") or ("",))[0]
-            self._access.tries.check(peer)
             found = self._access.tokens.find(secret.strip())
-            if found is None:
+            if found is None:  # a right token comes in, whoever else tries wrong ones from behind the same proxy
+                peer = (scope.get("client") or ("",))[0]
+                self._access.tries.check(peer)
                 self._access.tries.note_wrong(peer)
             return found
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)

@@ -1,6 +1,7 @@
 """Sessions: who signed in at the login page. A cookie carries the name and a time, signed; the server keeps nothing.
 
-A session ends after half a day, and all end when any token is changed.
+A session ends after half a day, and all end when any token is changed. The same key marks what an address says of a
+deed, so that a page tells its own addresses from those that others have made up.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import secrets
 import time
 from collections.abc import Callable
 
@@ -27,7 +29,8 @@ class Sessions:
 
     def __init__(self, tokens: Tokens, now: Callable[[], float] = time.time) -> None:
         self._tokens = tokens
-        self._key = tokens.key()
+        self._key = tokens.key() if tokens else secrets.token_bytes(32)
+        self._marking = hmac.digest(self._key, b"marks", "sha256")  # a mark is never the signature of a session
         self._now = now
 
     def begin(self, operator: Operator) -> str:
@@ -46,6 +49,14 @@ class Sessions:
         if is_over or not hmac.compare_digest(signature, self._signature(text)):
             return None
         return self._tokens.named(name)
+
+    def mark(self, *words: object) -> str:
+        """What only we can put beside these words in an address."""
+        return hmac.new(self._marking, "\n".join(map(str, words)).encode(), hashlib.sha256).hexdigest()[:32]
+
+    def is_marked(self, mark: str, *words: object) -> bool:
+        """Is this our mark for these words?"""
+        return hmac.compare_digest(mark.encode(), self.mark(*words).encode())
 
     def _signature(self, text: bytes) -> bytes:
         return hmac.new(self._key, text, hashlib.sha256).hexdigest().encode()

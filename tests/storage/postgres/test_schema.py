@@ -11,6 +11,7 @@ from packhorse.ids import new_id
 from packhorse.storage import BATCH
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
+from packhorse.storage.records import WorkerInfo
 from tests.postgres_server import shared_postgres
 
 Bystander = psycopg.Connection[tuple[object, ...]]
@@ -79,6 +80,30 @@ def test_jobs_of_both_programs_are_numbered_as_they_came(url: str, bystander: By
     numbered = bystander.execute(f"SELECT id FROM {schema}.packhorse_job ORDER BY seq").fetchall()
     assert [job_id for (job_id,) in numbered] == came
     storage.close()
+
+
+@pytest.mark.parametrize("number", [BATCH, BATCH + 1])
+def test_the_first_of_all_batches_is_numbered_from_one_on(
+    storage: Postgres, schema: str, bystander: Bystander, number: int
+) -> None:
+    """Whoever takes from several queues looks for no number below it."""
+    storage.join(WorkerInfo("ann"))
+    storage._make_known([new_job("known")])  # else jobs do not go in as a batch
+
+    def numbers_of_many() -> list[int]:
+        many = [new_job(new_id()) for _ in range(number)]
+        storage.enqueue(many)
+        return sorted(
+            job.seq for some in (many[:BATCH], many[BATCH:]) for job in storage.get_many([new.id for new in some])
+        )
+
+    assert numbers_of_many()[0] >= 1
+    taken = 0
+    while jobs := storage.reserve("ann", {"mail": 1, "news": 1}, BATCH):
+        taken += len(jobs)
+    assert taken == number
+    bystander.execute(f"TRUNCATE {schema}.packhorse_job RESTART IDENTITY")
+    assert numbers_of_many()[0] >= 1
 
 
 def test_a_schema_that_this_program_cannot_use_is_refused(

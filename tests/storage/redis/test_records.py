@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from packhorse.clock import DAY, HOUR, MINUTE, TurnedClock
@@ -236,3 +237,11 @@ def test_a_chart_is_read_whole_also_when_nobody_has_rolled_up_for_days(
     assert storage.series(Span.NINETY_DAYS) == []
     buckets = [storage._keys.measures(level.name) for level in LEVELS]
     assert storage._server.ask("test", *(("ZCARD", key) for key in buckets)) == [0, 0, 0, 1]
+
+
+def test_a_pause_with_an_end_looks_to_older_programs_like_any(storage: Redis, clock: TurnedClock) -> None:
+    storage.pause("mail", by="olga", why="a storm", duration=HOUR)
+
+    (packed,) = storage._server.ask("test", ("HGET", storage._keys.queues, "mail"))
+
+    assert msgspec.json.decode(packed) == [clock(), "olga", "a storm"]

@@ -131,6 +131,15 @@ def test_a_job_that_is_retried_again_and_again_is_one_unfinished_job():
     assert chart.lines[0].values[-1] == 2
 
 
+def test_jobs_that_were_moved_were_in_the_other_queue_before():
+    points = [point(2, added=5), point(1, moved_out=3), point(1, "slow", moved_in=3)]
+
+    chart = unfinished(Intervals(points, HOUR_OF_CHARTS, NOW), {"mail": 2, "slow": 3})
+
+    lines = {line.title: list(line.values)[-4:] for line in chart.lines}
+    assert lines == {"mail": [0, 5, 2, 2], "slow": [0, 0, 3, 3]}
+
+
 def test_small_queues_are_told_as_others():
     intervals = Intervals([], HOUR_OF_CHARTS, NOW)
 

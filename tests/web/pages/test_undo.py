@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from starlette.testclient import TestClient
 
+from packhorse import Packhorse
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.job import State
-from packhorse.storage.records import QueueInfo
+from packhorse.storage.records import ClientInfo, QueueInfo
+from packhorse.web.application import Application, make_application
 from packhorse.web.pages import frame
+from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Role
+from packhorse.web.security.tokens import Tokens
 from tests.cli.yard import WORKER, Yard
 from tests.web.conftest import BASE, SECRETS, bearer
 
@@ -29,9 +35,11 @@ def offered(web: TestClient, address: str) -> str | None:
     return found[1] if found else None
 
 
-def lately(yard: Yard, said: str, name: str, ago: int = 0) -> str:
+def lately(application: Application, said: str, name: str, ago: int = 0, by: str = "local") -> str:
     """The address of a page to which a deed of so long ago leads."""
-    return f"/jobs?said={said}&undo={name}&at={yard.storage.now() - ago}"
+    at = application.site.storage.now() - ago
+    mark = application.site.access.sessions.mark(by, said, unquote(name), at)
+    return f"/jobs?said={said}&undo={name}&at={at}&mark={mark}"
 
 
 def mail(yard: Yard) -> QueueInfo:
@@ -48,7 +56,7 @@ def test_a_deed_that_can_be_taken_back_says_what_and_when(web: TestClient, yard:
     if said == "resumed":
         yard.storage.pause("mail")
 
-    assert re.search(rf"\?said={said}&undo=(mail|{WORKER})&at=\d+$", do(web, path))
+    assert re.search(rf"\?said={said}&undo=(mail|{WORKER})&at=\d+&mark=[0-9a-f]{{32}}$", do(web, path))
 
 
 @pytest.mark.parametrize(
@@ -62,31 +70,53 @@ def test_a_deed_that_can_be_taken_back_says_what_and_when(web: TestClient, yard:
     ],
 )
 def test_a_page_offers_for_a_while_to_take_back_what_was_done(
-    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch, said: str, name: str, path: str
+    web: TestClient, application: Application, monkeypatch: pytest.MonkeyPatch, said: str, name: str, path: str
 ):
     monkeypatch.setattr(frame, "_UNDO_FOR", HOUR)  # the machine may be slow
     name = name.replace("/", "%2F")
 
-    asked = [lately(yard, said, name, ago) for ago in (0, 2 * HOUR, -HOUR)]
+    asked = [lately(application, said, name, ago) for ago in (0, 2 * HOUR, -HOUR)]
 
     assert [offered(web, address) for address in asked] == [path, None, None]
 
 
 @pytest.mark.parametrize("said", ["deleted", "nothing", "bulk"])
-def test_what_cannot_be_taken_back_is_not_offered(web: TestClient, yard: Yard, said: str):
-    assert offered(web, lately(yard, said, "mail")) is None
+def test_what_cannot_be_taken_back_is_not_offered(web: TestClient, application: Application, said: str):
+    assert offered(web, lately(application, said, "mail")) is None
 
 
 def test_an_address_that_makes_no_sense_offers_nothing(web: TestClient):
-    for address in ("/jobs?said=paused", "/jobs?said=paused&undo=mail&at=x", "/jobs?said=paused&undo=mail&at=²"):
+    for address in ("/jobs?said=paused", "/jobs?said=paused&undo=mail&at=x", "/jobs?said=paused&undo=mail&at=²&mark=²"):
         assert offered(web, address) is None
 
 
-def test_who_may_only_look_is_offered_nothing(guarded_web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+def test_a_link_of_somebody_else_offers_nothing(
+    web: TestClient, application: Application, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(frame, "_UNDO_FOR", HOUR)
-    address = lately(yard, "paused", "mail")
+    ours = lately(application, "paused", "mail")
+    elsewhere = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+    foreign = [
+        ours.partition("&mark=")[0],
+        ours.replace("undo=mail", "undo=pay"),
+        ours.replace("said=paused", "said=resumed"),
+        lately(application, "paused", "mail", by="eve"),
+        lately(elsewhere, "paused", "mail"),
+    ]
 
-    pages = {role: guarded_web.get(address, headers={**HTML, **bearer(SECRETS[role])}).text for role in Role}
+    assert [offered(web, address) for address in (ours, *foreign)] == ["/queues/mail/resume", *[None] * 5]
+
+
+def test_who_may_only_look_is_offered_nothing(
+    guarded_web: TestClient, guarded: Application, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(frame, "_UNDO_FOR", HOUR)
+
+    def page_for(role: Role) -> str:
+        address = lately(guarded, "paused", "mail", by=role.word)
+        return guarded_web.get(address, headers={**HTML, **bearer(SECRETS[role])}).text
+
+    pages = {role: page_for(role) for role in Role}
 
     assert {role for role, text in pages.items() if "data-undo" in text} == set(Role) - {Role.VIEW}
 
@@ -104,6 +134,17 @@ def test_a_queue_that_was_resumed_is_paused_again_as_it_was(web: TestClient, yar
     assert 0 <= (after.paused_until or 0) - (before.paused_until or 0) < 10 * MINUTE
 
 
+def test_a_queue_whose_pause_would_be_over_is_not_paused_again(web: TestClient, yard: Yard):
+    yard.add(queue="mail")
+    yard.storage.pause("mail", duration=1)
+    yard.storage.resume("mail")
+
+    address = do(web, "/queues/mail/pause", again="yes")
+
+    assert mail(yard).paused_at is None
+    assert "its pause would be over by now" in web.get(address, headers=HTML).text
+
+
 def test_an_abort_of_a_job_in_line_is_taken_back_to_its_old_place(web: TestClient, yard: Yard):
     jobs = [yard.add(queue="mail") for _ in range(3)]
 
@@ -117,6 +158,37 @@ def test_an_abort_of_a_job_in_line_is_taken_back_to_its_old_place(web: TestClien
 @pytest.mark.parametrize("state", [State.SCHEDULED, State.RETRYING, State.RUNNING])
 def test_an_abort_that_a_retry_would_not_undo_is_not_offered_back(web: TestClient, yard: Yard, state: State):
     assert "undo" not in do(web, f"/jobs/{yard.job(state).id}/abort")
+
+
+@pytest.mark.parametrize("options", [{"expires": HOUR}, {"total_timeout": HOUR}, {"subscriber": "c"}])
+def test_an_abort_of_a_job_with_a_deadline_or_a_client_is_not_offered_back(
+    web: TestClient, yard: Yard, options: dict[str, Any]
+):
+    yard.storage.join_client(ClientInfo("c"))
+
+    assert "undo" not in do(web, f"/jobs/{yard.add(**options).id}/abort")
+
+
+def test_an_abort_of_a_job_with_a_better_place_is_not_offered_back(web: TestClient, yard: Yard):
+    forced, halted = yard.add(), yard.halt(yard.add(queue="halting"))
+    yard.storage.force_start([forced.id])
+
+    assert [("undo" in do(web, f"/jobs/{job.id}/abort")) for job in (forced, halted)] == [False, False]
+
+
+def test_an_abort_of_a_job_that_starts_meanwhile_is_not_offered_back(
+    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    job, abort = yard.add(queue="mail"), yard.storage.abort
+
+    def and_it_starts(ids: list[str], by: str | None = None) -> Any:
+        yard.start(job)
+        return abort(ids, by=by)
+
+    monkeypatch.setattr(yard.storage, "abort", and_it_starts)
+
+    assert "undo" not in do(web, f"/jobs/{job.id}/abort")
+    assert yard.get(job.id).state is State.RUNNING
 
 
 def test_a_purge_wants_the_name_of_the_queue(web: TestClient, yard: Yard):

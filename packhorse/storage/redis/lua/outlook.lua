@@ -49,5 +49,16 @@ local function next_slot()
   return first == 'inf' and '' or first
 end
 
+-- An end counts for the pause that began when it says, and for no later one.
+local function next_end()
+  local ends, first = call('HGETALL', P .. 'pause_ends'), nil
+  for i = 1, #ends, 2 do
+    local began, ended = ends[i + 1]:match('^(%d+) (%d+)$')
+    local pause = call('HGET', P .. 'queues', ends[i])
+    if pause and pause:match('^%[(%d+),') == began then first = math.min(first or tonumber(ended), tonumber(ended)) end
+  end
+  return first and string.format('%.0f', first) or ''
+end
+
 return { at, has_stops(), has_lines(), has_orders(ARGV[3], ARGV[4]), call('GET', P .. 'move') or '',
-  first_score('due'), first_score('expiring'), next_slot(), first_score('pauses') }
+  first_score('due'), first_score('expiring'), next_slot(), next_end() }

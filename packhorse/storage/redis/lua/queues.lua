@@ -1,6 +1,6 @@
 -- flags: no-writes
--- All queues: the names with their pauses, the tallies, and for each queue that has jobs in line since when the oldest of
--- the next ones, one for each rank, waits.
+-- All queues: the names with their pauses, the tallies, for each queue that has jobs in line since when the oldest of the
+-- next ones, one for each rank, waits; and the ends of pauses.
 local open = call('HGETALL', P .. 'open')
 local ids, lines = {}, {}
 for i = 1, #open, 2 do
@@ -23,4 +23,4 @@ for queue, since in pairs(oldest) do
   waits[#waits + 1] = queue
   waits[#waits + 1] = string.format('%.0f', since)
 end
-return {call('HGETALL', P .. 'queues'), call('HGETALL', P .. 'tally'), waits}
+return {call('HGETALL', P .. 'queues'), call('HGETALL', P .. 'tally'), waits, call('HGETALL', P .. 'pause_ends')}

@@ -114,7 +114,8 @@ SELECT name, queue, options, announced_at FROM {schema}.packhorse_task ORDER BY 
 
 -- name: all_queues
 -- The queues, and how many jobs each has in each state.
-SELECT name, '', paused_at, paused_by, paused_why, paused_until FROM {schema}.packhorse_queue
+SELECT name, '', paused_at, paused_by, paused_why, CASE WHEN timed_at = paused_at THEN paused_until END
+FROM {schema}.packhorse_queue
 UNION ALL
 SELECT queue, counted, CAST(sum(amount) AS signed) AS number, NULL, NULL, NULL FROM (
     SELECT queue, counted, amount FROM {schema}.packhorse_measure WHERE level = 'tally' AND at = 0

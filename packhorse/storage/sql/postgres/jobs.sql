@@ -283,7 +283,8 @@ WITH numbers AS MATERIALIZED (
     SELECT queue, counted, sum(amount)::bigint AS number FROM {schema}.packhorse_counted
     WHERE level = 'tally' GROUP BY queue, counted HAVING sum(amount) > 0
 )
-SELECT name, '' AS what, paused_at, paused_by, paused_why, paused_until FROM {schema}.packhorse_queue
+SELECT name, '' AS what, paused_at, paused_by, paused_why, CASE WHEN timed_at = paused_at THEN paused_until END
+FROM {schema}.packhorse_queue
 UNION ALL
 SELECT queue, counted, number, NULL, NULL, NULL FROM numbers
 UNION ALL

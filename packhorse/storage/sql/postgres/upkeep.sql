@@ -22,7 +22,7 @@ SELECT coalesce($1::bigint, {schema}.packhorse_now()),
        (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
        (SELECT expire_at FROM {schema}.packhorse_job WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1),
        (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1),
-       (SELECT min(paused_until) FROM {schema}.packhorse_queue WHERE paused_until IS NOT NULL)
+       (SELECT min(paused_until) FROM {schema}.packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at)
 
 -- name: has_expired
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= coalesce($1::bigint, {schema}.packhorse_now()))

@@ -90,7 +90,8 @@ SET queue = excluded.queue, options = excluded.options, announced_at = excluded.
 SELECT name, queue, options, announced_at FROM packhorse_task ORDER BY name
 
 -- name: all_queues
-SELECT name, paused_at, paused_by, paused_why, paused_until FROM packhorse_queue ORDER BY name
+SELECT name, paused_at, paused_by, paused_why, CASE WHEN timed_at = paused_at THEN paused_until END
+FROM packhorse_queue ORDER BY name
 
 -- name: all_tallies
 SELECT queue, task, state, number FROM packhorse_tally WHERE number > 0 ORDER BY queue, task, state

@@ -19,7 +19,7 @@ SELECT ?1,
        (SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL),
        (SELECT min(expire_at) FROM packhorse_job WHERE expire_at IS NOT NULL),
        (SELECT min(next_at) FROM packhorse_schedule WHERE paused_at IS NULL),
-       (SELECT min(paused_until) FROM packhorse_queue WHERE paused_until IS NOT NULL)
+       (SELECT min(paused_until) FROM packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at)
 
 -- name: expired_jobs
 SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIMIT ?

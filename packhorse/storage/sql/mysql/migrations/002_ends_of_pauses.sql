@@ -1,4 +1,6 @@
--- A pause may have an end. Programs that know nothing of it pause until somebody resumes.
+-- A pause may have an end. Programs that know nothing of it pause until somebody resumes, and leave both columns as they
+-- are: the end belongs to the pause that began at `timed_at`, and to no other.
 ALTER TABLE {schema}.packhorse_queue
     ADD COLUMN paused_until bigint,
+    ADD COLUMN timed_at bigint,
     ADD INDEX packhorse_queue_until (paused_until);

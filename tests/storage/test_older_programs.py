@@ -1,0 +1,89 @@
+"""Programs of an earlier version beside this one: they know of no ends of pauses, and not every kind of event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from packhorse.clock import HOUR, MINUTE, TurnedClock
+from packhorse.event import Event, Kind, Subject, kind_of
+from packhorse.storage.moving import Section
+from packhorse.storage.records import EventFilter
+from packhorse.storage.redis import Redis
+from packhorse.storage.redis.queues import PAUSED
+from tests.storage.conftest import chosen_storages
+
+SHARED = [name for name in chosen_storages() if name != "memory"]  # there is but one program in a process
+
+pytestmark = pytest.mark.parametrize("address", SHARED, indirect=True)
+
+
+def put_pause(storage: Any, queue: str, at: int | None) -> None:
+    """What an earlier version writes when it pauses a queue that it knows, or resumes it."""
+    if isinstance(storage, Redis):
+        keys = storage._keys
+
+        def work(tx: Any) -> None:
+            tx.do("HSET", keys.queues, queue, "" if at is None else msgspec.json.encode([at, None, "for good"]))
+            tx.do("HINCRBY", keys.open, queue, -PAUSED if at is None else PAUSED)
+
+        storage._change("pause", work)
+        return
+    dialect, why = storage._dialect, None if at is None else "for good"
+    sql = f"UPDATE {dialect.prefix}queue SET paused_at = ?, paused_by = NULL, paused_why = ? WHERE name = ?"
+    storage._write("pause", lambda tx: tx.execute(dialect.say(sql), (at, why, queue)))
+
+
+def test_the_end_of_a_pause_goes_with_it_also_if_another_version_has_resumed(storage: Any, clock: TurnedClock) -> None:
+    storage.pause("mail", duration=MINUTE)
+    put_pause(storage, "mail", None)
+    clock.turn("2m")
+
+    (queue,) = storage.queues()
+    assert (queue.is_paused, queue.paused_until, queue.is_over(clock())) == (False, None, False)
+    assert storage.outlook("foreman", []).resumes_in is None
+    assert not storage.resume("mail", over=True)
+
+
+def test_the_pause_of_another_version_has_not_the_end_of_an_earlier_one(storage: Any, clock: TurnedClock) -> None:
+    storage.pause("mail", duration=HOUR)
+    clock.turn("1m")
+    put_pause(storage, "mail", None)
+    put_pause(storage, "mail", clock())
+
+    (queue,) = storage.queues()
+    assert (queue.paused_at, queue.paused_why, queue.paused_until) == (clock(), "for good", None)
+    assert [each.paused_until for each in storage.dump(Section.QUEUES).rows] == [None]
+    assert storage.outlook("foreman", []).resumes_in is None
+    clock.turn("2h")
+    assert not storage.resume("mail", over=True)
+    assert storage.resume("mail")
+
+
+def test_a_pause_after_those_of_another_version_has_its_own_end(storage: Any, clock: TurnedClock) -> None:
+    storage.pause("mail", duration=HOUR)
+    put_pause(storage, "mail", None)
+    clock.turn("1m")
+
+    storage.pause("mail", duration=MINUTE)
+
+    assert storage.outlook("foreman", []).resumes_in == MINUTE
+    assert [each.paused_until for each in storage.dump(Section.QUEUES).rows] == [clock() + MINUTE]
+    clock.turn("1m")
+    assert storage.resume("mail", over=True)
+
+
+def test_an_event_of_a_kind_that_only_newer_programs_know_is_told_as_it_is(storage: Any) -> None:
+    storage.pause("mail")
+    change = storage._change if isinstance(storage, Redis) else storage._write
+    change("test", lambda tx: tx.record([Event(kind_of("dreamt_of"), tx.now, Subject.QUEUE, queue="mail")]))
+    storage.resume("mail")
+
+    events = storage.events(EventFilter(queue="mail"))
+
+    assert [event.kind for event in events] == [Kind.PAUSED, "dreamt_of", Kind.RESUMED]
+    assert [event.kind in Kind.__members__.values() for event in events] == [True, False, True]
+    assert msgspec.to_builtins(events[1])["kind"] == f"{events[1].kind}" == "dreamt_of"
+    assert b'"dreamt_of"' in msgspec.json.encode(events[1])
