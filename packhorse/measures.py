@@ -61,8 +61,8 @@ def measured(points: Iterable[Point]) -> Measured:
         sums.update(point.values)
     runs_in, waits_in = steps_of(sums, "run"), steps_of(sums, "wait")
     runs = _runs(sums, runs_in)
-    run_p50, run_p95, run_p99 = _percentiles(runs_in, runs)
-    wait_p50, wait_p95, wait_p99 = _percentiles(waits_in, runs)
+    run_p50, run_p95, run_p99 = _percentiles(runs_in, runs, sums["ran"])
+    wait_p50, wait_p95, wait_p99 = _percentiles(waits_in, runs, sums["waited"])
     return Measured(
         **{name: sums[name] for name in ("added", "completed", "failed", "dead", "aborted", "halted")},
         runs=runs,
@@ -86,9 +86,14 @@ def steps_of(sums: Mapping[str, int], kind: str) -> list[int]:
 
 def longest_wait(points: Iterable[Point]) -> float | None:
     """About how long the attempt had waited that had waited the longest, in seconds."""
-    places = _PLACES["wait"]
-    longest = max((places[name] for point in points for name in point.values if name in places), default=None)
-    return None if longest is None else _MIDDLES[longest]
+    sums: Counter[str] = Counter()
+    for point in points:
+        sums.update(point.values)
+    steps = steps_of(sums, "wait")
+    if not any(steps):
+        return None
+    alike = _alike(steps, sums["waited"] / sum(steps))
+    return alike if alike is not None else _MIDDLES[max(place for place, number in enumerate(steps) if number)]
 
 
 def bounded(percentile: float) -> tuple[str, float]:
@@ -125,8 +130,19 @@ def _runs(sums: Mapping[str, int], steps: Sequence[int]) -> int:
     return sum(steps) + sum(number for name, number in sums.items() if name.startswith("ran_"))
 
 
-def _percentiles(steps: Sequence[int], runs: int) -> list[float | None]:
+def _percentiles(steps: Sequence[int], runs: int, total: int) -> list[float | None]:
     if not runs or sum(steps) < runs:  # of what nobody has counted nothing is known
         return [None] * len(_SHARES)
+    if (alike := _alike(steps, total / runs)) is not None:
+        return [alike] * len(_SHARES)
     below = list(accumulate(steps))
     return [_MIDDLES[bisect_left(below, share * runs)] for share in _SHARES]
+
+
+def _alike(steps: Sequence[int], mean: float) -> float | None:
+    """The mean in seconds, if all fell into one step: unlike the middle of that, it lies between the shortest and the
+    longest. None for several steps, and for those that are open at one end."""
+    place = next(place for place, number in enumerate(steps) if number)
+    if not 0 < place < len(LIMITS) or any(steps[place + 1 :]) or not LIMITS[place - 1] < mean <= LIMITS[place]:
+        return None
+    return float(f"{mean / SECOND:.3g}")

@@ -78,3 +78,10 @@ def test_moments_come_in_their_order() -> None:
 
     assert {at: (each.runs, each.run_p99) for at, each in found.items()} == {0: (1, 0.001), MINUTE: (2, 0.0034)}
     assert list(found) == [0, MINUTE]
+
+
+def test_what_always_takes_as_long_has_no_percentile_below_or_above_that() -> None:
+    found = measured([point(*[(51_000, 2_600)] * 20)])
+
+    assert (found.run_p50, found.run_p95, found.run_p99) == (0.051, 0.051, 0.051)
+    assert found.wait_p50 == longest_wait([point(*[(51_000, 2_600)] * 20)]) == 0.0026

@@ -21,7 +21,7 @@ from packhorse.backup import back_up, beside, file_of
 from packhorse.calls import NewCall
 from packhorse.clock import SECOND, Duration
 from packhorse.codec import nearest
-from packhorse.errors import BadValue, NotAllowed, TaskNotFound
+from packhorse.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound
 from packhorse.event import Kind, Subject
 from packhorse.job import WAITING, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
@@ -91,8 +91,18 @@ class Steps:
 
     # --- one job --------------------------------------------------------------------------------------------------
 
-    def steer(self, operation: Operation, job_id: str, priority: int | None = None, queue: str | None = None) -> Job:
-        """Do this to one job. Raises JobNotFound, WrongState and NotUnique. Answers the job as it was before."""
+    def steer(
+        self,
+        operation: Operation,
+        job_id: str,
+        priority: int | None = None,
+        queue: str | None = None,
+        *,
+        unknown: str | None = None,
+        new: bool = False,
+    ) -> Job:
+        """Do this to one job. Raises JobNotFound, WrongState and NotUnique. Answers the job as it was before.
+        `unknown` and `new` are as in `check`."""
         job = self._reader.stored(job_id)
         handle, by = JobHandle[Any](self._app, job_id), self._operator.name
         match operation:
@@ -107,7 +117,7 @@ class Steps:
             case Operation.SET_PRIORITY if priority is not None:
                 handle.set_priority(priority, by=by)
             case Operation.SET_QUEUE if queue:
-                self._require_known(queue)
+                self._require_known(queue, unknown, new)
                 handle.set_queue(queue, by=by)
             case Operation.SET_QUEUE:
                 raise BadValue("which queue? the request does not say", hint='e.g. {"queue": "slow"}')
@@ -151,10 +161,13 @@ class Steps:
         self._glance.forget()
         return copied
 
-    def _require_known(self, queue: str) -> None:
+    def _require_known(self, queue: str, unknown: str | None, new: bool) -> None:
         """A queue that is written wrong would be one that nobody serves."""
         self._operator.require_queue(queue)
-        self._reader.queue(queue)
+        names = [each.name for each in self._reader.queues()]
+        if not new and queue not in names:
+            near = nearest(queue, names).removeprefix("; ")
+            raise QueueNotFound(queue[:128], hint=" ".join(filter(None, [near, unknown])) or "the first job makes it")
 
     # --- many jobs ------------------------------------------------------------------------------------------------
 
@@ -169,6 +182,21 @@ class Steps:
             )
         return replace(where, states=states)
 
+    def check(
+        self,
+        operation: Operation,
+        priority: int | None,
+        queue: str | None = None,
+        *,
+        unknown: str | None = None,
+        new: bool = False,
+    ) -> Many:
+        """How this is done to many jobs; raises what is wrong with the priority or the queue. With `new` the queue
+        need not be known yet; `unknown` is how to say that, where this is asked for."""
+        if operation is Operation.SET_QUEUE and queue:
+            self._require_known(queue, unknown, new)
+        return to_many(operation, priority, queue)
+
     def steer_many(
         self,
         operation: Operation,
@@ -177,9 +205,11 @@ class Steps:
         cursor: str | None,
         priority: int | None,
         queue: str | None = None,
+        *,
+        new: bool = False,
     ) -> Progress:
         """Do this to all jobs that fit and have not changed since `seen_at`, for as long as a request may take."""
-        act, where = self._to_many(operation, priority, queue), self.possible(operation, where)
+        act, where = self.check(operation, priority, queue, new=new), self.possible(operation, where)
         done: Counter[str] = Counter()
         until = time.monotonic() + _BUDGET
         while True:
@@ -193,11 +223,6 @@ class Steps:
         self._glance.forget()
         return Progress(done.pop("changed", 0), {word: number for word, number in done.items() if number}, cursor)
 
-    def _to_many(self, operation: Operation, priority: int | None, queue: str | None) -> Many:
-        if operation is Operation.SET_QUEUE and queue:
-            self._require_known(queue)
-        return to_many(operation, priority, queue)
-
     def purge(self, queue: str, seen_at: int, cursor: str | None = None) -> Progress:
         """Delete what waits in this queue and has not changed since `seen_at`, for as long as a request may take."""
         self._operator.require(Role.ADMIN)
@@ -205,10 +230,16 @@ class Steps:
         return self.steer_many(Operation.DELETE, Filter(states=WAITING, queue=queue), seen_at, cursor, None)
 
     def steer_these(
-        self, operation: Operation, ids: list[str], priority: int | None, queue: str | None = None
+        self,
+        operation: Operation,
+        ids: list[str],
+        priority: int | None,
+        queue: str | None = None,
+        *,
+        new: bool = False,
     ) -> Progress:
         """Do this to these jobs."""
-        act = self._to_many(operation, priority, queue)
+        act = self.check(operation, priority, queue, new=new)
         jobs = self._app.storage.get_many(ids)
         mine = [job.id for job in jobs if self._operator.sees(job.queue)]
         done: Counter[str] = Counter({"gone": len(ids) - len(mine)})

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, QueueNotFound
 from packhorse.filter_words import parse_words
 from packhorse.job import Job, Operation
 from packhorse.storage.records import Filter
-from packhorse.web.pages.jobs import OPERATIONS, row_of
+from packhorse.web.api.problem import Problem, problem_of
+from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
@@ -26,6 +27,7 @@ class Target(NamedTuple):
 
     priority: int | None = None
     queue: str | None = None
+    new: bool = False  # the queue need not be known yet
 
 
 @deed("/bulk")
@@ -37,6 +39,12 @@ def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
     ids = asked.fields("id") if asked.field("scope") != "all" else []
     if not ids and asked.field("scope") != "all":
         raise BadValue("no job was ticked", hint="tick some, or choose all that fit the filter")
+    try:
+        if to.queue == "":
+            raise BadValue("to which queue?", hint="write its name")
+        call.steps.check(operation, to.priority, to.queue, unknown=UNKNOWN_QUEUE, new=to.new)
+    except (BadValue, QueueNotFound) as error:
+        return _put_right(call, asked, operation, ids, to, problem_of(error))
     if ids:
         return _ticked(call, asked, operation, ids, to)
     return _fitting(call, asked, operation, to)
@@ -44,25 +52,50 @@ def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
 
 def _ticked(call: Call, asked: Asked, operation: Operation, ids: list[str], to: Target) -> Shown | Elsewhere:
     if asked.field("sure") != "yes" and (len(ids) > 1 or operation is Operation.DELETE):
-        jobs = call.site.storage.get_many(ids[:1_000])
-        shown = [call.reader.get(job.id) for job in jobs[:_EXAMPLES] if call.operator.sees(job.queue)]
-        return _ask(call, asked, operation, len(ids), True, shown, ids, to)
-    done = call.steps.steer_these(operation, ids[:1_000], *to)
+        return _ask_of_ticked(call, asked, operation, ids, to)
+    done = call.steps.steer_these(operation, ids[:1_000], to.priority, to.queue, new=to.new)
     return _back(asked, operation, done.changed, sum(done.skipped.values()))
 
 
-def _fitting(call: Call, asked: Asked, operation: Operation, to: Target) -> Shown | Elsewhere:
+def _ask_of_ticked(
+    call: Call, asked: Asked, operation: Operation, ids: list[str], to: Target, problem: Problem | None = None
+) -> Shown:
+    jobs = call.site.storage.get_many(ids[:1_000])
+    shown = [call.reader.get(job.id) for job in jobs[:_EXAMPLES] if call.operator.sees(job.queue)]
+    return _ask(call, asked, operation, len(ids), True, shown, ids, to, problem)
+
+
+def _put_right(call: Call, asked: Asked, operation: Operation, ids: list[str], to: Target, problem: Problem) -> Shown:
+    """The question, with the field that is wrong; what was ticked stays so."""
+    if ids:
+        return _ask_of_ticked(call, asked, operation, ids, to, problem)
+    return _ask_of_fitting(call, asked, operation, _where(call, asked), to, problem)
+
+
+def _where(call: Call, asked: Asked) -> Filter:
     where = parse_words([asked.field("filter")], call.reader.now()) if asked.field("filter") else Filter()
     if where == Filter():
         raise BadValue("without a filter this would mean every job", hint="choose a state, a queue or a task first")
+    return where
+
+
+def _ask_of_fitting(
+    call: Call, asked: Asked, operation: Operation, where: Filter, to: Target, problem: Problem | None = None
+) -> Shown:
+    possible = call.steps.possible(operation, where)
+    count = call.reader.count(possible)
+    examples = call.reader.find(possible, None, _EXAMPLES).jobs
+    return _ask(call, asked, operation, count.number, count.exact, examples, [], to, problem)
+
+
+def _fitting(call: Call, asked: Asked, operation: Operation, to: Target) -> Shown | Elsewhere:
+    where = _where(call, asked)
     seen_at = _number(asked.field("seen_at"))
     expected = asked.field("expected")
     if asked.field("sure") != "yes" or not _is_typed(asked):
-        possible = call.steps.possible(operation, where)
-        count = call.reader.count(possible)
-        examples = call.reader.find(possible, None, _EXAMPLES).jobs
-        return _ask(call, asked, operation, count.number, count.exact, examples, [], to)
-    done = call.steps.steer_many(operation, where, seen_at, asked.field("cursor") or None, *to)
+        return _ask_of_fitting(call, asked, operation, where, to)
+    cursor = asked.field("cursor") or None
+    done = call.steps.steer_many(operation, where, seen_at, cursor, to.priority, to.queue, new=to.new)
     changed = done.changed + _number(asked.field("changed") or "0")
     skipped = sum(done.skipped.values()) + _number(asked.field("skipped") or "0")
     if done.next is None:
@@ -90,6 +123,7 @@ def going(
         "seen_at": seen_at,
         "priority": to.priority,
         "queue_name": to.queue,
+        "is_new": to.new,
         "changed": done[0],
         "skipped": done[1],
         "expected": expected,
@@ -114,6 +148,7 @@ def _ask(
     examples: list[Job],
     ids: list[str],
     to: Target,
+    problem: Problem | None = None,
 ) -> Shown:
     now = call.reader.now()
     context = {
@@ -128,11 +163,15 @@ def _ask(
         "seen_at": asked.field("seen_at") or str(now),
         "priority": to.priority,
         "queue_name": to.queue,
+        "is_new": to.new,
+        "problem": problem,
+        "queue_names": queue_names(call.reader),
         "back": asked.field("back"),
         "must_type": number > MOST_UNTYPED and not ids,
         "is_wrong": asked.field("sure") == "yes",
     }
-    return Shown("bulk.html", f"{OPERATIONS[operation]} {number:,} jobs?", context)
+    title = f"{OPERATIONS[operation]} {number:,} jobs?"
+    return Shown("bulk.html", title, context, status=problem.status if problem else 200)
 
 
 def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Elsewhere:
@@ -146,7 +185,9 @@ def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Els
 def _target(asked: Asked, operation: Operation) -> Target:
     if operation is Operation.SET_PRIORITY:
         return Target(priority=_number(asked.field("priority")))
-    return Target(queue=asked.field("queue")) if operation is Operation.SET_QUEUE else Target()
+    if operation is Operation.SET_QUEUE:
+        return Target(queue=asked.field("queue"), new=bool(asked.field("new")))
+    return Target()
 
 
 def _operation(word: str) -> Operation:

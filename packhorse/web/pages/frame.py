@@ -148,9 +148,13 @@ def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: 
     return _html(templates().get_template("login.html").render(context), status)
 
 
-def render_problem(site: Site, asked: Asked, problem: Problem, again_in: int | None = None) -> Response:
-    """The page that says what went wrong, and what to do next; it may ask again by itself after so many seconds."""
-    context = {**_surroundings(site, asked), "title": problem.title, "problem": problem, "again_in": again_in}
+def render_problem(
+    site: Site, asked: Asked, problem: Problem, again_in: int | None = None, back: str | None = None
+) -> Response:
+    """The page that says what went wrong, and what to do next; it may ask again by itself after so many seconds. `back`
+    is the page whose form was sent."""
+    context = {**_surroundings(site, asked), "title": problem.title, "problem": problem}
+    context |= {"again_in": again_in, "back": back}
     response = _html(templates().get_template("problem.html").render(context), problem.status)
     if again_in is not None:
         response.headers["Refresh"] = str(again_in)

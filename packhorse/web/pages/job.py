@@ -28,7 +28,7 @@ from packhorse.stacks import stacks_of
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages.issue_text import issue_text
-from packhorse.web.pages.jobs import operations_for, queue_names
+from packhorse.web.pages.jobs import UNKNOWN_QUEUE, operations_for, queue_names
 from packhorse.web.pages.life import life_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right, undoable
 from packhorse.web.pages.traceback import Piece, pieces_of
@@ -45,6 +45,11 @@ _FEW_EVENTS = 30
 @page("/jobs/{id}", "jobs")
 def job(call: Call, asked: Asked, id: str) -> Shown:
     """Everything about one job; of one that is gone, its history."""
+    return _job_page(call, asked, id)
+
+
+def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None) -> Shown:
+    """`problem`: what was wrong with the form that moves it, or sets its priority."""
     try:
         record = call.reader.get(id)
     except JobNotFound:
@@ -91,8 +96,11 @@ def job(call: Call, asked: Asked, id: str) -> Shown:
             "has_failed": failure is not None and record.state in (DEAD, RETRYING),
             "is_completed": record.state is COMPLETED,
             "kept_until": _kept_until(call, record),
+            "problem": problem,
+            "typed": {name: asked.field(name) for name in ("queue", "priority", "new")},
         },
         topics=(f"job:{id}",),
+        status=problem.status if problem else 200,
     )
 
 
@@ -191,8 +199,12 @@ def force_start(call: Call, asked: Asked, id: str) -> Elsewhere:
 
 
 @deed("/jobs/{id}/set_priority")
-def set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
+def set_priority(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
     """Move it in line."""
+    return put_right(lambda: _set_priority(call, asked, id), lambda problem: _job_page(call, asked, id, problem))
+
+
+def _set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
     text = asked.field("priority")
     if not text.isdigit() or len(text) > 2:
         raise BadValue(f"{text[:20]!r} is not a priority", hint="write a number from 1 to 10")
@@ -201,9 +213,14 @@ def set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
 
 
 @deed("/jobs/{id}/set_queue")
-def set_queue(call: Call, asked: Asked, id: str) -> Elsewhere:
-    """Put it in another queue."""
-    call.steps.steer(Operation.SET_QUEUE, id, queue=asked.field("queue"))
+def set_queue(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
+    """Put it in another queue; `new` makes that."""
+    return put_right(lambda: _set_queue(call, asked, id), lambda problem: _job_page(call, asked, id, problem))
+
+
+def _set_queue(call: Call, asked: Asked, id: str) -> Elsewhere:
+    new, queue = bool(asked.field("new")), asked.field("queue")
+    call.steps.steer(Operation.SET_QUEUE, id, queue=queue, unknown=UNKNOWN_QUEUE, new=new)
     return Elsewhere(f"/jobs/{id}?said=requeued")
 
 

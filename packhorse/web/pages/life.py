@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One try."""
+    """One try. Its number is as the job counts: whoever retries it by hand gives it all its tries again."""
 
     number: int
     start: int
@@ -47,6 +47,7 @@ class Attempt(NamedTuple):
     outcome: str
     worker: str | None
     why: str
+    is_before: bool = False  # the latest retry by hand
 
 
 class Life(NamedTuple):
@@ -54,6 +55,11 @@ class Life(NamedTuple):
 
     stretches: list[Stretch]
     attempts: list[Attempt]
+
+    @property
+    def before(self) -> int:
+        """How many attempts there were before the latest retry by hand."""
+        return sum(each.is_before for each in self.attempts)
 
     def total(self, kind: str) -> int:
         return sum(each.length for each in self.stretches if each.kind == kind)
@@ -86,23 +92,27 @@ def life_of(job: Job | None, events: Sequence[Event], now: int) -> Life:
     attempts: list[Attempt] = []
     since, kind = (events[0].at if events else now), "wait"
     running: Event | None = None
+    number = 0
     for event in events:
         if event.kind is Kind.ADDED:
             since, kind = event.at, "delay" if event.state == "scheduled" else "wait"
         elif event.kind is Kind.STARTED:
             stretches.append(Stretch(kind, since, event.at))  # type: ignore[arg-type]
             since, running = event.at, event
+            number += 1
         elif running is not None and (event.kind in _ENDS or event.kind is Kind.READDED):
-            attempts.append(_attempt(len(attempts) + 1, running, event))
-            stretches.append(Stretch("run", since, event.at, attempts[-1].outcome, len(attempts)))
+            attempts.append(_attempt(number, running, event))
+            stretches.append(Stretch("run", since, event.at, attempts[-1].outcome, number))
             since, running = event.at, None
             kind = "delay" if event.state in ("retrying", "scheduled") else "rest" if event.state in FINAL else "wait"
         elif event.kind in _IN_LINE or event.state in FINAL:
             stretches.append(Stretch(kind, since, event.at))  # type: ignore[arg-type]
             since, kind = event.at, "wait" if event.kind in _IN_LINE else "rest"
+        if event.kind is Kind.RETRIED:
+            number, attempts = 0, [each._replace(is_before=True) for each in attempts]
     if running is not None:
-        attempts.append(_attempt(len(attempts) + 1, running, None))
-        stretches.append(Stretch("run", since, now, "running", len(attempts)))
+        attempts.append(_attempt(number, running, None))
+        stretches.append(Stretch("run", since, now, "running", number))
     elif job is not None and job.state not in FINAL:
         stretches.append(Stretch(kind, since, now))  # type: ignore[arg-type]
     lived = [each for each in stretches if each.kind != "rest" and (each.length or each.kind == "run")]

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from packhorse.errors import BadValue, NotUnique, TaskError
+from packhorse.errors import BadValue, NotUnique, QueueNotFound, TaskError
 from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
@@ -86,7 +86,7 @@ def put_right(do: Callable[[], Elsewhere], again: Callable[[Problem], Shown]) ->
     """Do what a form asks for; or show the form again, if whoever filled it in can put right what is wrong."""
     try:
         return do()
-    except (BadValue, TaskError, NotUnique) as error:
+    except (BadValue, TaskError, QueueNotFound, NotUnique) as error:
         return again(problem_of(error))
 
 

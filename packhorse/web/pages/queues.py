@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from packhorse.clock import MINUTE
 from packhorse.errors import BadValue
 from packhorse.job import HELD, UNFINISHED, WAITING, Operation, State
 from packhorse.measures import Measured, by_queue, by_task
 from packhorse.storage.records import Filter, Point, QueueInfo, Span
+from packhorse.web.api.problem import Problem
 from packhorse.web.pages import chart
 from packhorse.web.pages.bulk import going
 from packhorse.web.pages.chart import RANGES, Intervals
@@ -18,7 +22,7 @@ from packhorse.web.pages.flags import flagged
 from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page, undoable
+from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page, put_right, undoable
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
@@ -77,6 +81,11 @@ def _history(points: list[Point], now: int) -> dict[str, list[float]]:
 @page("/queues/{name}", "queues")
 def queue(call: Call, asked: Asked, name: str) -> Shown:
     """One queue."""
+    return _queue_page(call, asked, name, {"why": "", "duration": ""})
+
+
+def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], problem: Problem | None = None) -> Shown:
+    """`typed` and `problem`: what was wrong with the form that pauses it."""
     info, now, chosen = call.reader.queue(name), call.reader.now(), chosen_range(asked)
     charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name, info.oldest_queued_at)
     intervals = Intervals(call.reader.series(chosen.span, name), chosen, now)
@@ -85,7 +94,7 @@ def queue(call: Call, asked: Asked, name: str) -> Shown:
     workers = [
         worker for worker in call.reader.workers() if name in worker.queues and call.reader.is_alive(worker, now)
     ]
-    context = {
+    context: dict[str, Any] = {
         "queue": info,
         "held": sum(info.counts.get(state, 0) for state in HELD),
         "charts": flagged(
@@ -96,13 +105,23 @@ def queue(call: Call, asked: Asked, name: str) -> Shown:
         "rows": [row_of(job, now) for job in line],
         "workers": workers,
         "ranges": RANGES,
+        "typed": typed,
+        "problem": problem,
     }
-    return Shown("queue.html", f"Queue {name}", context)
+    if problem is not None:  # links lead to the queue, not to the form's address
+        context["asked"] = replace(asked, path=f"/queues/{quote(name)}")
+    return Shown("queue.html", f"Queue {name}", context, status=problem.status if problem else 200)
 
 
 @deed("/queues/{name}/pause")
-def pause(call: Call, asked: Asked, name: str) -> Elsewhere:
+def pause(call: Call, asked: Asked, name: str) -> Shown | Elsewhere:
     """Let no job of it begin; `again` is as it was before it was resumed."""
+    call.reader.queue(name)
+    typed = {"why": asked.field("why"), "duration": asked.field("duration")}
+    return put_right(lambda: _pause(call, asked, name), lambda problem: _queue_page(call, asked, name, typed, problem))
+
+
+def _pause(call: Call, asked: Asked, name: str) -> Elsewhere:
     if asked.field("again"):
         changed = call.steps.pause_again(name)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -162,4 +163,14 @@ def refuse_page(site: Site, request: Request, problem: Problem) -> Response:
     if problem.status == 401 and is_look:
         onward = asked.path if not request.url.query else f"{asked.path}?{request.url.query}"
         return RedirectResponse(asked.root + address("/login", onward=onward if onward != "/" else None), 303)
-    return render_problem(site, asked, problem, _AGAIN if is_look and problem.status == 503 else None)
+    again_in = _AGAIN if is_look and problem.status == 503 else None
+    return render_problem(site, asked, problem, again_in, None if is_look else _came_from(request))
+
+
+def _came_from(request: Request) -> str | None:
+    """The page of ours on which a form was filled in, as the browser tells it."""
+    came = urlsplit(request.headers.get("referer", ""))
+    if came.netloc != request.url.netloc:
+        return None
+    path = safe_path(came.path)
+    return f"{path}?{came.query}" if came.query else path

@@ -65,7 +65,7 @@ def test_nothing_measured_is_a_gap_and_not_nought():
     chart = waiting_time(intervals)
 
     lines = {line.title: list(line.values)[-4:] for line in chart.lines}
-    assert lines == {name: [2.4, None, 0.001, None] for name in ("p50", "p95", "oldest")}
+    assert lines == {name: [3.0, None, 0.001, None] for name in ("p50", "p95", "oldest")}
     assert str(chart.svg()).count("<polyline") == 6
 
 

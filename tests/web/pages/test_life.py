@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from starlette.testclient import TestClient
+
 from packhorse.clock import MINUTE, SECOND
 from packhorse.event import Event, Kind
 from packhorse.job import State
@@ -86,3 +88,18 @@ def test_the_time_for_which_a_job_was_dead_or_aborted_is_no_time_in_line():
         ("wait", 4),
         ("run", 1),
     ]
+
+
+def test_a_retry_by_hand_counts_its_attempts_anew(web: TestClient, yard: Yard):
+    job = yard.job("dead")
+    yard.storage.retry([job.id])
+    again = yard.start(yard.get(job.id))
+    yard.finish(Failed(again.token, FAILURE))
+
+    told = life(yard, job.id)
+
+    assert [(each.number, each.is_before) for each in told.attempts] == [(1, True), (1, False)]
+    assert told.attempts[-1].number == yard.get(job.id).failures
+    text = web.get(f"/jobs/{job.id}").text
+    assert '1 <span class="quiet">before the retry</span>' in text
+    assert "since the retry; 1 attempt before it" in text
