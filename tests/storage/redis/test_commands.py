@@ -23,7 +23,7 @@ MOST = BATCH + 1
 # Read as a whole: as long as there are names of queues and tasks, processes, or subscribers of one job. The jobs that a
 # client subscribed to are so only when they were counted before.
 _BY_NAME = re.compile(
-    r"\}:(queues|open|tally|total|tasks|workers|reports|beats|clients|client_beats|schedules|holders|meta"
+    r"\}:(queues|pause_ends|open|tally|total|tasks|workers|reports|beats|clients|client_beats|schedules|holders|meta"
     r"|m:\w+:\d+|failure:\w+|subs?:.*)$"
 )
 
