@@ -14,7 +14,7 @@ local find, lower, sub, byte = string.find, string.lower, string.sub, string.byt
 
 -- --- the walk -------------------------------------------------------------------------------------------------------
 
-local AT_ONCE = 100
+local AT_ONCE, MANY = 100, 5000
 local ENOUGH = 4000000 -- bytes of bodies: then it is somebody else's turn
 local falls = asked.walk == 'finished' or asked.walk == 'newest' or asked.walk == 'each'
 local timed = asked.walk == 'finished' or asked.walk == 'due'
@@ -88,6 +88,7 @@ local function sink(i)
 end
 
 local function merge(keys)
+  asked.looks = math.max(asked.looks, math.min(#keys, MANY)) -- to begin with many sets takes longer than to go on
   local step = math.max(2, math.min(AT_ONCE, math.ceil(2 * asked.most / math.max(#keys, 1))))
   for _, key in ipairs(keys) do
     local set = {key = key, list = {}, i = 1, from = passed(key), step = step}
