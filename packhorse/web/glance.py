@@ -2,7 +2,7 @@
 again by themselves. Everybody who looks shares it.
 
 What was read less than a second ago is not read again, so twenty viewers cost the storage what one does, and none costs
-nothing.
+nothing. What takes long to read is read less often.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from packhorse.web.latencies import Latencies
 
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
+_REST = 20  # times as long as a read took: so nobody's looking takes more than a twentieth of a core, or of the storage
+_LONGEST_REST = 5.0
 _FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
 _TURNS = 50  # of a kind
@@ -46,7 +48,7 @@ class Glance:
         self._now = now
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = {}
-        self._known: dict[Hashable, tuple[float, Any]] = {}
+        self._known: dict[Hashable, tuple[float, Any]] = {}  # until when it is fresh, and what it is
         self.latencies = Latencies(now)
 
     def queues(self) -> list[QueueInfo]:
@@ -102,6 +104,12 @@ class Glance:
         """A page, as it is drawn for all who would see the same."""
         return self._shared(("page", key), draw)
 
+    def drawn(self, key: Hashable) -> Any:
+        """That page, if somebody has had it just now; None costs nothing, and neither does the page."""
+        with self._lock:
+            until, value = self._known.get(("page", key), (float("-inf"), None))
+        return value if self._now() < until else None
+
     def forget(self) -> None:
         """Somebody has changed something and wants to see it."""
         with self._lock:
@@ -112,13 +120,15 @@ class Glance:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:  # those who ask meanwhile wait for the one who reads
             with self._lock:
-                at, value = self._known.get(name, (float("-inf"), None))
-            if self._now() - at < fresh:
+                until, value = self._known.get(name, (float("-inf"), None))
+            read_at = self._now()
+            if read_at < until:
                 return value  # type: ignore[no-any-return]
-            read_at, value = self._now(), read()
+            value = read()
+            rest = min(_REST * (self._now() - read_at), _LONGEST_REST)
             with self._lock:
                 self._make_room()
-                self._known[name] = (read_at, value)
+                self._known[name] = (read_at + max(fresh, rest), value)
             return value
 
     def _make_room(self) -> None:

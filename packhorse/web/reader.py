@@ -62,7 +62,11 @@ class Reader:
 
     def get(self, job_id: str) -> Job:
         """The job as it may be shown; JobNotFound also if it is of a queue that does not concern them."""
-        return self._redaction.job(self.stored(job_id))
+        return self.shown(self.stored(job_id))
+
+    def shown(self, job: Job) -> Job:
+        """A job that they may see, as it may be shown."""
+        return self._redaction.job(job)
 
     def stored(self, job_id: str) -> Job:
         """The job as it is, for copying it."""
