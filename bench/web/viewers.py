@@ -109,9 +109,14 @@ class Viewer(threading.Thread):
             self._last_line = found[1]
 
     def _ask(self, path: str, **headers: str) -> bytes:
-        self._pages.request("GET", path, headers=headers)
         self.asked += 1
-        return self._pages.getresponse().read()
+        try:
+            self._pages.request("GET", path, headers=headers)
+            return self._pages.getresponse().read()
+        except http.client.RemoteDisconnected:  # it was not used for a while: a browser connects again
+            self._pages.close()
+            self._pages.request("GET", path, headers=headers)
+            return self._pages.getresponse().read()
 
 
 def _after(seconds: float) -> float:

@@ -61,6 +61,7 @@ def watched_share(course: Course, viewers: int, seconds: float, turns: int, feed
         for turn in range(turns):
             feed()
             if turn == 0:
+                _stretch(course, seconds)  # to warm up
                 alone.append(_stretch(course, seconds))
             with Viewers(course.host, course.port, viewers, job_id) as present:
                 watched.append(_stretch(course, seconds, present))

@@ -31,7 +31,7 @@ from packhorse.web.latencies import Latencies
 
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
-_REST = 20  # times as long as a read took: so nobody's looking takes more than a twentieth of a core, or of the storage
+_REST = 10  # times as long as a read took: so it takes no more than a tenth of a core, or of the storage
 _LONGEST_REST = 5.0
 _FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
@@ -132,9 +132,14 @@ class Glance:
             return value
 
     def _make_room(self) -> None:
-        """Forget the pages that were drawn the longest time ago, once there are many."""
-        if len(self._known) > _MOST_KNOWN:
-            pages = [name for name in self._known if isinstance(name, tuple)]
-            for name in sorted(pages, key=lambda name: self._known[name][0])[: len(pages) // 2]:
+        """Forget the pages that nobody gets any more, and half of the others, the older ones, once there are many."""
+        pages = sorted(
+            (until, place, name)
+            for place, (name, (until, _)) in enumerate(self._known.items())
+            if isinstance(name, tuple)
+        )
+        many = len(pages) // 2 if len(self._known) > _MOST_KNOWN else 0
+        for place, (until, _, name) in enumerate(pages):
+            if until <= self._now() or place < many:
                 del self._known[name]
                 self._locks.pop(name, None)

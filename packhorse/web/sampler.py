@@ -33,8 +33,8 @@ _RING = 1_000
 _BACKLOG = 100
 _MOST_TOPICS = 10
 _FEEL_EVERY = 10  # looks
-_REST = 20  # times as long as a look took: so it takes no more than a twentieth of a core, or of the storage
-_LONGEST_REST = 10.0
+_REST = 10  # times as long as a look took: so it takes no more than a tenth of a core, or of the storage
+_LONGEST_REST = 5.0
 _STILL_HERE = b": still here\n\n"
 
 
