@@ -10,10 +10,10 @@ import time
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-SOON, SLOW = 2.5, 15.0  # seconds, as in live.js: after which a page asks for its tables again, and for its charts too
+SOON, SLOW = 3.0, 15.0  # seconds, as in live.js: after which a page asks for its tables again, and for its charts too
 _ROW = re.compile(rb'data-row="([^"]+)"')
 _TOPICS = re.compile(rb'data-topics="([^"]+)"')
-_LAST_LINE = re.compile(rb'"last_line":(\d+)')
+_LAST_LINE = re.compile(rb'"last_line":(\d+)')  # it stands at the end
 _SETTLED = 10.0  # seconds within which each has its page
 
 # What twenty people look at: eight the overview, the others a list, a queue, a job that runs. `{job}` is its id.
@@ -88,11 +88,14 @@ class Viewer(threading.Thread):
             self._pages.close()
 
     def _watch(self, answer: http.client.HTTPResponse, path: str) -> None:
-        next_at, slow_at = _after(SOON), _after(SLOW)
+        next_at, slow_at, latest = _after(SOON), _after(SLOW), b""
         while not self._leave.is_set():
             heard = _next(answer)
             if heard.name == b"job":
                 self._follow(heard)
+                known, latest = latest, _LAST_LINE.sub(b"", heard.data)
+                if latest == known:
+                    continue  # its page has nothing new but lines of the log
                 next_at = 0.0
             now = time.time()
             if now < next_at or heard.name not in (b"job", b"overview"):

@@ -33,7 +33,7 @@ T = TypeVar("T")
 _FRESH = 0.9  # seconds
 _REST = 10  # times as long as a read took: so it takes no more than a tenth of a core, or of the storage
 _LONGEST_REST = 5.0
-_FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
+_FRESH_SERIES = {Span.TWO_HOURS: 5.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
 _TURNS = 50  # of a kind
 _MOST_FAILURES = 500
@@ -49,6 +49,7 @@ class Glance:
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = {}
         self._known: dict[Hashable, tuple[float, Any]] = {}  # until when it is fresh, and what it is
+        self._reckoned: dict[Hashable, tuple[object, Any]] = {}
         self.latencies = Latencies(now)
 
     def queues(self) -> list[QueueInfo]:
@@ -99,6 +100,19 @@ class Glance:
         ]
         found = [event for where in wanted for event in self._storage.events(where, limit=_TURNS, newest_first=True)]
         return sorted(found, key=lambda event: -event.at)
+
+    def reckoned(self, name: Hashable, source: object, reckon: Callable[[], T]) -> T:
+        """What comes of something that was read, which is `source`: reckoned anew once that was read anew."""
+        with self._lock:
+            known = self._reckoned.get(name)
+        if known is None or known[0] is not source:
+            known = (source, reckon())
+            with self._lock:
+                if len(self._reckoned) > _MOST_KNOWN:
+                    self._reckoned.clear()
+                self._reckoned[name] = known
+        value: T = known[1]
+        return value
 
     def page(self, key: Hashable, draw: Callable[[], T]) -> T:
         """A page, as it is drawn for all who would see the same."""

@@ -160,9 +160,8 @@ def _short(duration: int) -> str:
 
 
 def _time(at: int, text: str, kind: str = "ago") -> Markup:
-    return Markup('<time datetime="{}" title="{} UTC" data-kind="{}">{}</time>').format(
-        iso(at), f"{to_datetime(at):%Y-%m-%d %H:%M:%S}", kind, text
-    )
+    title = f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"  # of our own making, as the rest but the text is
+    return Markup(f'<time datetime="{iso(at)}" title="{title}" data-kind="{kind}">{escape(text)}</time>')
 
 
 def moment(at: int | None) -> Markup:

@@ -3,9 +3,9 @@ import { toggledLog } from "./log.js";
 
 const body = document.body;
 const root = body.dataset.root;
-const SOON = 2500, SLOW = 15000, HIDDEN = 30000;
+const SOON = 3000, SLOW = 15000, HIDDEN = 30000;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
+let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
 
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
@@ -133,8 +133,9 @@ function heard(kind, data) {
     latest = text;
   } else if (kind === "job") {
     toggledLog(value);
-    nextAt.fast = Math.min(nextAt.fast, Date.now());
-    changed();
+    const text = JSON.stringify({ ...value, last_line: 0 }); // new lines are put into the page by themselves
+    if (text !== latestJob) { nextAt.fast = Math.min(nextAt.fast, Date.now()); changed(); }
+    latestJob = text;
   }
 }
 
