@@ -58,21 +58,21 @@ def watched_share(course: Course, viewers: int, seconds: float, turns: int, feed
     alone: list[Stretch] = []
     watched: list[Stretch] = []
     with LoggingJob(course.storage) as job_id:
-        for turn in range(turns):
+        feed()
+        _stretch(course, seconds)  # to warm up
+        for _ in range(turns):
             feed()
-            if turn == 0:
-                _stretch(course, seconds)  # to warm up
-                alone.append(_stretch(course, seconds))
+            before = _stretch(course, seconds)
             with Viewers(course.host, course.port, viewers, job_id) as present:
                 watched.append(_stretch(course, seconds, present))
-            alone.append(_stretch(course, seconds))
+            alone += [before, _stretch(course, seconds)]
     for title, stretches in (("alone", alone), ("watched", watched)):
-        print(f"  {title:8}", "  ".join(f"{each.jobs:,.0f}" for each in stretches), "jobs/s;", end=" ")
+        print(f"  {title:8}", " ".join(f"{each.jobs:,.0f}" for each in stretches), "jobs/s;", end=" ")
         print(f"{_median(stretches, 'work'):.1f} µs of a processor for a job,", end=" ")
         print(f"the web uses {_median(stretches, 'web'):.1%} of one")
     asked, used = _median(watched, "asked"), _median(watched, "viewers")
     print(f"  {viewers} viewers ask for {asked:.1f} pages a second, and themselves use {used:.1%} of a processor")
-    pairs = list(zip(alone, watched, alone[1:], strict=False))
+    pairs = list(zip(alone[::2], watched, alone[1::2], strict=True))
     shares = [each.jobs / statistics.mean((before.jobs, after.jobs)) for before, each, after in pairs]
     thrift = [statistics.mean((before.work, after.work)) / each.work for before, each, after in pairs]
     quarters = statistics.quantiles(shares, n=4) if len(shares) > 1 else shares * 3
