@@ -58,6 +58,11 @@ class Reader:
         return self._app.settings.lease
 
     def now(self) -> int:
+        """The time by the storage's clock, which is asked once: an answer is of one moment."""
+        return self._asked_at
+
+    @cached_property
+    def _asked_at(self) -> int:
         return self._storage.now()
 
     # --- jobs -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ import pytest
 from packhorse import Packhorse
 from packhorse.errors import TooBusy
 from packhorse.web.application import Application, make_application
+from packhorse.web.pages import PAGES
+from packhorse.web.pages.frame import render
+from packhorse.web.pages.page import Asked, Shown
 from packhorse.web.sampler import MOST_VIEWERS, Found, Key, Sampler, Viewer
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
@@ -208,3 +211,17 @@ def test_nobody_asks_for_new_lines_of_a_job_that_no_worker_has(yard: Yard):
     assert [lines_asked_for() for _ in range(2)] == [1, 1]
     yard.storage.release([job.token], "for a test")
     assert [lines_asked_for() for _ in range(2)] == [1, 0]  # what it wrote at last is told
+
+
+def test_a_page_asks_what_time_it_is_but_once(yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    asked, now = [], yard.storage.now
+    monkeypatch.setattr(yard.storage, "now", lambda: asked.append(1) or now())
+    operator = Operator("local", Role.ADMIN)
+    for path in ("/", "/queues", "/workers"):
+        call, page = application_of(yard).site.call(operator), next(page for page in PAGES if page.path == path)
+        made = page.make(call, Asked(path))
+        assert isinstance(made, Shown)
+        asked.clear()
+        render(call, Asked(path), made, page.place)
+
+        assert len(asked) == 0, path
