@@ -28,6 +28,7 @@ from packhorse.storage.records import (
     WorkerInfo,
 )
 from packhorse.web.latencies import Latencies
+from packhorse.web.looking_back import look_back, newest_id, stretches
 
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
@@ -36,6 +37,7 @@ _LONGEST_REST = 5.0
 _FRESH_SERIES = {Span.TWO_HOURS: 5.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
 _TURNS = 50  # of a kind
+_FIRST, _LOOKS = 100_000, 10  # events: among them those of foremen, workers and queues are few, and found by an index
 _MOST_FAILURES = 500
 _MOST_KNOWN = 100
 
@@ -98,7 +100,9 @@ class Glance:
             EventFilter(subject=Subject.WORKER, kind=Kind.DIED),
             EventFilter(subject=Subject.QUEUE),
         ]
-        found = [event for where in wanted for event in self._storage.events(where, limit=_TURNS, newest_first=True)]
+        top, found = newest_id(self._storage) + 1, []
+        for where in wanted:
+            found += look_back(self._storage, where, top, _TURNS, stretches(self._storage, _LOOKS, _FIRST))[0]
         return sorted(found, key=lambda event: -event.at)
 
     def reckoned(self, name: Hashable, source: object, reckon: Callable[[], T]) -> T:
