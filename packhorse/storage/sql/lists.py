@@ -93,7 +93,7 @@ class Lists(Keeper):
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
-                if looked_at >= most or (looked_at >= AT_MOST and time.monotonic() > ends_at):
+                if looked_at >= most or (looked_at >= _AT_LEAST and time.monotonic() > ends_at):
                     return Count(number, exact=next(walk, None) is None)
             return Count(number)
 
