@@ -74,7 +74,7 @@ def test_delete_removes_a_job(yard: Yard, packhorse: Call):
         (["priority", "9"], "dead", "only waiting jobs"),
         (["start"], "dead", "try:  packhorse retry {id}"),
         (["retry"], "queued", "it waits in line already; packhorse start {id} makes it the next"),
-        (["retry"], "completed", "for another one like it: packhorse enqueue resize --args '{{\"image_id\": 7}}'"),
+        (["retry"], "completed", "for another one like it: packhorse copy {id}"),
         (["delete"], "running", "abort it first, or do both: packhorse delete {id} --force"),
     ],
 )
