@@ -59,8 +59,8 @@ def totals_of(
     return Totals(
         states={state: states[state] for state in State},
         ever={name: ever.get(name, 0) for name in _COUNTED},
-        today=_today(two_days, now),
-        processed=ever.get("completed", 0) + ever.get("failed", 0) + ever.get("halted", 0),
+        today=counted_today(two_days, now),
+        processed=ended(ever),
         failed=ever.get("failed", 0),
         queues=len(queues),
         paused=sum(queue.is_paused for queue in queues),
@@ -74,7 +74,12 @@ def totals_of(
     )
 
 
-def _today(points: Iterable[Point], now: int) -> dict[str, int]:
+def counted_today(points: Iterable[Point], now: int) -> dict[str, int]:
     midnight = from_datetime(to_datetime(now).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
     found = measured(point for point in points if point.at >= midnight)
     return {name: getattr(found, name) for name in _COUNTED}
+
+
+def ended(counts: Mapping[str, int]) -> int:
+    """How many attempts have ended, however."""
+    return sum(counts.get(name, 0) for name in ("completed", "failed", "halted"))

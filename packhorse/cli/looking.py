@@ -175,8 +175,9 @@ def queues(invocation: Invocation) -> None:
     invocation.tell_move()
     found = invocation.storage.queues()
     if invocation.as_json:
+        now = invocation.storage.now()
         for queue in found:
-            invocation.print_json(queue_fields(queue))
+            invocation.print_json(queue_fields(queue, now))
     elif not found:
         invocation.note("There are no queues yet: the first job makes one.")
     else:

@@ -27,6 +27,9 @@ _OF_ONE_CALL = {
     *("task", "job", "state", "events", "again", "parent", "help"),
 }
 """Options that say what one call is about. A variable that is left over from another must not do it again."""
+_OF_OTHERS = {"port", "host", "worker"}
+"""Kubernetes sets PACKHORSE_PORT beside a service of our name, and a worker PACKHORSE_WORKER for what it starts. Where
+the web listens are settings: PACKHORSE_WEB_HOST, PACKHORSE_WEB_PORT."""
 
 
 class CommonOption(click.Option):
@@ -95,7 +98,9 @@ def variable_of(param: click.Parameter) -> str | None:
     """
     names = [name for name in param.opts if name.startswith("--")]
     word = names[-1].removeprefix("--").replace("-", "_") if names else ""
-    if not isinstance(param, click.Option) or not word or word in _OF_ONE_CALL or word in Settings.__struct_fields__:
+    if not isinstance(param, click.Option) or word in (
+        {""} | _OF_ONE_CALL | _OF_OTHERS | {*Settings.__struct_fields__}
+    ):
         return None
     return f"PACKHORSE_{word.upper()}"
 

@@ -18,7 +18,9 @@ from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import DAY, MINUTE, SECOND
 from packhorse.errors import BadValue
 from packhorse.measures import Measured, bounded, by_queue, by_task, measured
+from packhorse.storage import Storage
 from packhorse.storage.records import Point, Span
+from packhorse.totals import counted_today, ended
 from packhorse.why import span_text
 
 _LONGEST = 90 * DAY
@@ -31,7 +33,14 @@ _LONGEST = 90 * DAY
     "packhorse stats --range 1h --queue mail --json | jq '{name, run_p95}'",
     pages=True,
 )
-@click.option("--by", type=click.Choice(["task", "queue"]), default="task", show_default=True, help="A row for each.")
+@click.option(
+    "--by",
+    type=click.Choice(["task", "queue"]),
+    default="task",
+    show_default=True,
+    envvar="PACKHORSE_STATS_BY",  # PACKHORSE_BY is who does something
+    help="A row for each.",
+)
 @span_option("--range", "length", default="24h", show_default=True, help="How far to look back, up to 90d.")
 @click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
 @click.option("--task", metavar="TASK", help="Only of this task.", shell_complete=complete_task)
@@ -66,6 +75,7 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
     else:
         _print_stats(by, groups, points, length)
         invocation.note(paint(_remark(length, span), "dim", err=True))
+        invocation.note(paint(_since_ever(invocation.storage), "dim", err=True))
 
 
 def span_for(length: int) -> Span:
@@ -76,6 +86,16 @@ def span_for(length: int) -> Span:
 def _remark(length: int, span: Span) -> str:
     finest = {"minute": "minutes", "hour": "whole hours", "day": "whole days, in UTC"}[span.level.name]
     return f"the last {span_text(length)}, in {finest}; WAIT50 … RUN99 are right to a fifth"
+
+
+def _since_ever(storage: Storage) -> str:
+    """How many attempts ended, and failed, since ever and today."""
+    ever, today = storage.totals(), counted_today(storage.series(Span.TWO_DAYS), storage.now())
+    told = [
+        f"{word} {ended(counts):,} ended, {counts.get('failed', 0):,} failed"
+        for word, counts in (("since ever", ever), ("today", today))
+    ]
+    return "; ".join(told)
 
 
 def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> dict[str, Any]:

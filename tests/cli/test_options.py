@@ -45,7 +45,7 @@ def test_what_is_written_wins_over_the_environment(yard: Yard, packhorse: Call, 
 
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
-    [("PACKHORSE_EVERY", "often", ["status"]), ("PACKHORSE_COLOR", "blue", ["jobs"]), ("PACKHORSE_PORT", "x", ["web"])],
+    [("PACKHORSE_EVERY", "often", ["status"]), ("PACKHORSE_COLOR", "blue", ["jobs"]), ("PACKHORSE_MIN", "x", ["work"])],
 )
 def test_a_wrong_value_is_told_with_its_variable(
     yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: list[str]
@@ -64,8 +64,16 @@ def test_what_one_call_is_about_never_comes_from_the_environment(name: str):
     assert f"PACKHORSE_{name.upper()}" not in VARIABLES
 
 
-@pytest.mark.parametrize("variable", VARIABLES)
-def test_a_variable_of_an_option_is_not_taken_for_a_setting(variable: str):
-    assert variable.removeprefix("PACKHORSE_").lower() not in Settings.__struct_fields__
+def test_variables_that_others_set_are_left_alone(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PACKHORSE_PORT", "tcp://10.0.0.1:5040")
+    monkeypatch.setenv("PACKHORSE_WORKER", "somebody")
+    job = yard.job("queued")
 
-    load_settings({}, environment={variable: "1"})
+    assert job.id in packhorse("events").stdout
+    assert "PACKHORSE_PORT" not in VARIABLES
+
+
+def test_no_variable_of_an_option_is_taken_for_a_setting():
+    assert not {name.removeprefix("PACKHORSE_").lower() for name in VARIABLES} & {*Settings.__struct_fields__}
+
+    load_settings({}, environment=dict.fromkeys(VARIABLES, "1"))
