@@ -75,6 +75,7 @@ def totals_of(
 
 
 def counted_today(points: Iterable[Point], now: int) -> dict[str, int]:
+    """What was counted since midnight UTC, of the hours of the last two days."""
     midnight = from_datetime(to_datetime(now).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
     found = measured(point for point in points if point.at >= midnight)
     return {name: getattr(found, name) for name in _COUNTED}

@@ -60,11 +60,8 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
         check_task(invocation.storage, task)
     span = span_for(length)
     since = max(invocation.storage.now() - length, 0)
-    points = [
-        point
-        for point in invocation.storage.series(span, queue=queue, task=task)
-        if point.at + span.level.width > since
-    ]
+    found = invocation.storage.series(span, queue=queue, task=task)
+    points = [point for point in found if point.at + span.level.width > since]
     groups = sorted((by_task if by == "task" else by_queue)(points).items(), key=lambda item: -item[1].ran)
     if invocation.as_json:
         for name, each in groups:
@@ -75,7 +72,9 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
     else:
         _print_stats(by, groups, points, length)
         invocation.note(paint(_remark(length, span), "dim", err=True))
-        invocation.note(paint(_since_ever(invocation.storage), "dim", err=True))
+        is_all = span is Span.TWO_DAYS and queue is None and task is None  # read already
+        if not invocation.quiet:
+            invocation.note(paint(_since_ever(invocation.storage, found if is_all else None), "dim", err=True))
 
 
 def span_for(length: int) -> Span:
@@ -88,14 +87,11 @@ def _remark(length: int, span: Span) -> str:
     return f"the last {span_text(length)}, in {finest}; WAIT50 … RUN99 are right to a fifth"
 
 
-def _since_ever(storage: Storage) -> str:
+def _since_ever(storage: Storage, two_days: Sequence[Point] | None) -> str:
     """How many attempts ended, and failed, since ever and today."""
-    ever, today = storage.totals(), counted_today(storage.series(Span.TWO_DAYS), storage.now())
-    told = [
-        f"{word} {ended(counts):,} ended, {counts.get('failed', 0):,} failed"
-        for word, counts in (("since ever", ever), ("today", today))
-    ]
-    return "; ".join(told)
+    today = counted_today(storage.series(Span.TWO_DAYS) if two_days is None else two_days, storage.now())
+    told = (("since ever", storage.totals()), ("today", today))
+    return "; ".join(f"{word} {ended(counts):,} ended, {counts.get('failed', 0):,} failed" for word, counts in told)
 
 
 def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> dict[str, Any]:
