@@ -72,7 +72,7 @@ def crew_options(function: Function) -> Function:
 @span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s).")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process, which started it, has ended.")
 @click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive.")
-@click.option("--checkin-cmd", help="Run this command every minute, for the same.")
+@click.option("--checkin-cmd", help="Run this command every minute, without a shell, for the same.")
 def work(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
     the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
