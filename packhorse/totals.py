@@ -59,7 +59,7 @@ def totals_of(
         states={state: states[state] for state in State},
         ever={name: ever.get(name, 0) for name in _COUNTED},
         today={name: today.get(name, 0) for name in _COUNTED},
-        processed=ever.get("completed", 0) + ever.get("failed", 0) + ever.get("halted", 0),
+        processed=ended(ever),
         failed=ever.get("failed", 0),
         queues=len(queues),
         paused=sum(queue.is_paused for queue in queues),
@@ -82,3 +82,8 @@ def today_of(points: Iterable[Point], midnight: int) -> dict[str, int]:
 def midnight_before(now: int) -> int:
     """When the present day began (UTC)."""
     return from_datetime(to_datetime(now).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
+
+
+def ended(counts: Mapping[str, int]) -> int:
+    """How many attempts have ended, however."""
+    return sum(counts.get(name, 0) for name in ("completed", "failed", "halted"))

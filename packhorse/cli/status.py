@@ -83,7 +83,7 @@ def status_fields(invocation: Invocation, snapshot: Snapshot) -> dict[str, Any]:
     for queue in snapshot.queues:
         flow = snapshot.flow(queue.name)
         rates = {"comes_per_second": flow.comes, "ends_per_second": flow.ends, "ended_last_hour": flow.hour}
-        queues.append({**msgspec.structs.asdict(queue_fields(queue)), **rates})
+        queues.append({**msgspec.structs.asdict(queue_fields(queue, snapshot.now)), **rates})
     return {
         "storage": {"kind": health.kind, "url": health.url, "size": health.size, "latency": health.latency / SECOND},
         "totals": totals,
