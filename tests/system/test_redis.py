@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.job import COMPLETED
+from packhorse.errors import StorageUnavailable
+from packhorse.job import COMPLETED, NewJob
 from packhorse.storage.records import Filter
 from tests.redis_server import RedisServer, redis_server
 from tests.storage.conftest import chosen_storages
 from tests.system.conftest import Tell, attended
-from tests.system.sites import LEASE, LONG_LEASE, SLACK, Site, kill, until
+from tests.system.sites import LEASE, LONG_LEASE, SLACK, Site, kill, new_job, until
 from tests.system.soundness import assert_sound
 
 pytestmark = [
@@ -103,5 +104,16 @@ def _until_more(site: Site, number: int) -> None:
 
 
 def _enqueue_until(site: Site, over: threading.Event) -> None:
+    """Whoever was not answered asks again: the ids are the caller's own, so nothing is stored twice."""
     while not over.wait(0.005):
-        site.add("nap", number=2)
+        jobs = [new_job("nap") for _ in range(2)]
+        while not _is_sent(site, jobs):
+            over.wait(0.05)
+
+
+def _is_sent(site: Site, jobs: list[NewJob]) -> bool:
+    try:
+        site.send(jobs)
+    except StorageUnavailable:  # on a busy machine the server may be away for longer than anybody's patience
+        return False
+    return True
