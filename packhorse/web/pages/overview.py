@@ -35,15 +35,7 @@ def overview(call: Call, asked: Asked) -> Shown:
         "overview.html",
         "Overview",
         {
-            "charts": flagged(
-                [
-                    chart.throughput(intervals),
-                    chart.waiting_time(intervals, _oldest(reader.queues())),
-                    chart.unfinished(intervals, present),
-                    chart.running_time(intervals),
-                ],
-                reader.turning_points(),
-            ),
+            "charts": _charts(reader, intervals, present) if not asked.is_quick else [],
             "measured": measured(intervals.points),
             "before": _before(points, chosen, intervals),
             "seconds": chosen.length / 1e6,
@@ -57,6 +49,16 @@ def overview(call: Call, asked: Asked) -> Shown:
             "has_jobs": bool(present),
         },
     )
+
+
+def _charts(reader: Reader, intervals: Intervals, present: dict[str, int]) -> list[chart.Chart]:
+    charts = [
+        chart.throughput(intervals),
+        chart.waiting_time(intervals, _oldest(reader.queues())),
+        chart.unfinished(intervals, present),
+        chart.running_time(intervals),
+    ]
+    return flagged(charts, reader.turning_points())
 
 
 def charts_of(

@@ -52,7 +52,7 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
     context = {
         "task": info,
-        "charts": charts,
+        "charts": charts if not asked.is_quick else [],
         "measured": sums,
         "histograms": [
             ("How long its attempts ran", _histogram(points, "run")),
