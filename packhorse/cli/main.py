@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("Start", "demo:demo", "see it work: sample jobs of every kind on a temporary file"),
-    "dev": Entry("Start", "developing:dev", "run jobs while you write them: workers replaced on save, and the web"),
+    "dev": Entry("Start", "developing:dev", "run jobs while you write them: reload on save, and the web"),
     "work": Entry("Start", "working:work", "run jobs: a foreman and its workers"),
     "web": Entry("Start", "serving:web", "serve the web pages and the JSON API, on port 5040"),
     "up": Entry("Start", "serving:up", "run jobs and serve the web pages, both in one"),
