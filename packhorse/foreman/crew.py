@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.board import Board
 from packhorse.channel import Channel, Message
@@ -99,6 +100,10 @@ class Crew:
         """What scaling needs to know."""
         slots = self._launch.concurrency
         return [member.hand(slots, now) for member in self.members if member.is_active]
+
+    def set_slots(self, slots: int) -> None:
+        """How many each ordinary worker has that is started from now on."""
+        self._launch = replace(self._launch, concurrency=slots)
 
     # --- starting -------------------------------------------------------------------------------------------------
 

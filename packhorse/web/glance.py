@@ -27,6 +27,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.web.departures import Departure, departures
 from packhorse.web.growth import Growth
 from packhorse.web.latencies import Latencies
 
@@ -100,6 +101,10 @@ class Glance:
         ]
         found = [event for where in wanted for event in self._storage.events(where, limit=_TURNS, newest_first=True)]
         return sorted(found, key=lambda event: -event.at)
+
+    def departures(self) -> list[Departure]:
+        """The workers that have ended lately."""
+        return self._shared("departures", lambda: departures(self._storage), _FRESH_TURNS)
 
     def page(self, key: Hashable, draw: Callable[[], T]) -> T:
         """A page, as it is drawn for all who would see the same."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from packhorse.errors import TaskNotFound
-from packhorse.job import FINAL
+from packhorse.job import DEAD, FINAL
 from packhorse.measures import Measured, by_task, steps_of
 from packhorse.series import LIMITS
 from packhorse.storage.records import Filter, Point
@@ -45,6 +45,9 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
     context = {
         "task": info,
+        "queue": next((queue for queue in call.reader.queues() if queue.name == info.queue), None),
+        "others": [each.name for each in call.reader.tasks() if each.queue == info.queue and each.name != name],
+        "dead": call.reader.count(Filter(states=frozenset({DEAD}), task=name)).number,
         "charts": charts,
         "measured": sums,
         "histograms": [

@@ -1,4 +1,5 @@
 // Live numbers: one stream for all tabs of this browser, figures set as they come, tables fetched again now and then.
+import { heardTime } from "./ago.js";
 import { toggledLog } from "./log.js";
 
 const body = document.body;
@@ -79,6 +80,7 @@ async function refresh(slowToo) {
   } catch { return changed(); }
   if (!answer.ok && answer.status !== 404) return answer.status >= 500 ? changed() : undefined;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  heardTime(fresh.body.dataset.now);
   for (const region of wanted) {
     const other = fresh.getElementById(region.id);
     if (!other || region.isEqualNode(other)) continue;
@@ -139,7 +141,7 @@ function open() {
   if (source || isPaused) return;
   source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}`);
   for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => { lastId = event.lastEventId; heard(kind, event.data); });
-  source.addEventListener("error", () => mark("away", "reconnecting"));
+  source.addEventListener("error", () => mark("away", heardAt ? `reconnecting, no data since ${new Date(heardAt).toTimeString().slice(0, 8)}` : "reconnecting"));
 }
 
 function close() {
