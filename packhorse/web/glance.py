@@ -55,6 +55,12 @@ class Glance:
     def queues(self) -> list[QueueInfo]:
         return self._shared("queues", self._storage.queues)
 
+    def last_queues(self) -> tuple[float, list[QueueInfo]] | None:
+        """What was last known of them, and how many seconds ago; for when the storage is away."""
+        with self._lock:
+            at, queues = self._known.get("queues", (0.0, None))
+        return None if queues is None else (self._now() - at, queues)
+
     def tasks(self) -> list[TaskInfo]:
         return self._shared("tasks", self._storage.tasks)
 

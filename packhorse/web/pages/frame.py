@@ -149,12 +149,17 @@ def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: 
 
 
 def render_problem(
-    site: Site, asked: Asked, problem: Problem, again_in: int | None = None, back: str | None = None
+    site: Site,
+    asked: Asked,
+    problem: Problem,
+    again_in: int | None = None,
+    back: str | None = None,
+    known: tuple[int, dict[State, int]] | None = None,
 ) -> Response:
     """The page that says what went wrong, and what to do next; it may ask again by itself after so many seconds. `back`
-    is the page whose form was sent."""
+    is the page whose form was sent, `known` how many jobs there were in each state, and how long ago."""
     context = {**_surroundings(site, asked), "title": problem.title, "problem": problem}
-    context |= {"again_in": again_in, "back": back}
+    context |= {"again_in": again_in, "back": back, "known": known}
     response = _html(templates().get_template("problem.html").render(context), problem.status)
     if again_in is not None:
         response.headers["Refresh"] = str(again_in)

@@ -154,6 +154,7 @@ function mark(state, text) {
   if (!element) return;
   element.hidden = false;
   element.dataset.is = state;
+  body.toggleAttribute("data-away", state === "away");
   element.querySelector("[data-livetext]").textContent = text;
 }
 
