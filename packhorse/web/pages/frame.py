@@ -70,6 +70,7 @@ UNDOS = {
     "quieted": "/workers/{}/restart",
 }
 _UNDO_FOR = 8 * SECOND
+_ROOM = 7  # letters of busy slots beside which the number of workers has room
 
 
 class Place(NamedTuple):
@@ -202,7 +203,7 @@ def places(totals: Totals) -> list[Place]:
             "workers",
             "/workers",
             "Workers",
-            f"{totals.workers} · {held}/{totals.slots}" if totals.workers else "none",
+            _hands(totals, held),
             not totals.workers,
             "workers",
         ),
@@ -210,6 +211,12 @@ def places(totals: Totals) -> list[Place]:
         Place("storage", "/storage", "Storage"),
         Place("audit", "/audit", "Audit"),
     ]
+
+
+def _hands(totals: Totals, held: int) -> str:
+    """How many workers, and how many of their slots are busy; where there is no room for both, the latter."""
+    busy = f"{held}/{totals.slots}"
+    return "none" if not totals.workers else busy if len(busy) > _ROOM else f"{totals.workers} · {busy}"
 
 
 def _surroundings(site: Site, asked: Asked) -> dict[str, Any]:

@@ -33,7 +33,10 @@ const FIGURES = {
   kinds: (t) => t.failure_kinds ? `${t.failure_kinds} kind${t.failure_kinds === 1 ? "" : "s"}` : "",
   queues: (t) => t.queues || "",
   schedules: (t) => t.schedules || "",
-  workers: (t) => t.workers ? `${t.workers} · ${t.states.running + t.states.reserved}/${t.slots}` : "none",
+  workers: (t) => {
+    const busy = `${t.states.running + t.states.reserved}/${t.slots}`;
+    return !t.workers ? "none" : busy.length > 7 ? busy : `${t.workers} · ${busy}`;
+  },
   oldest: (t) => span(t.oldest),
   held: (t) => number(t.states.running + t.states.reserved),
   slots: (t) => (t.slots ? ` / ${number(t.slots)}` : ""),
