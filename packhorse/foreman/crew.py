@@ -216,14 +216,14 @@ class Crew:
         if member.quit_at is None:
             member.ordered(why)
             member.quit_at = time.monotonic() + grace
-            member.channel.send({"do": "drain"})
+            member.channel.send({"do": "drain", "why": why})
 
     def quit(self, member: Member, why: str) -> None:
         """Have it hand back what it holds and end; a moment later it is killed."""
         if member.kill_at is None:
             member.ordered(why)
             member.kill_at = time.monotonic() + QUIT_GRACE
-            member.channel.send({"do": "quit"})
+            member.channel.send({"do": "quit", "why": why})
 
     def dismiss(self, member: Member) -> None:
         """The storage does not know it any more. That is no order of ours: it may have left by itself."""
