@@ -11,7 +11,9 @@ from packhorse.clock import DAY
 from packhorse.event import Event, Kind, Subject
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
+from packhorse.web.looking_back import look_back, newest_id, stretches
 
+_FIRST, _LOOKS = 100_000, 10  # events: those of workers are few among them, and found by an index
 _MOST = 30
 _STARTS = 500
 _MOST_DIED = 10  # of whom it is told what became of their jobs
@@ -41,7 +43,8 @@ def departures(storage: Storage) -> list[Departure]:
 
 
 def _of_kind(storage: Storage, kind: Kind, limit: int) -> list[Event]:
-    return storage.events(EventFilter(subject=Subject.WORKER, kind=kind), limit=limit, newest_first=True)
+    where, top = EventFilter(subject=Subject.WORKER, kind=kind), newest_id(storage) + 1
+    return look_back(storage, where, top, limit, stretches(storage, _LOOKS, _FIRST))[0]
 
 
 def _taken_from(storage: Storage, death: Event) -> list[Event]:
