@@ -27,6 +27,8 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.web.departures import Departure, departures
+from packhorse.web.growth import Growth
 from packhorse.web.latencies import Latencies
 from packhorse.web.looking_back import look_back, newest_id, stretches
 
@@ -53,9 +55,16 @@ class Glance:
         self._known: dict[Hashable, tuple[float, Any]] = {}  # until when it is fresh, and what it is
         self._reckoned: dict[Hashable, tuple[object, Any]] = {}
         self.latencies = Latencies(now)
+        self.growth = Growth(now)
 
     def queues(self) -> list[QueueInfo]:
         return self._shared("queues", self._storage.queues)
+
+    def last_queues(self) -> tuple[float, list[QueueInfo]] | None:
+        """What was last known of them, and how many seconds ago; for when the storage is away."""
+        with self._lock:
+            until, queues = self._known.get("queues", (0.0, None))
+        return None if queues is None else (max(0.0, self._now() - until + _FRESH), queues)
 
     def tasks(self) -> list[TaskInfo]:
         return self._shared("tasks", self._storage.tasks)
@@ -81,6 +90,7 @@ class Glance:
     def _felt(self) -> Health:
         health = self._storage.health()
         self.latencies.add(health.latency)
+        self.growth.add(health.size)
         return health
 
     def move(self) -> Move | None:
@@ -104,6 +114,10 @@ class Glance:
         for where in wanted:
             found += look_back(self._storage, where, top, _TURNS, stretches(self._storage, _LOOKS, _FIRST))[0]
         return sorted(found, key=lambda event: -event.at)
+
+    def departures(self) -> list[Departure]:
+        """The workers that have ended lately."""
+        return self._shared("departures", lambda: departures(self._storage), _FRESH_TURNS)
 
     def reckoned(self, name: Hashable, source: object, reckon: Callable[[], T]) -> T:
         """What comes of something that was read, which is `source`: reckoned anew once that was read anew."""

@@ -13,6 +13,7 @@ from packhorse.errors import JobNotFound
 from packhorse.event import Event, Kind, Subject
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
+from packhorse.web.departures import Departure
 from packhorse.web.looking_back import look_back, newest_id, stretches
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
@@ -115,6 +116,13 @@ class History:
     def _is_deed(self, event: Event, by: str | None) -> bool:
         who = (event.data or {}).get("by")
         return bool(who) and by in (None, who) and self._sees(event)
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def shown_departure(self, departure: Departure) -> Departure:
+        """A worker's end as this operator may see it: with the jobs of their queues."""
+        jobs = [self._shown(event) for event in departure.jobs if self._sees(event)]
+        return departure._replace(ended=self._shown(departure.ended), jobs=jobs)
 
     # --- what may be shown ------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.web.departures import Departure
 from packhorse.web.glance import Glance
 from packhorse.web.history import History
 from packhorse.web.security.operator import Operator
@@ -181,6 +182,10 @@ class Reader:
             return worker
         report = {name: value for name, value in worker.report.items() if name not in ("running", "stacks")}
         return replace(worker, report=report, queues=[name for name in worker.queues if self._operator.sees(name)])
+
+    def departures(self) -> list[Departure]:
+        """The workers that have ended in the last day, the latest first."""
+        return [self.history.shown_departure(each) for each in self._glance.departures()]
 
     def is_alive(self, worker: WorkerInfo, now: int) -> bool:
         return now - worker.beat_at <= self.lease

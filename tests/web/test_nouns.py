@@ -381,13 +381,13 @@ def test_foremen_and_workers_are_ordered_about(web: TestClient, yard: Yard):
 
     assert web.post(f"{API}/workers/{FOREMAN}/quiet").json() == {"id": FOREMAN}
     assert web.post(f"{API}/workers/{WORKER}/restart").status_code == 200
-    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 2, "most": 8}).status_code == 200
+    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 2, "most": 8, "slots": 3}).status_code == 200
     assert web.post(f"{API}/workers/{WORKER}/stop", json={"now": True}).status_code == 200
 
     assert orders(yard) == [
         {"do": "quiet", "by": "local", "foreman": FOREMAN},
         {"do": "restart", "worker": WORKER, "by": "local", "foreman": FOREMAN},
-        {"do": "scale", "least": 2, "most": 8, "by": "local", "foreman": FOREMAN},
+        {"do": "scale", "least": 2, "most": 8, "slots": 3, "by": "local", "foreman": FOREMAN},
         {"do": "stop", "worker": WORKER, "now": True, "by": "local", "foreman": FOREMAN},
     ]
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from packhorse import __version__
-from packhorse.amounts import count_text
+from packhorse.amounts import count_text, size_text
 from packhorse.clock import SECOND
 from packhorse.job import HELD, State
 from packhorse.totals import Totals
@@ -70,6 +70,7 @@ UNDOS = {
     "quieted": "/workers/{}/restart",
 }
 _UNDO_FOR = 8 * SECOND
+_ROOM = 7  # letters of busy slots beside which the number of workers has room
 
 
 class Place(NamedTuple):
@@ -150,12 +151,17 @@ def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: 
 
 
 def render_problem(
-    site: Site, asked: Asked, problem: Problem, again_in: int | None = None, back: str | None = None
+    site: Site,
+    asked: Asked,
+    problem: Problem,
+    again_in: int | None = None,
+    back: str | None = None,
+    known: tuple[int, dict[State, int]] | None = None,
 ) -> Response:
     """The page that says what went wrong, and what to do next; it may ask again by itself after so many seconds. `back`
-    is the page whose form was sent."""
+    is the page whose form was sent, `known` how many jobs there were in each state, and how long ago."""
     context = {**_surroundings(site, asked), "title": problem.title, "problem": problem}
-    context |= {"again_in": again_in, "back": back}
+    context |= {"again_in": again_in, "back": back, "known": known}
     response = _html(templates().get_template("problem.html").render(context), problem.status)
     if again_in is not None:
         response.headers["Refresh"] = str(again_in)
@@ -198,7 +204,7 @@ def places(totals: Totals) -> list[Place]:
             "workers",
             "/workers",
             "Workers",
-            f"{totals.workers} · {held}/{totals.slots}" if totals.workers else "none",
+            _hands(totals, held),
             not totals.workers,
             "workers",
         ),
@@ -206,6 +212,12 @@ def places(totals: Totals) -> list[Place]:
         Place("storage", "/storage", "Storage"),
         Place("audit", "/audit", "Audit"),
     ]
+
+
+def _hands(totals: Totals, held: int) -> str:
+    """How many workers, and how many of their slots are busy; where there is no room for both, the latter."""
+    busy = f"{held}/{totals.slots}"
+    return "none" if not totals.workers else busy if len(busy) > _ROOM else f"{totals.workers} · {busy}"
 
 
 def _surroundings(site: Site, asked: Asked) -> dict[str, Any]:
@@ -226,6 +238,9 @@ def _said(asked: Asked) -> str:
         jobs, events = (_counted(asked, name) for name in ("changed", "skipped"))
         rest = " There is more: prune again." if said == "pruned_some" else ""
         return f"{count_text(jobs, 'job')} and {count_text(events, 'event')} are gone.{rest}"
+    if said == "compacted":
+        before, after = (size_text(_counted(asked, name)) for name in ("changed", "skipped"))
+        return f"The storage had {before}, and has {after} now."
     if said == "backed_up":
         return f"The copy is {words.safe(asked.query.get('file', ''))[:120]}, beside the storage."
     return SAYINGS.get(said, "")
@@ -234,7 +249,7 @@ def _said(asked: Asked) -> str:
 def _counted(asked: Asked, name: str) -> int:
     """A number that the address says, and that anybody may have written."""
     text = asked.query.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 15 else 0
 
 
 def _undo(call: Call, asked: Asked, now: int) -> str | None:

@@ -46,7 +46,8 @@ def overview(call: Call, asked: Asked) -> Shown:
             "slow": _slow(intervals.points),
             "running": _running(reader),
             "coming": _coming(reader, now),
-            "has_jobs": bool(present),
+            "has_jobs": _has_jobs(reader, points),
+            "a_task": next((task.name for task in reader.tasks() if task.announced_at is not None), None),
         },
     )
 
@@ -69,6 +70,11 @@ def charts_of(
     intervals = Intervals([point for point in reader.series(chosen.span) if keep(point)], chosen, reader.now())
     charts = [chart.throughput(intervals), chart.waiting_time(intervals, oldest), chart.running_time(intervals)]
     return charts, measured(intervals.points)
+
+
+def _has_jobs(reader: Reader, points: list[Point]) -> bool:
+    """Was there ever one? Workers make queues by announcing their tasks, so there being some says nothing."""
+    return bool(points) or any(any(queue.counts.values()) for queue in reader.queues()) or any(reader.totals().values())
 
 
 def _oldest(queues: Iterable[QueueInfo]) -> int | None:

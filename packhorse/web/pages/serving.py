@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from packhorse.clock import SECOND
+from packhorse.job import State
 from packhorse.web.api.endpoint import in_time, read_body
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import DEEDS, PAGES
@@ -180,7 +182,18 @@ def refuse_page(site: Site, request: Request, problem: Problem) -> Response:
         onward = asked.path if not request.url.query else f"{asked.path}?{request.url.query}"
         return RedirectResponse(asked.root + address("/login", onward=onward if onward != "/" else None), 303)
     again_in = _AGAIN if is_look and problem.status == 503 else None
-    return render_problem(site, asked, problem, again_in, None if is_look else _came_from(request))
+    known = _last_known(site, request) if problem.status == 503 else None
+    return render_problem(site, asked, problem, again_in, None if is_look else _came_from(request), known)
+
+
+def _last_known(site: Site, request: Request) -> tuple[int, dict[State, int]] | None:
+    """How many jobs there were in each state that this operator sees, and how long ago that was."""
+    operator, known = getattr(request.state, "operator", None), site.glance.last_queues()
+    if operator is None or known is None:
+        return None
+    seconds, queues = known
+    seen = [queue.counts for queue in queues if operator.sees(queue.name)]
+    return round(seconds * SECOND), {state: sum(counts.get(state, 0) for counts in seen) for state in State}
 
 
 def _came_from(request: Request) -> str | None:

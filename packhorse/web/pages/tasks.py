@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from packhorse.clock import SECOND
 from packhorse.errors import TaskNotFound
-from packhorse.job import FINAL
+from packhorse.job import DEAD, FINAL
 from packhorse.measures import Measured, by_task, steps_of
 from packhorse.series import LIMITS
 from packhorse.storage.records import Filter, Point
@@ -52,6 +52,9 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
     context = {
         "task": info,
+        "queue": next((queue for queue in call.reader.queues() if queue.name == info.queue), None),
+        "others": [each.name for each in call.reader.tasks() if each.queue == info.queue and each.name != name],
+        "dead": call.reader.count(Filter(states=frozenset({DEAD}), task=name)).number,
         "charts": charts if not asked.is_quick else [],
         "measured": sums,
         "histograms": [

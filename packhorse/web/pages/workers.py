@@ -22,6 +22,8 @@ from packhorse.web.site import Call
 _MOST_SHOWN = 50
 _FIGURES = {"done": 0, "failed": 0, "rss": 0, "max_rss": 0, "cpu_percent": 0}
 
+_BECAME = {"halted": "halted, in line again", "readded": "in line again", "broken": "dead"}
+
 
 class Process(NamedTuple):
     """A worker or a foreman, and the jobs in its hands."""
@@ -46,6 +48,12 @@ class Crew(NamedTuple):
         number = len(self.workers)
         return least if isinstance(least, int) else number, most if isinstance(most, int) else number
 
+    @property
+    def slots(self) -> int | None:
+        """How many each new worker of the foreman gets; None: it is of a version that does not say."""
+        slots = self.foreman.info.report.get("slots") if self.foreman else None
+        return slots if isinstance(slots, int) else None
+
 
 @page("/workers", "workers")
 def workers(call: Call, asked: Asked) -> Shown:
@@ -60,6 +68,7 @@ def workers(call: Call, asked: Asked) -> Shown:
     known = {worker.info.id for worker in processes}
     lost = [(job, safe(short_call(job))) for job in held if job.owner not in known]
     context = {"hosts": hosts, "lost": lost, "clients": _clients(call), "may_order": may_order(call)}
+    context |= {"departures": call.reader.departures(), "BECAME": _BECAME}
     return Shown("workers.html", "Workers", context)
 
 
@@ -170,11 +179,11 @@ def stop(call: Call, asked: Asked, id: str) -> Elsewhere:
 
 @deed("/workers/{id}/scale")
 def scale(call: Call, asked: Asked, id: str) -> Elsewhere:
-    """Keep so many workers."""
-    least, most = (asked.field(name) for name in ("least", "most"))
-    if not (least.isdigit() and most.isdigit() and len(least + most) < 12):
+    """Keep so many workers, with so many slots each."""
+    least, most, slots = (asked.field(name) for name in ("least", "most", "slots"))
+    if not (least.isdigit() and most.isdigit() and (slots or "1").isdigit() and len(least + most + slots) < 16):
         raise BadValue("how many workers? two numbers are needed", hint="e.g. at least 2, at most 8")
-    return _ordered(call, id, scaling(int(least), int(most)))
+    return _ordered(call, id, scaling(int(least), int(most), int(slots) if slots else None))
 
 
 def _ordered(call: Call, owner: str, order: Order) -> Elsewhere:

@@ -1,4 +1,5 @@
 // Live numbers: one stream for all tabs of this browser, figures set as they come, tables fetched again now and then.
+import { heardTime } from "./ago.js";
 import { toggledLog } from "./log.js";
 
 const body = document.body;
@@ -32,7 +33,10 @@ const FIGURES = {
   kinds: (t) => t.failure_kinds ? `${t.failure_kinds} kind${t.failure_kinds === 1 ? "" : "s"}` : "",
   queues: (t) => t.queues || "",
   schedules: (t) => t.schedules || "",
-  workers: (t) => t.workers ? `${t.workers} · ${t.states.running + t.states.reserved}/${t.slots}` : "none",
+  workers: (t) => {
+    const busy = `${t.states.running + t.states.reserved}/${t.slots}`;
+    return !t.workers ? "none" : busy.length > 7 ? busy : `${t.workers} · ${busy}`;
+  },
   oldest: (t) => span(t.oldest),
   held: (t) => number(t.states.running + t.states.reserved),
   slots: (t) => (t.slots ? ` / ${number(t.slots)}` : ""),
@@ -82,6 +86,7 @@ async function refresh(slowToo) {
   } catch { return changed(); }
   if (!answer.ok && answer.status !== 404) return answer.status >= 500 ? changed() : undefined;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  heardTime(fresh.body.dataset.now);
   for (const region of wanted) {
     const other = fresh.getElementById(region.id);
     if (!other || region.isEqualNode(other)) continue;
@@ -143,7 +148,7 @@ function open() {
   if (source || isPaused) return;
   source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}`);
   for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => { lastId = event.lastEventId; heard(kind, event.data); });
-  source.addEventListener("error", () => mark("away", "reconnecting"));
+  source.addEventListener("error", () => mark("away", heardAt ? `reconnecting, no data since ${new Date(heardAt).toTimeString().slice(0, 8)}` : "reconnecting"));
 }
 
 function close() {
@@ -156,6 +161,7 @@ function mark(state, text) {
   if (!element) return;
   element.hidden = false;
   element.dataset.is = state;
+  body.toggleAttribute("data-away", state === "away");
   element.querySelector("[data-livetext]").textContent = text;
 }
 
