@@ -34,6 +34,7 @@ _FRESH = 0.9  # seconds
 _FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
 _TURNS = 50  # of a kind
+_OF_FOREMEN = frozenset({Kind.STARTED, Kind.DIED, Kind.DEPLOYED})
 _MOST_FAILURES = 500
 _MOST_KNOWN = 100
 
@@ -67,6 +68,14 @@ class Glance:
     def failures(self) -> list[FailureGroup]:
         return self._shared("failures", lambda: self._storage.failures(limit=_MOST_FAILURES))
 
+    def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
+        """How many failures of each cause there were in each interval."""
+
+        def read() -> dict[str, dict[int, int]]:
+            return {group.cause: group.counts for group in self._storage.failures(limit=_MOST_FAILURES, span=span)}
+
+        return self._shared(("failure counts", span), read, _FRESH_SERIES[span])
+
     def totals(self) -> dict[str, int]:
         return self._shared("totals", self._storage.totals)
 
@@ -85,17 +94,20 @@ class Glance:
         return self._shared(span, lambda: self._storage.series(span), _FRESH_SERIES[span])
 
     def turning_points(self) -> list[Event]:
-        """The latest that happened to foremen, lost workers and queues, the newest first."""
+        """The latest that happened to foremen, lost workers and queues, and what was deployed, the newest first."""
         return self._shared("turning points", self._turned, _FRESH_TURNS)
 
     def _turned(self) -> list[Event]:
         wanted = [
-            EventFilter(subject=Subject.FOREMAN, kind=Kind.STARTED),
-            EventFilter(subject=Subject.FOREMAN, kind=Kind.DIED),
+            EventFilter(subject=Subject.FOREMAN, kinds=_OF_FOREMEN),
             EventFilter(subject=Subject.WORKER, kind=Kind.DIED),
             EventFilter(subject=Subject.QUEUE),
         ]
-        found = [event for where in wanted for event in self._storage.events(where, limit=_TURNS, newest_first=True)]
+        found = [
+            event
+            for where in wanted
+            for event in self._storage.events(where, limit=_TURNS * max(1, len(where.kinds)), newest_first=True)
+        ]
         return sorted(found, key=lambda event: -event.at)
 
     def page(self, key: Hashable, draw: Callable[[], T]) -> T:

@@ -12,8 +12,9 @@ from packhorse.app import Packhorse
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound, QueueNotFound, WorkerNotFound
 from packhorse.event import Event
+from packhorse.failure import Failure
 from packhorse.id_part import SHORTEST, jobs_with_part
-from packhorse.job import HELD, Job
+from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job
 from packhorse.job_handle import JobHandle
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import (
@@ -217,6 +218,24 @@ class Reader:
             if group.cause == cause:
                 return group
         raise BadValue(f"there is no failure {cause[:40]!r}", hint="GET /api/v1/failures, or /failures, has them all")
+
+    def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
+        """How many failures of each cause there were in each interval, by its beginning."""
+        return self._glance.failure_counts(span)
+
+    def jobs_of(self, cause: str, cap: int = 10_000) -> dict[str, int]:
+        """How many of its jobs there are to do something about, by state; `cap` may mean more."""
+        states = (RETRYING, DEAD, ABORTED)
+        wanted = {state.value: Filter(states=frozenset({state}), cause=cause) for state in states}
+        return {name: self.count(where, cap).number for name, where in wanted.items()}
+
+    def example_of(self, group: FailureGroup) -> Failure | None:
+        """The last failure of a cause, as long as its job is there and has not failed otherwise since."""
+        try:
+            job = self.get(group.last_job_id)
+        except JobNotFound:
+            return None
+        return Failure.from_json(job.error) if job.error and job.cause == group.cause else None
 
     def series(self, span: Span, queue: str | None = None, task: str | None = None) -> list[Point]:
         return [
