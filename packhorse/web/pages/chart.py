@@ -238,7 +238,7 @@ def nice(value: float) -> float:
     return next(power * step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * step >= value)
 
 
-_WIDTHS = {MINUTE: "minute", HOUR: "hour", DAY: "day"}
+_WIDTHS = {MINUTE: "a minute", HOUR: "an hour", DAY: "a day"}
 _ROUND_SPANS = (90, 120, 180, 240, 300, 360, 600, 900, 1_200, 1_800, 2_400, 3_600, 5_400, 7_200)
 
 
@@ -318,7 +318,7 @@ def throughput(intervals: Intervals) -> Chart:
 def failed(intervals: Intervals) -> Chart:
     """Attempts that failed, interval by interval."""
     lines = [Line("failed", "bad", list(map(float, intervals.of("failed"))))]
-    unit = f"a {_WIDTHS[intervals.width]}"
+    unit = _WIDTHS[intervals.width]
     return Chart("Failures", unit, intervals.times, list(lines), "stack", _count, intervals.width)
 
 

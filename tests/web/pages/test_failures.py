@@ -15,9 +15,11 @@ from packhorse.web.pages import failures as page
 from packhorse.web.pages.chart import RANGES, Intervals, failed
 from packhorse.web.pages.flags import flagged
 from tests.cli.yard import Yard
+from tests.web.conftest import BASE
 
 API = "/api/v1"
 HTML = {"accept": "text/html"}
+SENT = {"origin": BASE, **HTML}
 
 
 def fail(yard: Yard, version: str | None = "9d01", **options: Any) -> FailureGroup:
@@ -86,7 +88,7 @@ def test_the_page_of_a_cause_has_its_versions_a_chart_and_text_for_an_issue(web:
 def test_a_cause_is_silenced_until_the_next_version(web: TestClient, yard: Yard):
     group = fail(yard)
 
-    web.post(f"/failures/{group.cause}/silence", data={"duration": "version"}, headers=HTML)
+    web.post(f"/failures/{group.cause}/silence", data={"duration": "version"}, headers=SENT)
 
     assert yard.storage.failures()[0].silenced_version == "9d01"
     assert "until it fails with another version than 9d01" in text_of(web, f"/failures/{group.cause}")
@@ -98,7 +100,7 @@ def test_only_a_cause_with_a_version_offers_the_next_one(web: TestClient, yard: 
     group = fail(yard, None)
 
     assert "until the next version" not in text_of(web, f"/failures/{group.cause}")
-    refused = web.post(f"/failures/{group.cause}/silence", data={"duration": "version"}, headers=HTML)
+    refused = web.post(f"/failures/{group.cause}/silence", data={"duration": "version"}, headers=SENT)
     assert refused.status_code == 400
     assert "PACKHORSE_CODE_VERSION" in refused.text
 
