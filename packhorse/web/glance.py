@@ -33,6 +33,7 @@ T = TypeVar("T")
 _FRESH = 0.9  # seconds
 _FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
+_FRESH_LEFT = 20.0
 _TURNS = 50  # of a kind
 _OF_FOREMEN = frozenset({Kind.STARTED, Kind.DIED, Kind.DEPLOYED})
 _MOST_FAILURES = 500
@@ -75,6 +76,16 @@ class Glance:
             return {group.cause: group.counts for group in self._storage.failures(limit=_MOST_FAILURES, span=span)}
 
         return self._shared(("failure counts", span), read, _FRESH_SERIES[span])
+
+    def left_of(self, key: Hashable, read: Callable[[], T]) -> T:
+        """How many jobs of a cause are left, which may take a while to count."""
+        return self._shared(("left", key), read, _FRESH_LEFT)
+
+    def is_known(self, key: Hashable) -> bool:
+        """Is that number at hand?"""
+        with self._lock:
+            at, _ = self._known.get(("left", key), (float("-inf"), None))
+        return self._now() - at < _FRESH_LEFT
 
     def totals(self) -> dict[str, int]:
         return self._shared("totals", self._storage.totals)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
 
 from msgspec.structs import replace
 
@@ -38,6 +39,8 @@ from packhorse.web.security.redaction import Redaction
 
 _MOST_HELD = 5_000
 _PATIENCE = 0.08  # seconds of looking through ids
+_COUNTING = 0.05  # seconds of counting what is left of all causes
+_MOST_LEFT = 1_000
 _SURE = 8  # letters of an id that hardly two of the same day share
 
 
@@ -222,6 +225,21 @@ class Reader:
     def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
         """How many failures of each cause there were in each interval, by its beginning."""
         return self._glance.failure_counts(span)
+
+    def left_of(self, causes: Sequence[str]) -> dict[str, dict[str, Count]]:
+        """How many jobs of each cause retry and are dead, up to a thousand of either. Where no index leads to them that
+        takes a while: what cannot be counted at once is left out, and is there when somebody looks again."""
+        found: dict[str, dict[str, Count]] = {}
+        until = time.monotonic() + _COUNTING
+        for cause in causes:
+            key = (cause, self._operator.queues)
+            if not found or self._glance.is_known(key) or time.monotonic() < until:
+                found[cause] = self._glance.left_of(key, partial(self._left_of, cause))
+        return found
+
+    def _left_of(self, cause: str) -> dict[str, Count]:
+        wanted = {state.value: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD)}
+        return {name: self.count(where, _MOST_LEFT) for name, where in wanted.items()}
 
     def jobs_of(self, cause: str, cap: int = 10_000) -> dict[str, int]:
         """How many of its jobs there are to do something about, by state; `cap` may mean more."""

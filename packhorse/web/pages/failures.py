@@ -23,7 +23,6 @@ from packhorse.web.telltales import telltales_of
 
 _JOBS = 20
 _ROWS = 25
-_CAP = 1_000  # jobs of a cause that are counted for the list
 _USUAL = RANGES["48h"]
 NEXT_VERSION = "version"
 DURATIONS = {"1h": "for an hour", "24h": "for a day", "7d": "for a week", "30d": "for a month"}
@@ -35,7 +34,7 @@ class Row(NamedTuple):
 
     group: FailureGroup
     history: list[int]
-    left: dict[str, Count]
+    left: dict[str, Count] | None  # None: it could not be counted at once
 
     @property
     def number(self) -> int:
@@ -52,9 +51,10 @@ def failures(call: Call, asked: Asked) -> Shown:
     is_apart = asked.query.get("show") == "silenced"
     wanted = silenced if is_apart else [group for group in of_task if not group.is_silenced(now)]
     first, counts = _first(asked, len(wanted)), reader.failure_counts(chosen.span)
-    intervals = Intervals(reader.series(chosen.span), chosen, now)
+    intervals, listed = Intervals(reader.series(chosen.span), chosen, now), wanted[first : first + _ROWS]
+    left = reader.left_of([group.cause for group in listed])
     context = {
-        "rows": [_row(call, group, counts, intervals) for group in wanted[first : first + _ROWS]],
+        "rows": [_row(group, counts.get(group.cause, {}), intervals, left.get(group.cause)) for group in listed],
         "kinds": len(wanted),
         "first": first,
         "more": first + _ROWS if first + _ROWS < len(wanted) else None,
@@ -84,13 +84,8 @@ def _first(asked: Asked, number: int) -> int:
     return place if place < number else 0
 
 
-def _row(call: Call, group: FailureGroup, counts: Mapping[str, dict[int, int]], intervals: Intervals) -> Row:
-    its = counts.get(group.cause, {})
-    left = {
-        state.value: call.reader.count(Filter(states=frozenset({state}), cause=group.cause), _CAP)
-        for state in (RETRYING, DEAD)
-    }
-    return Row(group, [its.get(at, 0) for at in intervals.times], left)
+def _row(group: FailureGroup, counts: Mapping[int, int], intervals: Intervals, left: dict[str, Count] | None) -> Row:
+    return Row(group, [counts.get(at, 0) for at in intervals.times], left)
 
 
 def _within(counts: Mapping[int, int], intervals: Intervals) -> int:

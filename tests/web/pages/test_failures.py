@@ -11,6 +11,7 @@ from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
 from packhorse.outcome import Failed
 from packhorse.storage.records import FailureGroup, WorkerInfo
+from packhorse.web import reader
 from packhorse.web.pages import failures as page
 from packhorse.web.pages.chart import RANGES, Intervals, failed
 from packhorse.web.pages.flags import flagged
@@ -133,6 +134,27 @@ def test_workers_tell_their_version(web: TestClient, yard: Yard):
     assert "4f2c" in text_of(web, "/workers")
     told = {each["id"]: each["code_version"] for each in web.get(f"{API}/workers").json()["items"]}
     assert sorted(told.values(), key=str) == ["4f2c", None, None]
+
+
+def test_what_cannot_be_counted_at_once_is_there_when_somebody_looks_again(
+    web: TestClient, yard: Yard, monkeypatch: Any
+):
+    monkeypatch.setattr(reader, "_COUNTING", -1.0)
+    for word in ("one", "two"):
+        job = yard.start(yard.add())
+        yard.finish(Failed(job.token, Failure("ValueError", word)))
+
+    assert (counted(web), counted(web)) == ([True, False], [True, False])
+    monkeypatch.setattr(reader, "_COUNTING", 60.0)
+    assert counted(web) == [True, True]
+    monkeypatch.setattr(reader, "_COUNTING", -1.0)
+    assert counted(web) == [True, True]
+
+
+def counted(web: TestClient) -> list[bool]:
+    """Of each cause in the list, whether it tells how many of its jobs are left."""
+    rows = web.get("/failures", headers=HTML).text.split("<tr data-row>")[1:]
+    return ["1 dead</a>" in row for row in rows]
 
 
 # --- the API ----------------------------------------------------------------------------------------------------------
