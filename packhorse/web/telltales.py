@@ -1,7 +1,8 @@
 """Telltales: what the arguments of failed jobs have in common that those of completed ones have not, in a sample.
 
-The page of a cause and the API ask. It looks at no more than a hundred jobs of either kind and four megabytes, so it
-costs the same with a million of them; what chance alone might have done is not told.
+The page of a cause and the API ask. It looks at no more than a hundred jobs of either kind and four megabytes, and does
+not look long where there are few, so it costs the same with a million of them; what chance alone might have done is not
+told.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.job import ABORTED, COMPLETED, DEAD, RETRYING, Job
 from packhorse.storage.records import FailureGroup, Filter
@@ -23,13 +26,12 @@ from packhorse.web.security.redaction import MASK
 MOST = 5
 _SAMPLE = 100
 _PAGE = 25
-_CALLS = 8
+_CALLS = 6
 _BYTES = 4 << 20
 _FEWEST = 5  # jobs of either kind from which anything can be learned
 _LONG_ARGS = 64_000
 _LONG_VALUE = 60
 _DEEPEST = 4
-_FAILED = (DEAD, ABORTED, RETRYING)
 _PATHS = 200
 _SURE = 1.63  # of the Kolmogorov-Smirnov test: one finding in a hundred is chance
 
@@ -64,24 +66,32 @@ class Telltales(msgspec.Struct, frozen=True):
 
 def telltales_of(reader: Reader, group: FailureGroup) -> Telltales:
     """What tells the jobs of this cause from jobs of the same task that went well."""
-    # State by state: of one state a storage finds jobs far sooner than of several.
-    failed = [Filter(states=frozenset({state}), task=group.task, cause=group.cause) for state in _FAILED]
-    completed = [Filter(states=frozenset({COMPLETED}), task=group.task)]
-    return compare(_sample(reader, failed), _sample(reader, completed))
+    wanted = Filter(task=group.task, cause=group.cause)
+    failed = _sample(reader, [replace(wanted, states=frozenset({state})) for state in (DEAD, RETRYING, ABORTED)])
+    completed = _sample(reader, [Filter(states=frozenset({COMPLETED}), task=group.task)])
+    return compare(failed, completed)
 
 
-def _sample(reader: Reader, wanted: Iterable[Filter]) -> list[dict[str, Any]]:
+def _sample(reader: Reader, filters: Iterable[Filter]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    left, calls, size = deque(wanted), _CALLS, 0
-    cursor: str | None = None
-    while left and calls and len(found) < _SAMPLE and size < _BYTES:
-        page = reader.find(left[0], cursor, _PAGE)
-        found += [values for job in page.jobs if (values := _values(job)) is not None]
-        size, cursor = size + sum(len(job.args) + len(job.result or "") for job in page.jobs), page.next
-        calls -= 1
-        if cursor is None:
-            left.popleft()
+    size = 0
+    for jobs in islice(_pages(reader, filters), _CALLS):
+        found += [values for job in jobs if (values := _values(job)) is not None]
+        size += sum(len(job.args) + len(job.result or "") for job in jobs)
+        if len(found) >= _SAMPLE or size >= _BYTES:
+            break
     return found[:_SAMPLE]
+
+
+def _pages(reader: Reader, filters: Iterable[Filter]) -> Iterator[list[Job]]:
+    """The jobs of each filter in turn. A page is short, although more may follow, where the storage has looked at many
+    jobs for it: then that filter is left."""
+    for where in filters:
+        page = reader.find(where, None, _PAGE)
+        yield page.jobs
+        while page.next is not None and 2 * len(page.jobs) > _PAGE:
+            page = reader.find(where, page.next, _PAGE)
+            yield page.jobs
 
 
 def _values(job: Job) -> dict[str, Any] | None:
