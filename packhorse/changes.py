@@ -153,7 +153,7 @@ def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
         case Released():
             return released(job, now, outcome.why, outcome.delay)
         case Halted():
-            return rescued(job, now, outcome.why)
+            return rescued(job, now, outcome.why, version=outcome.version)
 
 
 def _completed(job: Job, outcome: Completed, now: int) -> Changed:
@@ -166,6 +166,8 @@ def _failed(job: Job, outcome: Failed, now: int) -> Changed:
     if job.abort_at is not None:
         return _stopped(job, now, job.abort_reason or Reason.ABORTED)
     facts: dict[str, Any] = {"reason": outcome.reason, "error": outcome.failure.summary()[:500]}
+    if outcome.failure.version is not None:
+        facts["version"] = outcome.failure.version
     if outcome.retry_in is None:
         if outcome.reason is Reason.JOB_TIMEOUT:
             return _stopped(job, now, outcome.reason)
@@ -210,7 +212,9 @@ def released(job: Job, now: int, why: str, delay: int = 0) -> Changed:
     return Changed(replace(left, fence=job.fence + 1), events)
 
 
-def rescued(job: Job, now: int, why: str, *, ran: bool = False, recovered: bool = False) -> Changed:
+def rescued(
+    job: Job, now: int, why: str, *, ran: bool = False, recovered: bool = False, version: str | None = None
+) -> Changed:
     """Its worker died or fell silent. Only a job that had begun is blamed with a halt.
 
     `ran` says that the job had begun although the storage was not told; `recovered`, that its whole application died.
@@ -227,14 +231,16 @@ def rescued(job: Job, now: int, why: str, *, ran: bool = False, recovered: bool 
         left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
         ended = Changed(left, [_event(left, Kind.READDED, now, owner=owner, why=why)])
     else:
-        ended = _halted(job, now, why, recovered)
+        ended = _halted(job, now, why, recovered, version)
     # The fence rises here too: a late result of the old worker must not pass for one that was accepted before.
     return Changed(replace(ended.job, fence=job.fence + 1), events + ended.events)
 
 
-def _halted(job: Job, now: int, why: str, recovered: bool) -> Changed:
-    job = _blamed(replace(job, reason=Reason.RUNNER_TIMEOUT), Failure("WorkerDied", why))
+def _halted(job: Job, now: int, why: str, recovered: bool, version: str | None) -> Changed:
+    job = _blamed(replace(job, reason=Reason.RUNNER_TIMEOUT), Failure("WorkerDied", why, version=version))
     facts: dict[str, Any] = {"why": why, "halts": job.halts}
+    if version is not None:
+        facts["version"] = version
     if job.halts >= job.max_halts:
         left = _left(job, DEAD, now)
         return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, reason=left.reason, **facts)])

@@ -31,12 +31,12 @@ class Kind(StrEnum):
     ADDED = "added"  # enqueued [due_at, copied_from]
     QUEUED = "queued"  # a scheduled job fell due
     RESERVED = "reserved"
-    STARTED = "started"  # also of a worker, a foreman [host, pid]
+    STARTED = "started"  # also of a worker, a foreman [host, pid, version]
     COMPLETED = "completed"  # [ran]
-    FAILED = "failed"  # one attempt failed, another will follow [reason, error, retry_in]
+    FAILED = "failed"  # one attempt failed, another will follow [reason, error, retry_in, version]
     READDED = "readded"  # in line again [why, delay]
-    BROKEN = "broken"  # no tries left: dead [reason, error, why, halts]
-    HALTED = "halted"  # its worker died while it ran [why, halts]
+    BROKEN = "broken"  # no tries left: dead [reason, error, why, halts, version]
+    HALTED = "halted"  # its worker died while it ran [why, halts, version]
     SNOOZED = "snoozed"  # [delay]
     ABORT_ASKED = "abort_asked"  # a held job was asked to stop [by, reason]
     ABORTED = "aborted"  # [by, reason]
@@ -48,6 +48,7 @@ class Kind(StrEnum):
     HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
     DELETED = "deleted"  # [by]
     # a process or a client
+    DEPLOYED = "deployed"  # a worker started with a version of the code that no other runs [version]
     STAT = "stat"  # what a worker has done so far [its report]
     ORDERED = "ordered"  # an operator wants something of a foreman [do, worker, least, most, by]
     KILLED = "killed"  # stopped on purpose [why]
@@ -63,7 +64,7 @@ class Kind(StrEnum):
     RUN_NOW = "run_now"  # an operator wanted a schedule's job at once [job, by]
     SKIPPED = "skipped"  # an operator left out a schedule's next slot [slot, by]
     # a cause of failures
-    SILENCED = "silenced"  # [task, duration, by]
+    SILENCED = "silenced"  # [task, duration, version, by]
     UNSILENCED = "unsilenced"  # [task, by]
 
 

@@ -31,6 +31,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     goes_on: int | None = None  # it did not end when asked: microseconds that it may still run,
     worker: str | None = None  # and where
     final: str | None = None  # what made it the last one although tries were left: an option's name, arguments, result
+    version: str | None = None  # of the user's own code, as the worker was told
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:

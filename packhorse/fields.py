@@ -13,6 +13,7 @@ import msgspec
 
 from packhorse.clock import SECOND, to_datetime
 from packhorse.event import Event, Kind, Subject
+from packhorse.failure import Failure
 from packhorse.job import HELD, Job, Reason, State
 from packhorse.storage.records import (
     ClientInfo,
@@ -292,12 +293,14 @@ class WorkerFields(msgspec.Struct, kw_only=True):
     beat_at: Moment
     is_alive: bool
     holds: int
+    code_version: str | None
 
 
 def worker_fields(worker: WorkerInfo, *, is_alive: bool, holds: int) -> WorkerFields:
     """A worker or a foreman."""
     times = {"joined_at": iso(worker.joined_at), "beat_at": iso(worker.beat_at)}
-    return WorkerFields(**{**msgspec.structs.asdict(worker), **times}, is_alive=is_alive, holds=holds)
+    facts = {"is_alive": is_alive, "holds": holds, "code_version": worker.code_version}
+    return WorkerFields(**{**msgspec.structs.asdict(worker), **times, **facts})
 
 
 class ClientFields(msgspec.Struct):
@@ -319,7 +322,9 @@ def client_fields(client: ClientInfo) -> ClientFields:
 
 
 class FailureFields(msgspec.Struct):
-    """All failures of one cause, told as one."""
+    """All failures of one cause, told as one. Versions are those of your own code, as far as workers were told them. It
+    is silenced until `silenced_until`, or until one of another version than `silenced_version` comes. `counts` says how
+    many there were in each interval, by its beginning, if a span was asked for."""
 
     cause: str
     task: str
@@ -331,6 +336,20 @@ class FailureFields(msgspec.Struct):
     last_job_id: str
     silenced_until: Moment | None
     silenced_by: str | None
+    first_version: str | None
+    last_version: str | None
+    silenced_version: str | None
+    counts: dict[str, int]
+
+
+class CauseFields(FailureFields, kw_only=True):
+    """A cause with what became of its jobs, and its latest failure as long as that job is there. Of very many jobs so
+    many are counted as an exact number takes no long look."""
+
+    retrying: int
+    dead: int
+    aborted: int
+    example: Failure | None
 
 
 def failure_fields(group: FailureGroup) -> FailureFields:
@@ -340,6 +359,7 @@ def failure_fields(group: FailureGroup) -> FailureFields:
         "first_at": iso(group.first_at),
         "last_at": iso(group.last_at),
         "silenced_until": None if until is None else iso(until),
+        "counts": {iso(at): number for at, number in group.counts.items()},
     }
     return FailureFields(**{**msgspec.structs.asdict(group), **times})
 

@@ -60,6 +60,7 @@ class Halted(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     why: str
     ran: int = 0
     ago: int = 0
+    version: str | None = None  # of the user's own code
 
 
 class Released(msgspec.Struct, frozen=True, gc=False, tag=str.lower):

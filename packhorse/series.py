@@ -6,6 +6,7 @@ into hours and hours into days. Pure arithmetic, no I/O.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -57,6 +58,18 @@ HOURS = Level("hour", HOUR, 3 * DAY)
 DAYS = Level("day", DAY, 92 * DAY)
 EVER = Level("ever", 1 << 60, 1 << 60)
 LEVELS = (MINUTES, HOURS, DAYS, EVER)
+
+# Failures by cause are counted beside all that, so that many causes make no chart slower: the cause stands where else
+# the queue stands. What is older than the coarsest level keeps is dropped.
+CAUSED = "caused"
+CAUSE_MINUTES = Level("cause_minute", MINUTE, MINUTES.keep)
+CAUSE_HOURS = Level("cause_hour", HOUR, HOURS.keep)
+CAUSE_DAYS = Level("cause_day", DAY, DAYS.keep)
+CAUSE_LEVELS = (CAUSE_MINUTES, CAUSE_HOURS, CAUSE_DAYS)
+
+FOLDS = (*itertools.pairwise(LEVELS), *itertools.pairwise(CAUSE_LEVELS))
+"""Which level is folded into which."""
+ALL_LEVELS = (*LEVELS, *CAUSE_LEVELS)
 
 
 def measure(into: Measures, before: Job | None, job: Job, ran: int | None = None) -> None:

@@ -129,6 +129,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     url: Annotated[str, Text("sqlite:///packhorse.db")] = "sqlite:///packhorse.db"
     app: Annotated[str | None, Text("module:attribute", r"[\w.]+:[\w.]+|.+\.py(:[\w.]+)?")] = None
+    code_version: Annotated[str | None, Text("4f2c", r"\S.{0,99}")] = None  # of the user's own program
     payload_limit: Annotated[int, _LIMIT] = _MIB
     result_limit: Annotated[int, _LIMIT] = _MIB
     max_attempts: Annotated[int, _COUNT] = 4

@@ -239,7 +239,7 @@ class Rehearsal:
         self._scribe.mark([seat])
         with capture_logging():
             told = _call(seat, self.app.settings.result_limit)
-        finisher = Finisher(ring=lambda: None)
+        finisher = Finisher(ring=lambda: None, code_version=self.app.settings.code_version)
         finisher.put(seat, told)
         ((_, outcome),) = finisher.take_now(1)
         self._scribe.write_down([seat])

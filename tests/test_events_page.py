@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from msgspec.structs import replace
+
 from packhorse.clock import HOUR, TurnedClock
 from packhorse.conformance.builders import FAILURE, LEASE, add, finish, in_state, new_job, run, unique
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED
 from packhorse.order import Do, Order
-from packhorse.outcome import Failed, Released, Snoozed
+from packhorse.outcome import Failed, Halted, Released, Snoozed
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, EventFilter, Retention, ScheduleInfo, Tick, WorkerInfo
 from tests.children import ROOT
@@ -45,7 +47,10 @@ def jobs(storage: Memory, clock: TurnedClock) -> None:
     for state in (COMPLETED, DEAD, RETRYING, SCHEDULED, QUEUED):
         in_state(storage, state, begun=True)
     add(storage, delay=HOUR, copied_from="another")
-    finish(storage, Failed(run(storage, add(storage, queue="again")).token, FAILURE, retry_in=0))
+    failure = replace(FAILURE, version="v1")
+    finish(storage, Failed(run(storage, add(storage, queue="again")).token, failure, retry_in=0))
+    finish(storage, Failed(run(storage, add(storage, queue="no more")).token, failure))
+    finish(storage, Halted(run(storage, add(storage, queue="halting")).token, "signal 9", version="v1"))
     finish(storage, Snoozed(run(storage, add(storage, queue="later")).token, delay=HOUR))
     clock.turn("1h")
     storage.promote()
@@ -71,7 +76,8 @@ def operators(storage: Memory) -> None:
     storage.pause("over", duration=0)
     storage.resume("over", over=True)
     for duration in (HOUR, None):
-        storage.silence_failure(storage.failures()[0].cause, duration, by="ann")
+        version = None if duration is None else "v1"
+        storage.silence_failure(storage.failures()[0].cause, duration, version=version, by="ann")
 
 
 def others(storage: Memory, clock: TurnedClock) -> None:
@@ -91,7 +97,7 @@ def others(storage: Memory, clock: TurnedClock) -> None:
     storage.leave_client("shop")
     for subject in (Subject.WORKER, Subject.FOREMAN):
         for name in ("stays", "goes"):
-            storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7))
+            storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7, info={"code_version": "v1"}))
         storage.leave(f"{subject}-goes", why="stopped")
     storage.record_stat("worker-stays", {"done": 7})
     storage.order("foreman-stays", Order(Do.SCALE, least=1, most=2), by="olga")

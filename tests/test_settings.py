@@ -181,7 +181,7 @@ def test_all_problems_are_told_at_once(folder):
 def test_an_unknown_name_that_is_near_to_none_gets_the_whole_list(folder):
     (problem,) = problems(folder, {"zzz": 1})
 
-    assert "there are url, app, payload_limit," in problem
+    assert "there are url, app, code_version, payload_limit," in problem
 
 
 def test_variables_that_belong_to_others_are_left_alone(folder):

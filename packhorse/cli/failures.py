@@ -16,7 +16,7 @@ from packhorse.cli.output import Shown, escape, escape_lines, paint, pair_lines,
 from packhorse.cli.table import Column, print_table
 from packhorse.codec import nearest
 from packhorse.failure import Failure
-from packhorse.fields import FailureFields, failure_fields
+from packhorse.fields import CauseFields, failure_fields
 from packhorse.filter_words import past_moment
 from packhorse.job import State
 from packhorse.job_text import cut
@@ -26,6 +26,7 @@ from packhorse.storage.records import Count, FailureGroup, Filter
 _ROWS = 20
 _MOST = 500
 _TRACE_LINES = 12
+_LONG_VERSION = 12
 _SILENCED = " (silenced)"
 _HOPELESS = "BadArguments:"  # what these jobs were given does not fit their task: to try again changes nothing
 _WORDS = ("task", "cause", "since", "text")
@@ -36,15 +37,6 @@ class Numbered(msgspec.Struct):
 
     number: int
     group: FailureGroup
-
-
-class CauseFields(FailureFields, kw_only=True):
-    """A cause with what became of its jobs, and its latest failure as long as that job is there."""
-
-    retrying: int
-    dead: int
-    aborted: int
-    example: Failure | None
 
 
 @command(
@@ -139,7 +131,11 @@ def _print_groups(invocation: Invocation, found: Sequence[Numbered]) -> None:
         Column("WHERE", style="dim", spare=True),
         Column("FIRST", right=shown.is_terminal, spare=True),
         Column("LAST", right=shown.is_terminal),
-        *([] if shown.is_terminal else [Column("CAUSE"), Column("SILENCED")]),
+        *(
+            []
+            if shown.is_terminal
+            else [Column(name) for name in ("CAUSE", "SILENCED", "FIRST VERSION", "LAST VERSION")]
+        ),
     ]
     rows = [
         [
@@ -148,13 +144,31 @@ def _print_groups(invocation: Invocation, found: Sequence[Numbered]) -> None:
             each.group.task + (_SILENCED if shown.is_terminal and each.group.is_silenced(shown.now) else ""),
             each.group.pattern,
             _place(each.group, whole=not shown.is_terminal),
-            shown.age(each.group.first_at),
+            _seen(shown, each.group.first_at, each.group.first_version),
             shown.age(each.group.last_at),
-            *([] if shown.is_terminal else [each.group.cause, shown.time(each.group.silenced_until)]),
+            *([] if shown.is_terminal else _more(shown, each.group)),
         ]
         for each in found
     ]
     print_table(columns, rows)
+
+
+def _seen(shown: Shown, at: int, version: str | None) -> str:
+    """When, and on a terminal with which version of the code."""
+    return shown.age(at) + (f" ({cut(version, _LONG_VERSION)})" if version and shown.is_terminal else "")
+
+
+def _more(shown: Shown, group: FailureGroup) -> list[str]:
+    silenced = f"version {group.silenced_version}" if group.silenced_version else shown.time(group.silenced_until)
+    return [group.cause, silenced, group.first_version or "-", group.last_version or "-"]
+
+
+def silence_text(shown: Shown, until: int | None, version: str | None) -> str:
+    """For how long, as a clause."""
+    time = "" if until is None else f"until {shown.full_time(until)}"
+    if version is None:
+        return time
+    return f"until it fails with another version than {version}{f', but no longer than {time}' if time else ''}"
 
 
 def _place(group: FailureGroup, *, whole: bool) -> str:
@@ -227,12 +241,15 @@ def _facts(storage: Storage, shown: Shown, group: FailureGroup) -> Iterator[tupl
     yield "where", place_text(group.place) or "unknown"
     times = "once" if group.number == 1 else f"{group.number:,} times"
     yield "seen", f"{times}, {share_text(group.number, everything)} of all failures"
-    yield "first", shown.full_time(group.first_at)
-    yield "last", shown.full_time(group.last_at)
+    for name, at, version in (
+        ("first", group.first_at, group.first_version),
+        ("last", group.last_at, group.last_version),
+    ):
+        yield name, shown.full_time(at) + (f", with version {version}" if version else "")
     yield "jobs", f"{', '.join(jobs)} now"
-    if group.silenced_until is not None and group.is_silenced(shown.now):
+    if group.is_silenced(shown.now):
         by = f" by {group.silenced_by}" if group.silenced_by else ""
-        yield "silenced", f"until {shown.full_time(group.silenced_until)}{by}"
+        yield "silenced", f"{silence_text(shown, group.silenced_until, group.silenced_version)}{by}"
     yield "example", group.last_job_id
     yield "cause", group.cause
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from packhorse import clock
 from packhorse.amounts import count_text
@@ -41,6 +42,8 @@ _BATCH = 500
 _FIGURES = {"rss": 96 << 20, "max_rss": 512 << 20}
 _FAILS_AGAIN = 0.6
 _GIVES_UP = 0.02  # the share of failures that no retry policy tries again
+_VERSIONS = ("9d01a7e", "4f2c1b8")  # of the shop's own code; the second is deployed on the way
+_DEPLOYED = 50 * MINUTE  # before the end
 
 
 class Kind(NamedTuple):
@@ -51,7 +54,7 @@ class Kind(NamedTuple):
     a_minute: float
     takes: float  # seconds
     fails: float
-    errors: tuple[tuple[str, str, str], ...]  # type, message, place
+    errors: tuple[tuple[str, str, str], ...]  # type, message, place; those behind the first came with the new version
     make: Callable[[random.Random], dict[str, Any]]
     priority: int = 1
 
@@ -66,8 +69,8 @@ KINDS = (
     Kind(
         *("resize", "images", 18, 0.25, 0.03),
         (
-            ("ValueError", "cannot decode image {n}", "shop/images.py:41"),
             ("OSError", "image file is truncated ({n} bytes not processed)", "shop/images.py:38"),
+            ("ValueError", "cannot decode image {n}", "shop/images.py:41"),
         ),
         lambda dice: {"image_id": dice.randrange(1_000, 99_000), "width": dice.choice([200, 800, 1600])},
     ),
@@ -121,6 +124,8 @@ def fakedata(invocation: Invocation, hours: int, live: bool, seed: int, yes: boo
     until = clock.now()
     shop.open()
     shop.play(until - hours * HOUR, _EARLIER_STEP, share=0.08)
+    shop.play(until - min(hours * HOUR, _DEPLOYED), _STEP)
+    shop.deploy()
     shop.play(until, _STEP)
     shop.steer()
     shop.beat()
@@ -129,6 +134,10 @@ def fakedata(invocation: Invocation, hours: int, live: bool, seed: int, yes: boo
     say(f"{count_text(numbers.get('added', 0), 'job')}, {failed} in {where}")
     if live:
         _go_on(shop, turned)
+
+
+def _host(place: int) -> str:
+    return f"shop-{'ab'[place]}"
 
 
 def _new_file() -> str:
@@ -165,19 +174,13 @@ class Shop:
         self._done = dict.fromkeys(self._workers, 0)
         self._slow = next(iter(self._workers))
         self._has_foobar = False
+        self._version = _VERSIONS[0]
 
     def open(self) -> None:
         """The crews begin, and say what they know."""
-        queues = sorted(kind.queue for kind in KINDS)
         for place, foreman in enumerate(self._foremen):
-            host = f"shop-{'ab'[place]}"
-            self._storage.join(WorkerInfo(foreman, Subject.FOREMAN, host=host, pid=1_200 + place))
-            for number, worker in enumerate(who for who, chief in self._workers.items() if chief == foreman):
-                info = {"tasks": sorted(_BY_NAME), "python": "3.12.7"}
-                pid = 1_210 + 10 * place + number
-                self._storage.join(
-                    WorkerInfo(worker, foreman=foreman, host=host, pid=pid, queues=queues, concurrency=6, info=info)
-                )
+            self._storage.join(WorkerInfo(foreman, Subject.FOREMAN, host=_host(place), pid=1_200 + place))
+            self._start_crew(place, foreman)
         options = {"max_attempts": 4, "timeout": 60 * SECOND}
         self._storage.announce(
             [TaskInfo(kind.name, kind.queue, {**options, "priority": kind.priority}) for kind in KINDS]
@@ -188,6 +191,27 @@ class Shop:
             ("sweep", "foobar", "@every 90s"),
         )
         self._storage.put_schedules([self._plan(*plan) for plan in plans])
+
+    def _start_crew(self, place: int, foreman: str) -> None:
+        queues = sorted(kind.queue for kind in KINDS)
+        info = {"tasks": sorted(_BY_NAME), "python": "3.12.7", "code_version": self._version}
+        for number, worker in enumerate(who for who, chief in self._workers.items() if chief == foreman):
+            pid = 1_210 + 10 * place + number
+            crew = WorkerInfo(worker, foreman=foreman, host=_host(place), pid=pid, queues=queues, concurrency=6)
+            self._storage.join(replace(crew, info=info))
+
+    def deploy(self) -> None:
+        """The crews give way to fresh ones, with another version of the code. What runs is handed back."""
+        self._ending.clear()
+        former, self._version = list(self._workers), _VERSIONS[1]
+        for worker in former:
+            self._storage.leave(worker)
+        fresh = {worker: secrets.token_urlsafe(16) for worker in former}
+        self._workers = {fresh[worker]: foreman for worker, foreman in self._workers.items()}
+        self._load, self._done = dict.fromkeys(self._workers, 0), dict.fromkeys(self._workers, 0)
+        self._slow = fresh[self._slow]
+        for place, foreman in enumerate(self._foremen):
+            self._start_crew(place, foreman)
 
     def _plan(self, name: str, task: str, cron: str) -> ScheduleInfo:
         kind = _BY_NAME[task]
@@ -276,17 +300,17 @@ class Shop:
         if self._dice.random() >= (max(kind.fails, _FAILS_AGAIN) if job.failures else kind.fails):
             return Completed(job.token, json.dumps({"ok": True, "ran_ms": ran // 1_000}), ran, ago)
         if kind.name == "build_report" and self._dice.random() < 0.5:
-            return Halted(job.token, "its process was killed by signal 9 (SIGKILL)", ran, ago)
+            return Halted(job.token, "its process was killed by signal 9 (SIGKILL)", ran, ago, self._version)
         retry_in = [10, 60, 600, None][min(job.failures, 3)]
         wait = None if retry_in is None or self._dice.random() < _GIVES_UP else retry_in * SECOND
         return Failed(job.token, self._failure(kind), wait, ran=ran, ago=ago)
 
     def _failure(self, kind: Kind) -> Failure:
-        type_, message, place = self._dice.choice(kind.errors)
+        type_, message, place = self._dice.choice(kind.errors[: 1 + _VERSIONS.index(self._version)])
         message = message.format(n=self._dice.randrange(1_000, 99_999))
         file, _, line = place.rpartition(":")
         trace = _TRACE.format(file=file, line=line, name=kind.name, type=type_, message=message)
-        return Failure(type_, message, trace, f"/srv/shop/{place}")
+        return Failure(type_, message, trace, f"/srv/shop/{place}", version=self._version)
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
@@ -308,6 +332,9 @@ class Shop:
         self._storage.delete([job.id for job in dead[3:5]], by="anna")
         self._storage.set_priority([job.id for job in queued[:2]], 9, by="boris")
         self._storage.abort([job.id for job in queued[2:4]], by="boris")
+        known = next((each for each in self._storage.failures() if each.task == "sync_crm"), None)
+        if known is not None:
+            self._storage.silence_failure(known.cause, None, version=known.last_version, by="anna")
         self._storage.pause("sync", by="anna", why="the CRM is being moved until noon")
         self._storage.pause_schedule("nightly-report", True, by="boris")
 

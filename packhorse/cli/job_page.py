@@ -182,7 +182,8 @@ def _limits(record: Job, task: TaskInfo | None) -> str:
 def _failure_lines(record: Job) -> Iterator[str]:
     if record.error is not None:
         failure = Failure.from_json(record.error)
-        text = failure.summary() + (f"\n{place_text(failure.place)}" if failure.place else "")
+        version = f", version {failure.version}" if failure.version else ""
+        text = failure.summary() + (f"\n{place_text(failure.place)}{version}" if failure.place else version)
         yield from pair_lines([("error", cut(text, _LONG))])
 
 

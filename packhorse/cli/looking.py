@@ -283,6 +283,7 @@ def _by_foreman(found: Iterable[WorkerInfo]) -> list[WorkerInfo]:
 
 def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str | None], lease: int) -> None:
     foremen = {worker.id for worker in found if worker.subject is Subject.FOREMAN}
+    has_versions = not shown.is_terminal or any(worker.code_version for worker in found)
     has_states = not shown.is_terminal or any(_process_state(worker) not in ("", "working") for worker in found)
     columns = [
         Column("WORKER"),
@@ -294,6 +295,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
         Column("UP", right=shown.is_terminal, spare=True),
         Column("BEAT", style=lambda text: "red" if "silent" in text else "green"),
         *([Column("STATE", style=_process_style)] if has_states else []),
+        *([Column("VERSION", spare=True)] if has_versions else []),
         Column("QUEUES", flexible=True),
     ]
     rows = []
@@ -311,6 +313,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
                 shown.age(worker.joined_at),
                 _beat(worker, shown, lease),
                 *([_process_state(worker)] if has_states else []),
+                *([cut(worker.code_version or "", 40)] if has_versions else []),
                 ", ".join(worker.queues),
             ]
         )

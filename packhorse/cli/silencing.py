@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.cli.failures import all_causes, meant
+from packhorse.cli.failures import all_causes, meant, silence_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import escape, say
+from packhorse.clock import DAY
 from packhorse.fields import iso
 
 
@@ -16,13 +17,15 @@ from packhorse.fields import iso
     "failure",
     "packhorse failure silence 2",
     "packhorse failure silence 94e4f82e --for 3d --by ann",
+    "packhorse failure silence 2 --until-next-version",
     "packhorse failure unsilence 2",
 )
 @click.argument("do", type=click.Choice(["silence", "unsilence"]), metavar="DO")
 @click.argument("name", metavar="NUMBER|CAUSE")
-@span_option("--for", "length", default="1d", show_default=True, help="With silence: for how long.")
+@span_option("--for", "length", help="With silence: for how long; a day if nothing is said.")
+@click.option("--until-next-version", "next_version", is_flag=True, help="Until it fails with another code version.")
 @by_option
-def failure(invocation: Invocation, do: str, name: str, length: int, by: str | None) -> None:
+def failure(invocation: Invocation, do: str, name: str, length: int | None, next_version: bool, by: str | None) -> None:
     """Say that a cause of failures is known. DO is `silence` to list it below the others for a while; its failures are
     counted as ever, and `unsilence` undoes it. NUMBER and CAUSE are as `packhorse failures` shows them."""
     storage = invocation.storage
@@ -32,14 +35,17 @@ def failure(invocation: Invocation, do: str, name: str, length: int, by: str | N
         raise CommandError(f"no failure has the cause {name!r}", ExitCode.NOT_FOUND, hint=hint)
     group = chosen.group
     was_silenced = group.is_silenced(storage.now())
-    changed = storage.silence_failure(group.cause, length if do == "silence" else None, by=by)
-    until = storage.now() + length if do == "silence" else None
+    duration, version = (None, None)
+    if do == "silence":
+        version = group.known_version() if next_version else None
+        duration = DAY if length is None and version is None else length
+    changed = storage.silence_failure(group.cause, duration, version=version, by=by)
+    until = None if duration is None else storage.now() + duration
     if invocation.as_json:
-        told = {"cause": group.cause, "changed": changed, "silenced_until": None if until is None else iso(until)}
-        invocation.print_json(told)
+        times = {"silenced_until": None if until is None else iso(until), "silenced_version": version}
+        invocation.print_json({"cause": group.cause, "changed": changed, **times})
         return
-    text = f"{group.task}: {group.pattern}"
-    if until is not None:
-        say(f"silenced until {invocation.shown.full_time(until)}: {escape(text)}")
-    else:
-        say(f"{'shown as before' if was_silenced else 'was not silenced'}: {escape(text)}")
+    said = "shown as before" if was_silenced else "was not silenced"
+    if do == "silence":
+        said = f"silenced {silence_text(invocation.shown, until, version)}"
+    say(escape(f"{said}: {group.task}: {group.pattern}"))

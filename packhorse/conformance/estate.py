@@ -78,9 +78,9 @@ def _odd_jobs(storage: Storage) -> None:
     storage.append_log(running.token, [LogLine("a line"), LogLine("λ another\n🐴")])
     finish(storage, Halted(running.token, "killed by signal 9", SECOND))
     broken = run(storage, add(storage, queue="failing", task="resize"))
-    finish(storage, Failed(broken.token, FAILURE, retry_in=HOUR, ran=20))
+    finish(storage, Failed(broken.token, replace(FAILURE, version="v1"), retry_in=HOUR, ran=20))
     storage.silence_failure(storage.failures()[0].cause, 2 * DAY, by="ann")
-    storage.silence_failure(storage.failures()[0].cause, 365 * DAY, by="ann")
+    storage.silence_failure(storage.failures()[0].cause, 365 * DAY, version="v1", by="ann")
 
 
 def _lines(storage: Storage) -> None:
@@ -137,6 +137,7 @@ def everything(storage: Storage) -> dict[str, Any]:
         "subscribers": {job.id: storage.subscribers(job.id) for job in jobs},
         "outcomes": {client: storage.outcomes_for(client) for client in clients},
         "failures": storage.failures(),
+        "failures over time": {span: storage.failures(span=span) for span in Span},
         "series": {span: _points(storage, span) for span in Span},
         "totals": storage.totals(),
         "next due": storage.next_due(),

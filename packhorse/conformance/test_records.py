@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import (
@@ -25,10 +27,11 @@ from packhorse.conformance.builders import (
 from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
-from packhorse.outcome import Completed, Failed, Snoozed
+from packhorse.outcome import Completed, Failed, Halted, Snoozed
 from packhorse.series import CAME, LIMITS, STEPS, WENT, step_of
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter, Filter, Point, Retention, Span
+from packhorse.storage.moving import Section
+from packhorse.storage.records import EventFilter, FailureGroup, Filter, Point, Retention, Span
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -407,3 +410,138 @@ def test_who_silenced_a_failure_and_for_how_long_is_an_event(storage: Storage) -
         (Kind.UNSILENCED, {"task": job.task, "by": "eve"}),
         (Kind.SILENCED, {"task": job.task, "duration": HOUR}),
     ]
+
+
+# --- versions of the code -------------------------------------------------------------------------------------------
+
+
+def fail(storage: Storage, version: str | None = None, *, task: str = "send") -> FailureGroup:
+    """One more failure, of this version; its group."""
+    job = finish(storage, Failed(run(storage, add(storage, task=task)).token, replace(FAILURE, version=version)))
+    (group,) = [group for group in storage.failures() if group.cause == job.cause]
+    return group
+
+
+def test_a_failure_tells_with_which_versions_it_was_first_and_last_seen(storage: Storage) -> None:
+    told = [fail(storage, version) for version in ("v1", "v1", "v2", None)]
+
+    assert len({group.cause for group in told}) == 1
+    assert [group.first_version for group in told] == ["v1"] * 4
+    assert [group.last_version for group in told] == ["v1", "v1", "v2", "v2"]
+
+
+def test_a_cause_that_was_first_seen_without_a_version_has_no_first_one(storage: Storage) -> None:
+    fail(storage)
+    group = fail(storage, "v1")
+
+    assert (group.first_version, group.last_version, group.number) == (None, "v1", 2)
+
+
+def test_a_halt_tells_the_version_too(storage: Storage) -> None:
+    finish(storage, Halted(run(storage, add(storage)).token, "signal 9", version="v1"))
+
+    (group,) = storage.failures()
+    assert (group.first_version, group.last_version) == ("v1", "v1")
+
+
+def test_the_event_of_a_failed_attempt_has_its_version(storage: Storage) -> None:
+    job = add(storage)
+    for version, wait in (("v1", 0), (None, 0), ("v2", None)):
+        finish(storage, Failed(run(storage, job).token, replace(FAILURE, version=version), retry_in=wait))
+
+    told = [event.data or {} for event in history(storage, job.id) if event.kind in (Kind.FAILED, Kind.BROKEN)]
+    assert [facts.get("version") for facts in told] == ["v1", None, "v2"]
+
+
+def test_a_silence_until_the_next_version_ends_with_its_first_failure(storage: Storage, clock: TurnedClock) -> None:
+    cause = fail(storage, "v1").cause
+
+    assert storage.silence_failure(cause, None, version="v1", by="anna")
+    group = fail(storage, "v1")
+    assert (group.silenced_version, group.silenced_until, group.silenced_by) == ("v1", None, "anna")
+    assert group.is_silenced(clock() + 1_000 * DAY)
+    assert fail(storage).is_silenced(clock())  # it tells no version
+
+    loud = [fail(storage, version) for version in ("v2", "v1")]
+    for group in loud:
+        assert not group.is_silenced(clock())
+        assert (group.silenced_version, group.silenced_until, group.silenced_by) == (None, None, None)
+
+
+def test_a_silence_may_end_with_the_next_version_or_with_its_time(storage: Storage, clock: TurnedClock) -> None:
+    cause = fail(storage, "v1").cause
+
+    storage.silence_failure(cause, HOUR, version="v1")
+    assert fail(storage, "v1").is_silenced(clock())
+    clock.turn("2h")
+    assert not fail(storage, "v1").is_silenced(clock())
+
+    storage.silence_failure(cause, HOUR, version="v1")
+    assert not fail(storage, "v2").is_silenced(clock())
+
+
+def test_a_silence_for_a_while_outlasts_a_version(storage: Storage, clock: TurnedClock) -> None:
+    storage.silence_failure(fail(storage, "v1").cause, HOUR)
+
+    assert fail(storage, "v2").is_silenced(clock())
+
+
+def test_a_silence_until_the_next_version_is_taken_back(storage: Storage, clock: TurnedClock) -> None:
+    cause = fail(storage, "v1").cause
+    storage.silence_failure(cause, None, version="v1", by="ann")
+
+    assert storage.silence_failure(cause, None, by="eve")
+
+    assert not fail(storage, "v1").is_silenced(clock())
+    assert [(event.kind, event.data) for event in storage.events(EventFilter(subject=Subject.FAILURE))] == [
+        (Kind.SILENCED, {"task": "send", "version": "v1", "by": "ann"}),
+        (Kind.UNSILENCED, {"task": "send", "by": "eve"}),
+    ]
+
+
+def test_failures_of_a_cause_are_counted_over_time(storage: Storage, clock: TurnedClock) -> None:
+    clock.set(clock() - clock() % DAY + 12 * HOUR)
+    start = clock()
+    for task, number in (("send", 2), ("resize", 1)):
+        for _ in range(number):
+            fail(storage, task=task)
+        clock.turn("1m")
+
+    def told(span: Span) -> dict[str, dict[int, int]]:
+        return {group.task: group.counts for group in storage.failures(span=span)}
+
+    assert told(Span.TWO_HOURS) == {"send": {start: 2}, "resize": {start + MINUTE: 1}}
+    assert told(Span.TWO_DAYS) == {"send": {start: 2}, "resize": {start: 1}}
+    assert told(Span.NINETY_DAYS) == {task: {start - 12 * HOUR: count} for task, count in (("send", 2), ("resize", 1))}
+    assert [group.counts for group in storage.failures()] == [{}, {}]
+
+
+def test_counts_of_causes_fold_and_go_and_are_no_part_of_the_charts(storage: Storage, clock: TurnedClock) -> None:
+    clock.set(clock() - clock() % DAY + 12 * HOUR)
+    fail(storage)
+    totals, queues = storage.totals(), storage.queues()
+
+    told = []
+    for passed in ("0s", "4h", "4d", "100d"):
+        clock.turn(passed)
+        storage.roll_up()
+        storage.roll_up()
+        told.append([sum(group.counts.values()) for span in Span for group in storage.failures(span=span)])
+        assert storage.totals() == totals
+
+    assert told == [[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]]
+    assert totals.keys().isdisjoint({"caused"})
+    assert [queue.name for queue in storage.queues()] == [queue.name for queue in queues] == ["mail"]
+    counted = {row.counted for row in all_rows(storage, Section.MEASURES)}
+    assert "failed" in counted
+    assert "caused" not in counted
+
+
+def all_rows(storage: Storage, section: Section) -> list[Any]:
+    """All rows of a section."""
+    page = storage.dump(section)
+    rows = list(page.rows)
+    while page.next is not None:
+        page = storage.dump(section, cursor=page.next)
+        rows += page.rows
+    return rows

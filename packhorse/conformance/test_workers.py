@@ -252,3 +252,35 @@ def test_an_order_for_somebody_unknown_is_refused_and_leaves_no_trace(storage: S
 
     assert not storage.order("f1", Order(Do.STOP), by="olga")
     assert storage.events(EventFilter()) == before
+
+
+# --- versions of the code -------------------------------------------------------------------------------------------
+
+
+def test_the_first_worker_of_a_version_is_told_of(storage: Storage) -> None:
+    def begin(owner: str, version: str | None, subject: Subject = Subject.WORKER) -> None:
+        info = {} if version is None else {"code_version": version}
+        storage.join(WorkerInfo(owner, subject, foreman="chief", info=info))
+
+    begin("chief", "v0", Subject.FOREMAN)
+    for owner, version in (("a", None), ("b", "v1"), ("c", "v1"), ("d", "v2"), ("e", "v1")):
+        begin(owner, version)
+    for owner in ("b", "c", "e"):
+        storage.leave(owner)
+    begin("f", "v1")
+
+    told = storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.DEPLOYED))
+    assert [(event.owner, event.data) for event in told] == [
+        ("chief", {"version": "v1"}),
+        ("chief", {"version": "v2"}),
+        ("chief", {"version": "v1"}),
+    ]
+    started = storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.STARTED))
+    assert [(event.data or {}).get("version") for event in started] == [None, "v1", "v1", "v2", "v1", "v1"]
+
+
+def test_a_worker_keeps_the_version_that_it_told(storage: Storage) -> None:
+    storage.join(WorkerInfo("a", info={"code_version": "v1"}))
+    storage.join(WorkerInfo("b"))
+
+    assert {worker.id: worker.code_version for worker in storage.workers()} == {"a": "v1", "b": None}

@@ -331,7 +331,8 @@ class Storage(ABC):
 
     @abstractmethod
     def join(self, worker: WorkerInfo) -> None:
-        """A worker or a foreman begins. Its id must be new for every process start."""
+        """A worker or a foreman begins. Its id must be new for every process start. A worker whose version of the code
+        no other has is told of by an event `deployed` of its foreman."""
 
     @abstractmethod
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
@@ -405,14 +406,16 @@ class Storage(ABC):
         """A job's log, by rising id."""
 
     @abstractmethod
-    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
-        """Failures grouped by cause, the latest first."""
+    def failures(self, *, limit: int = 50, span: Span | None = None) -> list[FailureGroup]:
+        """Failures grouped by cause, the latest first; with `span`, how many of each there were over that time."""
 
     @abstractmethod
-    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
-        """Somebody knows of these failures: for so long they are shown apart, but counted. None: they
-        are to be shown again. An event says who wanted it, unless they were shown before. False: no failure has
-        this cause."""
+    def silence_failure(
+        self, cause: str, duration: int | None, *, version: str | None = None, by: str | None = None
+    ) -> bool:
+        """Somebody knows of these failures: for so long they are shown apart, but counted; with `version` only until
+        one of another version of the code comes, and without an end if `duration` is None. Neither: they are to be
+        shown again. An event says who wanted it, unless they were shown before. False: no failure has this cause."""
 
     @abstractmethod
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -10,9 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.clock import DAY, HOUR
+from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
 from packhorse.job import Job, NewJob, Reason, State, Token
-from packhorse.series import DAYS, HOURS, LEVELS, MINUTES, Level
+from packhorse.series import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
 
 # --- in and out ---------------------------------------------------------------------------------------------------
 
@@ -140,6 +141,18 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     report: dict[str, Any] = {}  # what it is doing, overwritten by each heartbeat
     joined_at: int = 0
     beat_at: int = 0
+
+    @property
+    def code_version(self) -> str | None:
+        """The version of the user's own code that it runs, if it was told one."""
+        told = self.info.get("code_version")
+        return told if isinstance(told, str) else None
+
+    def brings_version(self, others: Iterable[WorkerInfo]) -> bool:
+        """Is it a worker with a version of the code that none of the others has?"""
+        version = self.code_version
+        is_told = version is not None and self.subject is Subject.WORKER
+        return is_told and all(each.code_version != version for each in others if each.subject is Subject.WORKER)
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -328,7 +341,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class FailureGroup(msgspec.Struct, frozen=True):
-    """All failures of one cause, told as one."""
+    """All failures of one cause, told as one. Versions are those of the user's own code, as far as they were told."""
 
     cause: str
     task: str
@@ -340,9 +353,37 @@ class FailureGroup(msgspec.Struct, frozen=True):
     last_job_id: str
     silenced_until: int | None = None  # somebody knows of it, and does not want to be told before then
     silenced_by: str | None = None
+    first_version: str | None = None  # None: the first failure told none
+    last_version: str | None = None  # of the last failure that told one
+    silenced_version: str | None = None  # the silence ends with the first failure of another version
+    counts: dict[int, int] = {}  # how many in each interval, by its beginning, if they were asked for
 
     def is_silenced(self, now: int) -> bool:
-        return self.silenced_until is not None and self.silenced_until > now
+        if self.silenced_until is None:
+            return self.silenced_version is not None
+        return self.silenced_until > now
+
+    @property
+    def has_silence(self) -> bool:
+        """Was it silenced, be it over or not?"""
+        return self.silenced_until is not None or self.silenced_version is not None
+
+    def known_version(self) -> str:
+        """The version that it was last seen with; BadValue if no failure has told one."""
+        if self.last_version is None:
+            raise BadValue(
+                "no failure of this cause has told the version of its code",
+                hint="set code_version for your workers (PACKHORSE_CODE_VERSION), or silence it for a time",
+            )
+        return self.last_version
+
+    def heard(self, version: str | None) -> FailureGroup:
+        """The group after one more failure, of this version."""
+        if version is None:
+            return self
+        if self.silenced_version not in (None, version):
+            self = replace(self, silenced_until=None, silenced_by=None, silenced_version=None)
+        return replace(self, last_version=version)
 
 
 class Span(StrEnum):
@@ -365,6 +406,11 @@ class Span(StrEnum):
     def levels(self) -> list[str]:
         """The names of the levels that its points are made of: its own, and the finer ones not yet folded into it."""
         return [level.name for level in LEVELS if level.width <= self.level.width]
+
+    @property
+    def cause_levels(self) -> list[str]:
+        """The same for what is counted by cause."""
+        return [level.name for level in CAUSE_LEVELS if level.width <= self.level.width]
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -38,7 +38,9 @@ _REST = 10  # times as long as a read took: so it takes no more than a tenth of 
 _LONGEST_REST = 5.0
 _FRESH_SERIES = {Span.TWO_HOURS: 5.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
+_FRESH_LEFT = 20.0
 _TURNS = 50  # of a kind
+_OF_FOREMEN = frozenset({Kind.STARTED, Kind.DIED, Kind.DEPLOYED})
 _FIRST, _LOOKS = 100_000, 10  # events: among them those of foremen, workers and queues are few, and found by an index
 _MOST_FAILURES = 500
 _MOST_KNOWN = 100
@@ -81,6 +83,24 @@ class Glance:
     def failures(self) -> list[FailureGroup]:
         return self._shared("failures", lambda: self._storage.failures(limit=_MOST_FAILURES))
 
+    def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
+        """How many failures of each cause there were in each interval."""
+
+        def read() -> dict[str, dict[int, int]]:
+            return {group.cause: group.counts for group in self._storage.failures(limit=_MOST_FAILURES, span=span)}
+
+        return self._shared(("failure counts", span), read, _FRESH_SERIES[span])
+
+    def left_of(self, key: Hashable, read: Callable[[], T]) -> T:
+        """How many jobs of a cause are left, which may take a while to count."""
+        return self._shared(("left", key), read, _FRESH_LEFT)
+
+    def is_known(self, key: Hashable) -> bool:
+        """Is that number at hand?"""
+        with self._lock:
+            at, _ = self._known.get(("left", key), (float("-inf"), None))
+        return self._now() - at < _FRESH_LEFT
+
     def totals(self) -> dict[str, int]:
         return self._shared("totals", self._storage.totals)
 
@@ -100,19 +120,19 @@ class Glance:
         return self._shared(span, lambda: self._storage.series(span), _FRESH_SERIES[span])
 
     def turning_points(self) -> list[Event]:
-        """The latest that happened to foremen, lost workers and queues, the newest first."""
+        """The latest that happened to foremen, lost workers and queues, and what was deployed, the newest first."""
         return self._shared("turning points", self._turned, _FRESH_TURNS)
 
     def _turned(self) -> list[Event]:
         wanted = [
-            EventFilter(subject=Subject.FOREMAN, kind=Kind.STARTED),
-            EventFilter(subject=Subject.FOREMAN, kind=Kind.DIED),
+            EventFilter(subject=Subject.FOREMAN, kinds=_OF_FOREMEN),
             EventFilter(subject=Subject.WORKER, kind=Kind.DIED),
             EventFilter(subject=Subject.QUEUE),
         ]
         top, found = newest_id(self._storage) + 1, []
         for where in wanted:
-            found += look_back(self._storage, where, top, _TURNS, stretches(self._storage, _LOOKS, _FIRST))[0]
+            most = _TURNS * max(1, len(where.kinds))
+            found += look_back(self._storage, where, top, most, stretches(self._storage, _LOOKS, _FIRST))[0]
         return sorted(found, key=lambda event: -event.at)
 
     def departures(self) -> list[Departure]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -13,8 +14,9 @@ from packhorse.app import Packhorse
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound, QueueNotFound, WorkerNotFound
 from packhorse.event import Event
+from packhorse.failure import Failure
 from packhorse.id_part import SHORTEST, jobs_with_part
-from packhorse.job import HELD, Job
+from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job
 from packhorse.job_handle import JobHandle
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import (
@@ -40,6 +42,8 @@ from packhorse.web.security.redaction import Redaction
 T = TypeVar("T")
 _MOST_HELD = 5_000
 _PATIENCE = 0.08  # seconds of looking through ids
+_COUNTING = 0.05  # seconds of counting what is left of all causes
+_MOST_LEFT = 1_000
 _SURE = 8  # letters of an id that hardly two of the same day share
 
 
@@ -233,6 +237,39 @@ class Reader:
             if group.cause == cause:
                 return group
         raise BadValue(f"there is no failure {cause[:40]!r}", hint="GET /api/v1/failures, or /failures, has them all")
+
+    def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
+        """How many failures of each cause there were in each interval, by its beginning."""
+        return self._glance.failure_counts(span)
+
+    def left_of(self, causes: Sequence[str]) -> dict[str, dict[str, Count]]:
+        """How many jobs of each cause retry and are dead, up to a thousand of either. Where no index leads to them that
+        takes a while: what cannot be counted at once is left out, and is there when somebody looks again."""
+        found: dict[str, dict[str, Count]] = {}
+        until = time.monotonic() + _COUNTING
+        for cause in causes:
+            key = (cause, self._operator.queues)
+            if not found or self._glance.is_known(key) or time.monotonic() < until:
+                found[cause] = self._glance.left_of(key, partial(self._left_of, cause))
+        return found
+
+    def _left_of(self, cause: str) -> dict[str, Count]:
+        wanted = {state.value: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD)}
+        return {name: self.count(where, _MOST_LEFT) for name, where in wanted.items()}
+
+    def jobs_of(self, cause: str, cap: int = 10_000) -> dict[str, int]:
+        """How many of its jobs there are to do something about, by state; `cap` may mean more."""
+        states = (RETRYING, DEAD, ABORTED)
+        wanted = {state.value: Filter(states=frozenset({state}), cause=cause) for state in states}
+        return {name: self.count(where, cap).number for name, where in wanted.items()}
+
+    def example_of(self, group: FailureGroup) -> Failure | None:
+        """The last failure of a cause, as long as its job is there and has not failed otherwise since."""
+        try:
+            job = self.get(group.last_job_id)
+        except JobNotFound:
+            return None
+        return Failure.from_json(job.error) if job.error and job.cause == group.cause else None
 
     def series(self, span: Span, queue: str | None = None, task: str | None = None) -> list[Point]:
         return [

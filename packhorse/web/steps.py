@@ -333,10 +333,13 @@ class Steps:
 
     # --- failures, queues and schedules ---------------------------------------------------------------------------
 
-    def silence(self, cause: str, duration: int | None) -> bool:
-        """Show the failures of this cause apart for so long, or with None again among the others."""
-        self._reader.failure(cause)
-        changed = self._app.storage.silence_failure(cause, duration, by=self._operator.name)
+    def silence(self, cause: str, duration: int | None, *, until_next_version: bool = False) -> bool:
+        """Show the failures of this cause apart for so long, or until one of another version of the code comes; or with
+        None again among the others."""
+        group = self._reader.failure(cause)
+        version = group.known_version() if until_next_version else None
+        by = self._operator.name
+        changed = self._app.storage.silence_failure(cause, duration, version=version, by=by)
         self._glance.forget()
         return changed
 

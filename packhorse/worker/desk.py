@@ -81,6 +81,7 @@ class Desk:
         on_stored: Callable[[Seat, Outcome], None] | None = None,
         condemn: Callable[[str], None] = lambda why: None,
         lend: Callable[[Callable[[], None]], bool] = lambda work: False,
+        code_version: str | None = None,
     ) -> None:
         self._storage = storage
         self._owner = owner
@@ -92,7 +93,7 @@ class Desk:
         self._may_begin = may_begin
         self._on_stored = on_stored
         self._lend = lend
-        self.finisher = Finisher(self.ring)
+        self.finisher = Finisher(self.ring, code_version)
         self._scribe = Scribe(storage, keep_lines)
         self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace, last_seconds)
         self.seats: dict[str, Seat] = {}

@@ -11,7 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from packhorse.outcome import Completed, Failed, Outcome
+from msgspec.structs import replace
+
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Stopped
 from packhorse.worker.ending import of_told
 from packhorse.worker.seat import Seat
 
@@ -26,8 +28,9 @@ MOST_KEPT = 1_000
 class Finisher:
     """Outcomes on their way to the storage."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
+    def __init__(self, ring: Callable[[], None], code_version: str | None = None) -> None:
         self._ring = ring
+        self._code_version = code_version
         self._waiting: deque[tuple[Seat, Outcome]] = deque()
         self._is_urgent = False
         self._first_at = 0.0
@@ -41,8 +44,10 @@ class Finisher:
         if seat.saw_stop and _did_as_told(outcome):
             # It was told to stop, and returned: it did as it was told, which is not the same as having completed.
             outcome = of_told(seat) or outcome
-        if type(outcome) is Failed:
-            seat.log(outcome.failure.summary(), "error")
+        if type(outcome) is not Completed:
+            outcome = self._signed(outcome)
+            if type(outcome) is Failed:
+                seat.log(outcome.failure.summary(), "error")
         if not self._waiting:
             self._first_at = time.monotonic()
             self._is_urgent = False  # somebody may have rung for what had been taken already
@@ -52,6 +57,17 @@ class Finisher:
         if is_urgent and not self._is_urgent:  # rung once, the desk comes
             self._is_urgent = True
             self._ring()
+
+    def _signed(self, outcome: Outcome) -> Outcome:
+        """A failure tells which version of the user's code it came from; of what went well nobody asks."""
+        version = self._code_version
+        if version is None:
+            return outcome
+        if isinstance(outcome, Halted):
+            return replace(outcome, version=version)
+        if isinstance(outcome, Failed | Stopped) and outcome.failure is not None:
+            return replace(outcome, failure=replace(outcome.failure, version=version))
+        return outcome
 
     def due_in(self) -> float | None:
         """Seconds until what has gathered should be written down; None: nothing has."""

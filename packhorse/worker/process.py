@@ -126,6 +126,7 @@ class WorkerProcess:
             on_stored=self._on_stored if app.has_result_handlers else None,
             condemn=self._condemn,
             lend=lambda work: self._threads.lend(work),
+            code_version=app.settings.code_version,
         )
         self._report = Report(self.desk, concurrency, say, self.limits.max_rss)
         limit = app.settings.result_limit
@@ -177,12 +178,17 @@ class WorkerProcess:
                 pid=os.getpid(),
                 queues=sorted(self.queues),
                 concurrency=self.concurrency,
-                info={"tasks": sorted(self._tasks), "python": sys.version.split()[0], "version": __version__},
+                info=self._about(),
             )
         )
         self._storage.announce([task for task in self.app.announcements() if task.name in self._tasks])
         self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
         self._say({"say": "online", "pid": os.getpid(), "tasks": sorted(self._tasks), "queues": self.queues})
+
+    def _about(self) -> dict[str, Any]:
+        about = {"tasks": sorted(self._tasks), "python": sys.version.split()[0], "version": __version__}
+        version = self.app.settings.code_version
+        return about if version is None else {**about, "code_version": version}
 
     def _is_over(self) -> bool:
         if self._quits:

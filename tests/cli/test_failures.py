@@ -192,3 +192,51 @@ def test_a_silenced_cause_is_marked_on_a_terminal(failed: Yard, packhorse: Call)
     _, seen = on_terminal(failed, "failures")
 
     assert "send_notice (silenced)" in plain(seen)
+
+
+# --- versions of the code -------------------------------------------------------------------------------------------
+
+
+def test_a_cause_tells_the_versions_it_was_seen_with(yard: Yard, packhorse: Call):
+    for version in ("9d01", "4f2c"):
+        fail(yard, "resize", Failure("ValueError", "no", version=version))
+
+    (line,) = packhorse("failures").stdout.splitlines()[1:]
+    page = packhorse("failures", "1").stdout
+    told = json.loads(packhorse("failures", "--json").stdout)
+
+    assert line.split()[-2:] == ["9d01", "4f2c"]
+    assert [text.rpartition(" ")[2] for text in page.splitlines() if "with version" in text] == ["9d01", "4f2c"]
+    assert (told["first_version"], told["last_version"]) == ("9d01", "4f2c")
+    _, seen = on_terminal(yard, "failures")
+    assert "(9d01)" in plain(seen)
+
+
+def test_a_cause_is_silenced_until_the_next_version(yard: Yard, packhorse: Call):
+    fail(yard, "resize", Failure("ValueError", "no", version="9d01"))
+
+    told = packhorse("failure", "silence", "1", "--until-next-version", "--by", "ann")
+    page = packhorse("failures", "1").stdout
+
+    assert told.stdout == "silenced until it fails with another version than 9d01: resize: ValueError: no\n"
+    assert "until it fails with another version than 9d01 by ann" in page
+    fail(yard, "resize", Failure("ValueError", "no", version="4f2c"))
+    assert "another version" not in packhorse("failures", "1").stdout
+
+
+def test_a_silence_until_the_next_version_may_have_an_end_besides(yard: Yard, packhorse: Call):
+    fail(yard, "resize", Failure("ValueError", "no", version="9d01"))
+
+    told = packhorse("failure", "silence", "1", "--until-next-version", "--for", "2h", "--json")
+
+    assert json.loads(told.stdout)["silenced_version"] == "9d01"
+    (group,) = yard.storage.failures()
+    assert json.loads(told.stdout)["silenced_until"] is not None
+    assert group.silenced_until is not None
+
+
+def test_what_has_told_no_version_cannot_be_silenced_until_the_next(failed: Yard, packhorse: Call):
+    told = packhorse("failure", "silence", "1", "--until-next-version")
+
+    assert told.exit_code == 2
+    assert "PACKHORSE_CODE_VERSION" in told.stderr

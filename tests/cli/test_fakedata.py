@@ -10,10 +10,11 @@ from packhorse.cli import fakedata
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.fakedata import Shop
 from packhorse.clock import HOUR, TurnedClock, now
+from packhorse.event import Kind, Subject
 from packhorse.job import State
 from packhorse.outcome import Failed
 from packhorse.storage import open_storage
-from packhorse.storage.records import Filter, Span
+from packhorse.storage.records import EventFilter, Filter, Span
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 
@@ -24,6 +25,8 @@ def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
     shop = Shop(storage, clock, random.Random(7))
     until = clock() + HOUR
     shop.open()
+    shop.play(until - HOUR // 2, 15_000_000)
+    shop.deploy()
     shop.play(until, 15_000_000)
     shop.steer()
     shop.beat()
@@ -38,6 +41,11 @@ def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
     assert {point.task for point in storage.series(Span.TWO_HOURS)} >= {"send_notice", "resize"}
     assert len([worker for worker in storage.workers() if worker.beat_at == until]) == 6
     assert storage.ticks("sweep")
+    deploys = storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.DEPLOYED))
+    old, new = [(event.data or {})["version"] for event in deploys]
+    failed = {(group.task, group.first_version, group.last_version) for group in storage.failures()}
+    assert {("foobar", old, new), ("resize", old, new), ("resize", new, new)} <= failed
+    assert [group.task for group in storage.failures() if group.silenced_version] == ["sync_crm"]
     storage.close()
 
 

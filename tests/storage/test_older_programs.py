@@ -6,9 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from packhorse.clock import HOUR, MINUTE, TurnedClock
+from packhorse.conformance.builders import FAILURE, add, finish, run
 from packhorse.event import Event, Kind, Subject, kind_of
+from packhorse.outcome import Failed
 from packhorse.storage.moving import Section
 from packhorse.storage.records import EventFilter
 from packhorse.storage.redis import Redis
@@ -87,3 +90,25 @@ def test_an_event_of_a_kind_that_only_newer_programs_know_is_told_as_it_is(stora
     assert [event.kind in Kind.__members__.values() for event in events] == [True, False, True]
     assert msgspec.to_builtins(events[1])["kind"] == f"{events[1].kind}" == "dreamt_of"
     assert b'"dreamt_of"' in msgspec.json.encode(events[1])
+
+
+def test_a_failure_that_another_version_counts_leaves_versions_and_silence_as_they_are(storage: Any) -> None:
+    finish(storage, Failed(run(storage, add(storage)).token, replace(FAILURE, version="v1")))
+    (group,) = storage.failures()
+    storage.silence_failure(group.cause, None, version="v1", by="ann")
+
+    count_as_before(storage, group.cause)
+
+    (told,) = storage.failures()
+    assert (told.number, told.first_version, told.last_version) == (2, "v1", "v1")
+    assert (told.silenced_version, told.silenced_by) == ("v1", "ann")
+
+
+def count_as_before(storage: Any, cause: str) -> None:
+    """What an earlier version writes when it counts one more failure of a cause."""
+    if isinstance(storage, Redis):
+        storage._change("finish", lambda tx: tx.do("HINCRBY", storage._keys.failure(cause), "number", 1))
+        return
+    dialect = storage._dialect
+    sql = f"UPDATE {dialect.prefix}failure SET number = number + 1, place = NULL WHERE cause = ?"
+    storage._write("finish", lambda tx: tx.execute(dialect.say(sql), (cause,)))

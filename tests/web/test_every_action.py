@@ -202,7 +202,7 @@ def silence_a_failure(hand: Hand, yard: Yard) -> None:
     yard.job("dead", queue="fails")
     hand.visit("Failures")
     hand.page.locator("#groups td.call a").first.click()
-    hand.page.get_by_label("For").select_option("7d")
+    hand.page.get_by_label("How long").select_option("7d")
     hand.press("Silence", "silenced")
     assert yard.storage.failures()[0].silenced_by == "local"
     hand.visit("Failures")

@@ -298,7 +298,8 @@ def test_failures_and_overview_say_how_many_are_silenced(web: TestClient, yard: 
     yard.finish(Failed(other.token, Failure("ValueError", "no")))
     yard.storage.silence_failure(yard.get(job.id).cause or "", DAY)
 
-    assert "1 failure of 1 kind, beside 1 of 1 kind that is silenced." in web.get("/failures", headers=HTML).text
+    text = web.get("/failures", headers=HTML).text
+    assert "1 failure in the last 48 hours, 1 kind in all, beside 1 of 1 kind that is silenced." in text
     assert "1 kind, 1 silenced" in web.get("/", headers=HTML).text
 
 

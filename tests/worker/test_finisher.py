@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from packhorse.clock import SECOND
 from packhorse.failure import Failure
 from packhorse.job import Reason
-from packhorse.outcome import Completed, Failed, Outcome, Released, Snoozed, Stopped
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.storage.records import LogKind
 from packhorse.worker.finisher import LONG_RUN, LONGEST_WAIT, MOST_KEPT, Finisher
 from packhorse.worker.seat import Seat
@@ -239,3 +240,34 @@ def test_what_a_stopped_job_says_for_itself_stands(finisher: Finisher):
     seat = stopping(Reason.ABORTED)
 
     assert written(finisher, seat, Snoozed(seat.job.token, 5)) == Snoozed(seat.job.token, 5)
+
+
+# --- the version of the code ----------------------------------------------------------------------------------------
+
+
+def test_what_did_not_go_well_tells_the_version_of_the_code():
+    finisher = Finisher(lambda: None, code_version="4f2c")
+    failure = Failure("ValueError", "no")
+
+    def ended(outcome_of: Any) -> Any:
+        seat = a_seat()
+        finisher.put(seat, outcome_of(seat.job.token))
+        ((_, outcome),) = finisher.take_now(1)
+        return outcome
+
+    assert ended(lambda token: Failed(token, failure)).failure.version == "4f2c"
+    assert ended(lambda token: Stopped(token, Reason.ABORTED, failure)).failure.version == "4f2c"
+    assert ended(lambda token: Halted(token, "signal 9")).version == "4f2c"
+    assert ended(lambda token: Stopped(token, Reason.ABORTED)).failure is None
+    assert ended(lambda token: Snoozed(token, SECOND)) == Snoozed(ANY, SECOND)
+    assert ended(lambda token: Completed(token, "null")) == Completed(ANY, "null")
+
+
+def test_a_worker_that_was_told_no_version_tells_none(finisher: Finisher):
+    seat = a_seat()
+    finisher.put(seat, Failed(seat.job.token, Failure("ValueError", "no")))
+
+    ((_, outcome),) = finisher.take_now(1)
+
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.version is None

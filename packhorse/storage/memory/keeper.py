@@ -15,7 +15,7 @@ from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
-from packhorse.series import MINUTES, Measures, has_failed, measure, measure_deleted
+from packhorse.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, has_failed, measure, measure_deleted
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, may_go_on, quiet_answer
 from packhorse.storage.records import (
@@ -119,18 +119,14 @@ class Keeper(Storage):
             return
         failure, now = Failure.from_json(job.error), self.now()
         old = self._failures.get(job.cause)
-        self._failures[job.cause] = FailureGroup(
-            cause=job.cause,
-            task=job.task,
-            pattern=failure.pattern(),
-            place=failure.place,
-            number=old.number + 1 if old else 1,
-            first_at=old.first_at if old else now,
-            last_at=now,
-            last_job_id=job.id,
-            silenced_until=old.silenced_until if old else None,
-            silenced_by=old.silenced_by if old else None,
+        if old is None:
+            about = (job.cause, job.task, failure.pattern(), failure.place)
+            old = FailureGroup(*about, 0, now, now, job.id, first_version=failure.version)
+        self._failures[job.cause] = replace(
+            old.heard(failure.version), number=old.number + 1, place=failure.place, last_at=now, last_job_id=job.id
         )
+        key = (CAUSE_MINUTES.name, CAUSE_MINUTES.start_of(now), job.cause, job.task, CAUSED)
+        self._measures[key] = self._measures.get(key, 0) + 1
 
     def _record(self, event: Event) -> None:
         self._event_id += 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from msgspec.structs import replace
 
 from packhorse.event import Event, Kind, Subject
+from packhorse.series import CAUSED
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span
 
@@ -22,19 +24,33 @@ class Records(Keeper):
         return [line for line in self._log.get(job_id, []) if line.id > after][:limit]
 
     @atomic
-    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
-        return sorted(self._failures.values(), key=lambda group: (-group.last_at, group.cause))[:limit]
+    def failures(self, *, limit: int = 50, span: Span | None = None) -> list[FailureGroup]:
+        found = sorted(self._failures.values(), key=lambda group: (-group.last_at, group.cause))[:limit]
+        return found if span is None else [replace(group, counts=self._counts_of(group.cause, span)) for group in found]
+
+    def _counts_of(self, cause: str, span: Span) -> dict[int, int]:
+        levels, start = span.cause_levels, span.level.start_of(self.now() - span.length)
+        counts: Counter[int] = Counter()
+        for (name, at, its_cause, _, _), amount in self._measures.items():
+            if name in levels and at >= start and its_cause == cause:
+                counts[span.level.start_of(at)] += amount
+        return dict(sorted(counts.items()))
 
     @atomic
-    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
+    def silence_failure(
+        self, cause: str, duration: int | None, *, version: str | None = None, by: str | None = None
+    ) -> bool:
         group = self._failures.get(cause)
         if group is None:
             return False
-        if duration is not None or group.silenced_until is not None:
-            kind = Kind.UNSILENCED if duration is None else Kind.SILENCED
-            self._record_about(Subject.FAILURE, kind, queue=cause, task=group.task, duration=duration, by=by)
-        until, who = (None, None) if duration is None else (self.now() + duration, by)
-        self._failures[cause] = replace(group, silenced_until=until, silenced_by=who)
+        is_over = duration is None and version is None
+        if not is_over or group.has_silence:
+            kind = Kind.UNSILENCED if is_over else Kind.SILENCED
+            facts: dict[str, Any] = {"task": group.task, "duration": duration, "version": version, "by": by}
+            self._record_about(Subject.FAILURE, kind, queue=cause, **facts)
+        until = None if duration is None else self.now() + duration
+        who = None if is_over else by
+        self._failures[cause] = replace(group, silenced_until=until, silenced_by=who, silenced_version=version)
         return True
 
     @atomic
@@ -51,7 +67,8 @@ class Records(Keeper):
     def totals(self) -> dict[str, int]:
         counted: Counter[str] = Counter()
         for (_, _, _, _, name), amount in self._measures.items():
-            counted[name] += amount
+            if name != CAUSED:
+                counted[name] += amount
         return dict(counted)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
 
 from packhorse import changes
 from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, HELD, QUEUED, Job
-from packhorse.series import LEVELS
+from packhorse.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.moving import outlook_of
 from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
@@ -133,9 +132,12 @@ class Upkeep(Keeper):
 
     @atomic
     def roll_up(self) -> None:
-        for level, coarser in itertools.pairwise(LEVELS):
+        for level, coarser in FOLDS:
             for key in list(self._measures):
                 name, at, queue, task, counted = key
                 if name == level.name and at + level.width <= self.now() - level.keep:
                     target = (coarser.name, coarser.start_of(at), queue, task, counted)
                     self._measures[target] = self._measures.get(target, 0) + self._measures.pop(key)
+        last = self.now() - CAUSE_DAYS.keep - CAUSE_DAYS.width
+        for key in [key for key in self._measures if key[0] == CAUSE_DAYS.name and key[1] <= last]:
+            del self._measures[key]

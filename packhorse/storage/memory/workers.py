@@ -20,8 +20,13 @@ class Workers(Keeper):
     @atomic
     def join(self, worker: WorkerInfo) -> None:
         now = self.now()
+        is_new = worker.brings_version(self._workers.values())
         self._workers[worker.id] = replace(worker, joined_at=now, beat_at=now)
-        self._record_about(worker.subject, Kind.STARTED, owner=worker.id, host=worker.host, pid=worker.pid)
+        version = worker.code_version
+        about: dict[str, Any] = {"host": worker.host, "pid": worker.pid, "version": version}
+        self._record_about(worker.subject, Kind.STARTED, owner=worker.id, **about)
+        if is_new:
+            self._record_about(Subject.FOREMAN, Kind.DEPLOYED, owner=worker.foreman or worker.id, version=version)
 
     @atomic
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:

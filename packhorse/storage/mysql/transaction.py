@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from packhorse.event import Event
 from packhorse.job import Job
-from packhorse.series import MINUTES
 from packhorse.storage.mysql.link import Answer, Link, NotAsExpectedError
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row
@@ -116,6 +115,5 @@ class Transaction(transaction.Transaction):
         return statements
 
     def _deltas(self) -> list[Row]:
-        minute = MINUTES.start_of(self.now)
         rows: list[Row] = [("tally", 0, *key, number) for key, number in self.tallies.items() if number]
-        return rows + [(MINUTES.name, minute, *key, amount) for key, amount in self.measures.items()]
+        return rows + self.counted()

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from packhorse.event import Event
 from packhorse.job import Job
-from packhorse.series import MINUTES
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row, update_of
@@ -90,6 +89,5 @@ class Transaction(transaction.Transaction):
             self._link.executemany(sql["count_failure"], sorted(self._failures, key=lambda row: str(row[0])))
 
     def _deltas(self) -> list[Row]:
-        minute = MINUTES.start_of(self.now)
         rows: list[Row] = [("tally", 0, *key, number) for key, number in self.tallies.items() if number]
-        return rows + [(MINUTES.name, minute, *key, amount) for key, amount in self.measures.items()]
+        return rows + self.counted()

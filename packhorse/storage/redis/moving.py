@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from packhorse.event import Event, Subject
 from packhorse.job import Job
-from packhorse.series import LEVELS
+from packhorse.series import ALL_LEVELS, CAUSED
 from packhorse.storage.contract import BATCH
 from packhorse.storage.moving import (
     Dumped,
@@ -177,14 +177,14 @@ class Moving(Schedules, Queues, Clients, Records):
     def _dump_measures(self, cursor: Any, limit: int) -> Dumped:
         """Whole buckets, of one level at a time."""
         number, seen = cursor or (0, 0)
-        level = LEVELS[number].name
+        level = ALL_LEVELS[number].name
         rows: list[Measure] = []
         while len(rows) < limit:
             buckets = self._server.run("series", 0, seen, _BUCKETS_AT_ONCE, level)
             rows += [row for at, told in buckets for row in _measures_in(level, int(at), told)]
             seen += len(buckets)
             if len(buckets) < _BUCKETS_AT_ONCE:
-                is_last = number + 1 == len(LEVELS)
+                is_last = number + 1 == len(ALL_LEVELS)
                 return Dumped(rows, None if is_last else _cursor(number + 1, 0))
         return Dumped(rows, _cursor(number, seen))
 
@@ -304,7 +304,8 @@ class Moving(Schedules, Queues, Clients, Records):
             field = f"{row.counted}:{place(row.queue, row.task)}"
             tx.do("HSET", self._keys.bucket(row.level, row.at), field, row.amount)
             tx.do("ZADD", self._keys.measures(row.level), row.at, row.at)
-            tx.do("HINCRBY", self._keys.total, row.counted, row.amount)
+            if row.counted != CAUSED:
+                tx.do("HINCRBY", self._keys.total, row.counted, row.amount)
 
     def _load_failures(self, tx: Transaction, rows: Sequence[Any]) -> None:
         for row in rows:
@@ -312,7 +313,8 @@ class Moving(Schedules, Queues, Clients, Records):
                 "HSET", self._keys.failure(row.cause), "task", row.task, "pattern", row.pattern,
                 "place", row.place or "", "number", row.number, "first_at", row.first_at, "last_at", row.last_at,
                 "last_job_id", row.last_job_id, "silenced_until", row.silenced_until or "",
-                "silenced_by", row.silenced_by or "",
+                "silenced_by", row.silenced_by or "", "first_version", row.first_version or "",
+                "last_version", row.last_version or "", "silenced_version", row.silenced_version or "",
             )  # fmt: skip
             tx.do("ZADD", self._keys.failures, -row.last_at, row.cause)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from packhorse.event import Event, Subject
 from packhorse.failure import Failure
 from packhorse.job import FINAL, QUEUED, Job
-from packhorse.series import MINUTES, Measures
+from packhorse.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.indexes import Moves, places_of
 from packhorse.storage.redis.keys import Keys, mark, place, tally_field
@@ -206,6 +206,9 @@ class _Writer:
             "HSET", key, "task", job.task, "pattern", failure.pattern(), "place", failure.place or "",
             "last_at", self._now, "last_job_id", job.id,
         )  # fmt: skip
-        yield ("HSETNX", key, "first_at", self._now)
-        yield ("HINCRBY", key, "number", 1)
+        yield ("FAILED", key, self._now, failure.version or "")
         yield ("ZADD", self._keys.failures, -self._now, job.cause)
+        minute = CAUSE_MINUTES.start_of(self._now)
+        bucket = self._keys.bucket(CAUSE_MINUTES.name, minute)
+        yield ("HINCRBY", bucket, f"{CAUSED}:{place(job.cause, job.task)}", 1)
+        yield ("ZADD", self._keys.measures(CAUSE_MINUTES.name), minute, minute)

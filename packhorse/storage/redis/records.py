@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.event import Event, Kind, Subject
-from packhorse.series import LEVELS
+from packhorse.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper
@@ -71,7 +72,7 @@ class Records(Keeper):
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
-    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
+    def failures(self, *, limit: int = 50, span: Span | None = None) -> list[FailureGroup]:
         found: list[FailureGroup] = []
         while len(found) < limit:
             most = min(limit - len(found), _FAILURES_AT_ONCE)
@@ -79,19 +80,35 @@ class Records(Keeper):
             found += [failure_in(one) for one in told]
             if len(told) < most:
                 break
-        return found
+        return found if span is None or not found else self._with_counts(found, span)
 
-    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
+    def _with_counts(self, found: list[FailureGroup], span: Span) -> list[FailureGroup]:
+        counts: dict[str, dict[int, int]] = {group.cause: {} for group in found}
+        start = span.level.start_of(self.now() - span.length)
+        for at, told in self._buckets(span.cause_levels, start):
+            point = span.level.start_of(at)
+            for field, amount in zip(told[::2], told[1::2], strict=True):
+                its = counts.get(keys.names_of(field.partition(b":")[2])[0])
+                if its is not None:
+                    its[point] = its.get(point, 0) + int(amount)
+        return [replace(group, counts=dict(sorted(counts[group.cause].items()))) for group in found]
+
+    def silence_failure(
+        self, cause: str, duration: int | None, *, version: str | None = None, by: str | None = None
+    ) -> bool:
         def work(tx: Transaction) -> bool:
             key = self._keys.failure(cause)
             task = tx.field(key, "task")
             if task is None:
                 return False
-            if duration is not None or tx.field(key, "silenced_until"):
-                kind = Kind.UNSILENCED if duration is None else Kind.SILENCED
-                tx.record_about(Subject.FAILURE, kind, queue=cause, task=task.decode(), duration=duration, by=by)
+            is_over = duration is None and version is None
+            if not is_over or tx.field(key, "silenced_until") or tx.field(key, "silenced_version"):
+                kind = Kind.UNSILENCED if is_over else Kind.SILENCED
+                facts: dict[str, Any] = {"task": task.decode(), "duration": duration, "version": version, "by": by}
+                tx.record_about(Subject.FAILURE, kind, queue=cause, **facts)
             tx.put_field(key, "silenced_until", None if duration is None else str(tx.now + duration))
-            tx.put_field(key, "silenced_by", None if duration is None else by)
+            tx.put_field(key, "silenced_by", None if is_over else by)
+            tx.put_field(key, "silenced_version", version)
             return True
 
         return self._change("silence_failure", work)
@@ -136,8 +153,9 @@ class Records(Keeper):
     def roll_up(self) -> None:
         now = self.now()
         asked: list[str | int] = []
-        for level, coarser in itertools.pairwise(LEVELS):
+        for level, coarser in FOLDS:
             asked += [level.name, now - level.keep - level.width, coarser.name, coarser.width]
+        asked += [CAUSE_DAYS.name, now - CAUSE_DAYS.keep - CAUSE_DAYS.width, "", 1]  # into nothing
         while self._server.run("roll_up", _BUCKETS_AT_ONCE, *asked) == _BUCKETS_AT_ONCE:
             pass
 
@@ -161,10 +179,12 @@ def _highest(where: EventFilter) -> int:
 
 def failure_in(told: Sequence[bytes]) -> FailureGroup:
     """A failure as `lua/failures.lua` tells it."""
-    cause, task, pattern, place, *numbers, job_id, until, by = (word.decode() for word in told)
+    cause, task, pattern, place, *numbers, job_id, until, by, first, last, silenced = (word.decode() for word in told)
     number, first_at, last_at = map(int, numbers)
-    silenced = (int(until) if until else None, by or None)
-    return FailureGroup(cause, task, pattern, place or None, number, first_at, last_at, job_id, *silenced)
+    about = (cause, task, pattern, place or None, number, first_at, last_at, job_id)
+    return FailureGroup(
+        *about, int(until) if until else None, by or None, first or None, last or None, silenced or None
+    )
 
 
 def _may_have(packed: bytes, kinds: Sequence[bytes]) -> bool:

@@ -24,11 +24,18 @@ _worker = msgspec.json.Decoder(WorkerInfo).decode
 
 class Workers(Keeper):
     def join(self, worker: WorkerInfo) -> None:
+        version = worker.code_version
+        # Read before, and by itself: two that join at once may both tell of it, which whoever draws it sees.
+        is_new = version is not None and worker.brings_version(self.workers())
+
         def work(tx: Transaction) -> None:
             tx.do("HSET", self._keys.workers, worker.id, to_json(replace(worker, joined_at=tx.now, report={})))
             tx.do("HSET", self._keys.reports, worker.id, to_json(worker.report))
             tx.do("ZADD", self._keys.beats, tx.now, worker.id)
-            tx.record_about(worker.subject, Kind.STARTED, owner=worker.id, host=worker.host, pid=worker.pid)
+            about: dict[str, Any] = {"host": worker.host, "pid": worker.pid, "version": version}
+            tx.record_about(worker.subject, Kind.STARTED, owner=worker.id, **about)
+            if is_new:
+                tx.record_about(Subject.FOREMAN, Kind.DEPLOYED, owner=worker.foreman or worker.id, version=version)
 
         self._change("join", work)
 

@@ -160,8 +160,10 @@ class Keeper(Storage):
 
     def _count_failure(self, tx: Transaction, job: Job) -> None:
         failure = Failure.from_json(job.error or "{}")
-        told = (job.cause, job.task, failure.pattern(), failure.place, 1, tx.now, tx.now, job.id)
-        tx.count_failure(told)
+        about = (job.cause, job.task, failure.pattern(), failure.place)
+        tx.count_failure((*about, 1, tx.now, tx.now, job.id, failure.version))
+        its = (job.cause or "", job.task)
+        tx.causes[its] = tx.causes.get(its, 0) + 1
 
     def _remove(self, tx: Transaction, jobs: Sequence[Job], by: str | None) -> None:
         """Jobs go, with all that hangs on them; their events stay."""

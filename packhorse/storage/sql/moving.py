@@ -52,7 +52,9 @@ TABLES = {
     Section.SUBSCRIPTIONS: Table("subscriber", _fields(Section.SUBSCRIPTIONS), ("job_id", "client_id")),
     Section.LOG: Table("log_line", ("job_id", *_LINE), ("id",)),
     Section.EVENTS: Table("event", _EVENT, ("id",)),
-    Section.FAILURES: Table("failure", _fields(Section.FAILURES), ("cause",)),
+    Section.FAILURES: Table(
+        "failure", tuple(name for name in _fields(Section.FAILURES) if name != "counts"), ("cause",)
+    ),
     Section.SCHEDULES: Table("schedule", _fields(Section.SCHEDULES), ("name",)),
     Section.TICKS: Table("tick", _fields(Section.TICKS), ("id",)),
     Section.MEASURES: Table("measure", (*_COUNTED, "amount"), _COUNTED),

@@ -7,6 +7,8 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
+from msgspec.structs import replace
+
 from packhorse.event import Event, Kind, Subject
 from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
 from packhorse.storage.sql.keeper import Keeper
@@ -72,20 +74,32 @@ class Records(Keeper):
         rows = self._db.read("log_lines", self._sql["log_of"], (job_id, after, limit))
         return [LogLine(message, LogKind(kind), *rest) for message, kind, *rest in rows]
 
-    def failures(self, *, limit: int = 50) -> list[FailureGroup]:
-        return [FailureGroup(*row) for row in self._db.read("failures", self._sql["latest_failures"], (limit,))]
+    def failures(self, *, limit: int = 50, span: Span | None = None) -> list[FailureGroup]:
+        found = [FailureGroup(*row) for row in self._db.read("failures", self._sql["latest_failures"], (limit,))]
+        if span is None or not found:
+            return found
+        counts: dict[str, dict[int, int]] = {group.cause: {} for group in found}
+        start = span.level.start_of(self.now() - span.length)
+        asked = (span.level.width, to_json(span.cause_levels), start, to_json(list(counts)))
+        for cause, at, number in self._db.read("failures", self._sql["cause_series"], asked):
+            counts[cause][at] = number
+        return [replace(group, counts=counts[group.cause]) for group in found]
 
-    def silence_failure(self, cause: str, duration: int | None, *, by: str | None = None) -> bool:
+    def silence_failure(
+        self, cause: str, duration: int | None, *, version: str | None = None, by: str | None = None
+    ) -> bool:
         def work(tx: Transaction) -> bool:
             row = tx.execute(self._sql["get_silence"], (cause,)).fetchone()
             if row is None:
                 return False
-            task, silenced_until = row
-            if duration is not None or silenced_until is not None:
-                until, who = (None, None) if duration is None else (tx.now + duration, by)
-                tx.execute(self._sql["silence_failure"], (until, who, cause))
-                kind = Kind.UNSILENCED if duration is None else Kind.SILENCED
-                self._record_about(tx, Subject.FAILURE, kind, queue=cause, task=task, duration=duration, by=by)
+            task, has_silence = row
+            is_over = duration is None and version is None
+            if not is_over or has_silence:
+                until = None if duration is None else tx.now + duration
+                tx.execute(self._sql["silence_failure"], (until, None if is_over else by, version, cause))
+                kind = Kind.UNSILENCED if is_over else Kind.SILENCED
+                facts: dict[str, Any] = {"task": task, "duration": duration, "version": version, "by": by}
+                self._record_about(tx, Subject.FAILURE, kind, queue=cause, **facts)
             return True
 
         return self._write("silence_failure", work)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from packhorse.event import Event
 from packhorse.job import Job
-from packhorse.series import Measures, measure
+from packhorse.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, measure
 from packhorse.storage.moving import Move
 from packhorse.storage.sql.rows import Row
 
@@ -40,7 +40,7 @@ class Connection(Protocol):
 class Transaction(ABC):
     """What one call does. `now` is the same for everything in it."""
 
-    __slots__ = ("mark", "measures", "now", "tallies", "wakes")
+    __slots__ = ("causes", "mark", "measures", "now", "tallies", "wakes")
 
     execute: Callable[..., Cursor]
     executemany: Callable[[str, Any], object]
@@ -51,6 +51,7 @@ class Transaction(ABC):
         self.mark: Move | None = None  # of a move of this storage
         self.tallies: dict[Place, int] = {}
         self.measures: Measures = {}
+        self.causes: dict[tuple[str, str], int] = {}  # cause and task of what failed -> how often
         self.wakes = False
 
     @abstractmethod
@@ -59,7 +60,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def count_failure(self, row: Row) -> None:
-        """One more of its cause: (cause, task, pattern, place, number, first_at, last_at, last_job_id)."""
+        """One more of its cause: (cause, task, pattern, place, number, first_at, last_at, last_job_id, version)."""
 
     @abstractmethod
     def nested(self, work: Callable[[Any], R]) -> R:
@@ -81,12 +82,22 @@ class Transaction(ABC):
         if after is not None:
             tallies[after] = tallies.get(after, 0) + number
 
+    def counted(self) -> list[Row]:
+        """What was counted, as rows: (level, at, queue, task, counted, amount)."""
+        at = MINUTES.start_of(self.now)
+        rows: list[Row] = [(MINUTES.name, at, *key, amount) for key, amount in self.measures.items()]
+        if self.causes:
+            rows += [(CAUSE_MINUTES.name, at, *its, CAUSED, number) for its, number in self.causes.items()]
+        return rows
+
     def absorb(self, other: Any) -> None:
         """Take over what a finished part of this transaction wants written."""
         for tally, number in other.tallies.items():
             self.tallies[tally] = self.tallies.get(tally, 0) + number
         for measured, amount in other.measures.items():
             self.measures[measured] = self.measures.get(measured, 0) + amount
+        for its, number in other.causes.items():
+            self.causes[its] = self.causes.get(its, 0) + number
         self.wakes = self.wakes or other.wakes
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from packhorse import changes
 from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, Job
-from packhorse.series import LEVELS
+from packhorse.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
@@ -159,7 +158,9 @@ class Upkeep(Keeper):
         self._write("roll_up", self._roll_up)
 
     def _roll_up(self, tx: Transaction) -> None:
-        for level, coarser in itertools.pairwise(LEVELS):
+        for level, coarser in FOLDS:
             last = tx.now - level.keep - level.width
             tx.execute(self._sql["fold_measures"], (coarser.name, coarser.width, level.name, last))
             tx.execute(self._sql["drop_folded_measures"], (level.name, last))
+        last = tx.now - CAUSE_DAYS.keep - CAUSE_DAYS.width
+        tx.execute(self._sql["drop_folded_measures"], (CAUSE_DAYS.name, last))

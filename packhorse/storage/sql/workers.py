@@ -22,9 +22,17 @@ class Workers(Keeper):
     # --- workers and foremen ----------------------------------------------------------------------------------------
 
     def join(self, worker: WorkerInfo) -> None:
+        version = worker.code_version
+        # Read before, and by itself: two that join at once may both tell of it, which whoever draws it sees.
+        is_new = version is not None and worker.brings_version(self.workers())
+
         def work(tx: Transaction) -> None:
             tx.execute(self._sql["put_worker"], _worker_row(worker, tx.now))
-            self._record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, host=worker.host, pid=worker.pid)
+            about: dict[str, Any] = {"host": worker.host, "pid": worker.pid, "version": version}
+            self._record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, **about)
+            if is_new:
+                who = worker.foreman or worker.id
+                self._record_about(tx, Subject.FOREMAN, Kind.DEPLOYED, owner=who, version=version)
 
         self._write("join", work)
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from packhorse.event import Event
 from packhorse.job import Job
-from packhorse.series import MINUTES
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import Row, event_row
 from packhorse.storage.sqlite.insert import Insert
@@ -86,6 +85,4 @@ class Transaction(transaction.Transaction):
         """Write what was collected."""
         self.events.flush(self.now)
         _ADD_TALLY.put(self._connection, [(*key, number) for key, number in self.tallies.items() if number])
-        at = MINUTES.start_of(self.now)
-        measures = [(MINUTES.name, at, *key, amount) for key, amount in self.measures.items()]
-        _ADD_MEASURE.put(self._connection, measures)
+        _ADD_MEASURE.put(self._connection, self.counted())

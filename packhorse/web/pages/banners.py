@@ -25,6 +25,7 @@ MOST = 3
 _BEHIND = MINUTE
 _APART = 2.0  # seconds
 _LOOKED_BACK = 10 * MINUTE
+_DEPLOYING = 10 * MINUTE
 _NAMED = 3  # of many queues
 _LONGEST = 120  # letters of what somebody wrote
 
@@ -48,7 +49,7 @@ def banners(reader: Reader, health: Health, move: Move | None, place: str) -> li
         return [_moved(move)]  # what is left in it concerns nobody
     found = [] if move is None else [_moved(move)]
     found += [*_nobody(reader, now), *_idle(reader, now), *_behind(reader, now), *_late(reader, now), *_paused(reader)]
-    found += [*_skewed(reader, now), *_mixed(reader, now)]
+    found += [*_skewed(reader, now), *_mixed(reader, now), *_mixed_code(reader, now)]
     if place == "overview":
         found += _storage(health, move)
     return sorted(found, key=lambda banner: not banner.is_grave)[:MOST]
@@ -198,6 +199,20 @@ def _mixed(reader: Reader, now: int) -> Iterator[Banner]:
         be = "is" if run[0].startswith("1 ") else "are"
         text = f"There {be} {', '.join(run[:MOST])}; this page is of {__version__}."
         yield Banner(False, "Versions are mixed.", text, ("/workers", "Workers"))
+
+
+def _mixed_code(reader: Reader, now: int) -> Iterator[Banner]:
+    """That workers run different versions of the user's code, for longer than a deployment takes."""
+    alive = [each for each in reader.workers() if each.subject is Subject.WORKER and reader.is_alive(each, now)]
+    since: dict[str, int] = {}
+    for each in alive:
+        if each.code_version is not None:
+            since[each.code_version] = min(since.get(each.code_version, now), each.joined_at)
+    if len(since) > 1 and now - max(since.values()) > _DEPLOYING:
+        newest = sorted(since, key=lambda version: -since[version])
+        run = [f"{sum(each.code_version == version for each in alive)} of {version[:_LONGEST]}" for version in newest]
+        text = f"Of the workers, {', '.join(run[:MOST])}{' …' if len(run) > MOST else ''}; the newest first."
+        yield Banner(False, "Versions of your code are mixed.", text, ("/workers", "Workers"))
 
 
 def _foremen(reader: Reader, now: int) -> list[WorkerInfo]:

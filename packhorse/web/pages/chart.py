@@ -239,6 +239,7 @@ def nice(value: float) -> float:
     return next(power * step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * step >= value)
 
 
+_WIDTHS = {MINUTE: "a minute", HOUR: "an hour", DAY: "a day"}
 _ROUND_SPANS = (90, 120, 180, 240, 300, 360, 600, 900, 1_200, 1_800, 2_400, 3_600, 5_400, 7_200)
 
 
@@ -324,6 +325,13 @@ def throughput(intervals: Intervals) -> Chart:
     if any(halted):
         lines.append(Line("halted", "other", intervals.rate(halted)))
     return Chart("Throughput", "jobs a second", intervals.times, lines, "stack", _rate, intervals.width)
+
+
+def failed(intervals: Intervals) -> Chart:
+    """Attempts that failed, interval by interval."""
+    lines = [Line("failed", "bad", list(map(float, intervals.of("failed"))))]
+    unit = _WIDTHS[intervals.width]
+    return Chart("Failures", unit, intervals.times, list(lines), "stack", _count, intervals.width)
 
 
 def waiting_time(intervals: Intervals, oldest: int | None = None) -> Chart:

@@ -1,60 +1,114 @@
-"""Failures by cause: what goes wrong, how often, since when; and one cause with its jobs."""
+"""Failures by cause: what goes wrong, how often, since when and since which version; and one cause with its jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from packhorse.clock import microseconds
-from packhorse.errors import JobNotFound
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, DEAD, RETRYING, State
 from packhorse.measures import measured
-from packhorse.storage.records import FailureGroup, Filter, Page, Span
+from packhorse.storage.records import Count, FailureGroup, Filter, Page, Point
+from packhorse.web.pages import chart
+from packhorse.web.pages.chart import RANGES, Intervals, Range
+from packhorse.web.pages.flags import flagged
+from packhorse.web.pages.job import issue_of
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
 from packhorse.web.pages.traceback import pieces_of
+from packhorse.web.pages.words import pretty
 from packhorse.web.site import Call
 from packhorse.web.telltales import telltales_of
 
 _JOBS = 20
-DURATIONS = {"1h": "an hour", "24h": "a day", "7d": "a week", "30d": "a month"}
+_ROWS = 25
+_USUAL = RANGES["48h"]
+NEXT_VERSION = "version"
+DURATIONS = {"1h": "for an hour", "24h": "for a day", "7d": "for a week", "30d": "for a month"}
 """For how long a failure can be silenced, and how that is said."""
+
+
+class Row(NamedTuple):
+    """A cause in the list: how many there were interval by interval, and how many of its jobs are left."""
+
+    group: FailureGroup
+    history: list[int]
+    left: dict[str, Count] | None  # None: it could not be counted at once
+
+    @property
+    def number(self) -> int:
+        return sum(self.history)
 
 
 @page("/failures", "failures")
 def failures(call: Call, asked: Asked) -> Shown:
     """Every cause, the latest first; what somebody has silenced is apart."""
-    groups, task, now = call.reader.failures(), asked.query.get("task"), call.reader.now()
+    reader, chosen, now = call.reader, _chosen(asked), call.reader.now()
+    groups, task = reader.failures(), asked.query.get("task")
     of_task = [group for group in groups if task in (None, group.task)]
     silenced = [group for group in of_task if group.is_silenced(now)]
     is_apart = asked.query.get("show") == "silenced"
     wanted = silenced if is_apart else [group for group in of_task if not group.is_silenced(now)]
+    first, counts = _first(asked, len(wanted)), reader.failure_counts(chosen.span)
+    intervals, listed = Intervals(reader.series(chosen.span), chosen, now), wanted[first : first + _ROWS]
+    left = reader.left_of([group.cause for group in listed])
     context = {
-        "groups": wanted,
-        "total": sum(group.number for group in wanted),
+        "rows": [_row(group, counts.get(group.cause, {}), intervals, left.get(group.cause)) for group in listed],
+        "kinds": len(wanted),
+        "first": first,
+        "more": first + _ROWS if first + _ROWS < len(wanted) else None,
+        "before": max(0, first - _ROWS) if first else None,
+        "total": sum(_within(counts.get(group.cause, {}), intervals) for group in wanted),
+        "whole": sum(_within(each, intervals) for each in counts.values()),
         "task": task,
-        "ran": measured(call.reader.series(Span.TWO_DAYS)).runs,
+        "range": chosen,
+        "ran": measured(intervals.points).runs,
         "is_apart": is_apart,
         "open_number": len(of_task) - len(silenced),
         "silenced_number": len(silenced),
-        "silenced_total": sum(group.number for group in silenced),
+        "silenced_total": sum(_within(counts.get(group.cause, {}), intervals) for group in silenced),
     }
     return Shown("failures.html", "Failures", context)
+
+
+def _chosen(asked: Asked) -> Range:
+    """How far back; two days, unless something else is asked for: failures are looked at on the morning after."""
+    return RANGES.get(asked.query.get("range", ""), _USUAL)
+
+
+def _first(asked: Asked, number: int) -> int:
+    """The place of the first row on this page. The address says it, and anybody may have written that."""
+    text = asked.query.get("from", "")
+    place = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return place if place < number else 0
+
+
+def _row(group: FailureGroup, counts: Mapping[int, int], intervals: Intervals, left: dict[str, Count] | None) -> Row:
+    return Row(group, [counts.get(at, 0) for at in intervals.times], left)
+
+
+def _within(counts: Mapping[int, int], intervals: Intervals) -> int:
+    """How many fall into these intervals."""
+    return sum(number for at, number in counts.items() if at >= intervals.times[0])
 
 
 @page("/failures/{cause}", "failures")
 def failure(call: Call, asked: Asked, cause: str) -> Shown:
     """One cause: an example, the jobs, and what can be done to all of them."""
-    group, now = call.reader.failure(cause), call.reader.now()
+    group, now, chosen = call.reader.failure(cause), call.reader.now(), _chosen(asked)
     filters = {state: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD, ABORTED)}
     found = {state: call.reader.find(where, None, _JOBS) for state, where in filters.items()}
     jobs = [job for page in found.values() for job in page.jobs]
     counts = {state: call.reader.count(where) for state, where in filters.items()}
-    example = _example(call, group)
+    example = call.reader.example_of(group)
     context = {
         "group": group,
+        "range": chosen,
+        "charts": flagged([_over_time(call, group, chosen, now)], call.reader.turning_points(), _queue_of(call, group)),
+        "issue": _issue(call, group, example) if example else "",
         "is_silenced": group.is_silenced(now),
-        "durations": DURATIONS,
+        "durations": _durations(group),
         "rows": [row_of(job, now) for job in jobs],
         "counts": {state.value: count for state, count in counts.items() if count.number or state is not ABORTED},
         "steps": list(_steps(found)),
@@ -68,8 +122,12 @@ def failure(call: Call, asked: Asked, cause: str) -> Shown:
 
 @deed("/failures/{cause}/silence")
 def silence(call: Call, asked: Asked, cause: str) -> Elsewhere:
-    """Show it apart for a while."""
-    call.steps.silence(cause, microseconds(asked.field("duration") or "24h"))
+    """Show it apart for a while, or until the code is another."""
+    wanted = asked.field("duration") or "24h"
+    if wanted == NEXT_VERSION:
+        call.steps.silence(cause, None, until_next_version=True)
+    else:
+        call.steps.silence(cause, microseconds(wanted))
     return Elsewhere(f"/failures/{cause}?said=silenced")
 
 
@@ -96,10 +154,23 @@ def _may_be(page: Page) -> bool:
     return bool(page.jobs or page.next)
 
 
-def _example(call: Call, group: FailureGroup) -> Failure | None:
-    """The last failure of this kind, as long as its job is there and has not failed otherwise since."""
-    try:
-        job = call.reader.get(group.last_job_id)
-    except JobNotFound:
-        return None
-    return Failure.from_json(job.error) if job.error and job.cause == group.cause else None
+def _durations(group: FailureGroup) -> dict[str, str]:
+    """How long it can be silenced; until the next version, if this one is known."""
+    version = {} if group.last_version is None else {NEXT_VERSION: "until the next version"}
+    return {**version, **DURATIONS}
+
+
+def _queue_of(call: Call, group: FailureGroup) -> str | None:
+    return next((task.queue for task in call.reader.tasks() if task.name == group.task), None)
+
+
+def _over_time(call: Call, group: FailureGroup, chosen: Range, now: int) -> chart.Chart:
+    counts = call.reader.failure_counts(chosen.span).get(group.cause, {})
+    points = [Point(at, "", group.task, {"failed": number}) for at, number in counts.items()]
+    return chart.failed(Intervals(points, chosen, now))
+
+
+def _issue(call: Call, group: FailureGroup, example: Failure) -> str:
+    """The example as text for an issue."""
+    record = call.reader.get(group.last_job_id)
+    return issue_of(call, record, example, pretty(record.args)[0])

@@ -75,8 +75,10 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
             "failure": failure,
             "pieces": pieces_of(failure.traceback) if failure and failure.traceback else [],
             "same": _same(call, record),
-            "issue": _issue(call, record, failure, shown_args) if failure is not None else "",
-            "life": life_of(record, events, now),
+            "since": _since(call, record),
+            "issue": issue_of(call, record, failure, shown_args) if failure is not None else "",
+            "life": life_of(record, events, now, _code_versions(call)),
+            "code_version": _code_version(call, record, failure),
             "lines": lines,
             "line_count": line_count,
             "last_line": lines[-1].id if lines else 0,
@@ -117,12 +119,25 @@ def _why(call: Call, record: Job, failure: Failure | None) -> str:
     return why.partition(f" with {failure.type}")[0] if failure is not None and record.state is DEAD else why
 
 
-def _issue(call: Call, record: Job, failure: Failure, args: str) -> str:
+def issue_of(call: Call, record: Job, failure: Failure, args: str) -> str:
     """The failure as text for an issue, with what it ran on as far as that is known."""
     health = call.site.glance.health()
     versions = [*_ran_on(call, record), f"{health.kind} {health.version}"]
+    if (code := _code_version(call, record, failure)) is not None:
+        versions.insert(0, f"own code {code}")
     same, why = _same(call, record), _why(call, record, failure)
     return safe(issue_text(record, short_call(record), failure, args=args, why=why, same=same, versions=versions))
+
+
+def _code_versions(call: Call) -> dict[str, str]:
+    """The version of the user's code that each worker runs, of those that are there."""
+    return {each.id: each.code_version for each in call.reader.workers() if each.code_version is not None}
+
+
+def _code_version(call: Call, record: Job, failure: Failure | None) -> str | None:
+    """The version that ran it last: as its failure tells, or as its worker does."""
+    told = failure.version if failure is not None and record.state not in HELD else None
+    return told or _code_versions(call).get(record.owner or record.last_owner or "")
 
 
 def _ran_on(call: Call, record: Job) -> list[str]:
@@ -187,6 +202,11 @@ def _gone(call: Call, id: str) -> Shown:
 def _same(call: Call, record: Job) -> int:
     """How many failures of this kind there were, this one among them."""
     return next((group.number for group in call.reader.failures() if group.cause == record.cause), 0)
+
+
+def _since(call: Call, record: Job) -> str | None:
+    """The version of the code with which it was first seen to fail so."""
+    return next((group.first_version for group in call.reader.failures() if group.cause == record.cause), None)
 
 
 def _copied_from(events: list[Event]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from markupsafe import Markup
@@ -48,6 +48,7 @@ class Attempt(NamedTuple):
     worker: str | None
     why: str
     is_before: bool = False  # the latest retry by hand
+    version: str | None = None  # of the user's code, if it is known
 
 
 class Life(NamedTuple):
@@ -60,6 +61,10 @@ class Life(NamedTuple):
     def before(self) -> int:
         """How many attempts there were before the latest retry by hand."""
         return sum(each.is_before for each in self.attempts)
+
+    @property
+    def has_versions(self) -> bool:
+        return any(each.version is not None for each in self.attempts)
 
     def total(self, kind: str) -> int:
         return sum(each.length for each in self.stretches if each.kind == kind)
@@ -86,8 +91,9 @@ class Life(NamedTuple):
 _TITLES = {"delay": "delayed", "wait": "in line", "run": "attempt"}
 
 
-def life_of(job: Job | None, events: Sequence[Event], now: int) -> Life:
-    """The life that these events tell of; `job` None: it is gone, and all that is left is its history."""
+def life_of(job: Job | None, events: Sequence[Event], now: int, versions: Mapping[str, str] = {}) -> Life:
+    """The life that these events tell of; `job` None: it is gone, and all that is left is its history. A failure tells
+    the version of its code; `versions` are those of the workers that are there."""
     stretches: list[Stretch] = []
     attempts: list[Attempt] = []
     since, kind = (events[0].at if events else now), "wait"
@@ -101,7 +107,7 @@ def life_of(job: Job | None, events: Sequence[Event], now: int) -> Life:
             since, running = event.at, event
             number += 1
         elif running is not None and (event.kind in _ENDS or event.kind is Kind.READDED):
-            attempts.append(_attempt(number, running, event))
+            attempts.append(_attempt(number, running, event, versions))
             stretches.append(Stretch("run", since, event.at, attempts[-1].outcome, number))
             since, running = event.at, None
             kind = "delay" if event.state in ("retrying", "scheduled") else "rest" if event.state in FINAL else "wait"
@@ -111,7 +117,7 @@ def life_of(job: Job | None, events: Sequence[Event], now: int) -> Life:
         if event.kind is Kind.RETRIED:
             number, attempts = 0, [each._replace(is_before=True) for each in attempts]
     if running is not None:
-        attempts.append(_attempt(number, running, None))
+        attempts.append(_attempt(number, running, None, versions))
         stretches.append(Stretch("run", since, now, "running", number))
     elif job is not None and job.state not in FINAL:
         stretches.append(Stretch(kind, since, now))  # type: ignore[arg-type]
@@ -119,12 +125,15 @@ def life_of(job: Job | None, events: Sequence[Event], now: int) -> Life:
     return Life(lived, attempts)
 
 
-def _attempt(number: int, began: Event, ended: Event | None) -> Attempt:
+def _attempt(number: int, began: Event, ended: Event | None, versions: Mapping[str, str]) -> Attempt:
+    version = versions.get(began.owner or "")
     if ended is None:
-        return Attempt(number, began.at, None, "running", began.owner, "")
+        return Attempt(number, began.at, None, "running", began.owner, "", version=version)
     data = ended.data or {}
+    if isinstance(data.get("version"), str):
+        version = data["version"]
     why = plain(data.get("error") or data.get("why") or data.get("reason") or "")
     ran = data.get("ran")
     length = ran if isinstance(ran, int) else max(0, ended.at - began.at)
     outcome = "halted" if data.get("reason") == Reason.RUNNER_TIMEOUT else _ENDS.get(ended.kind, "handed back")
-    return Attempt(number, began.at, length, outcome, began.owner, why)
+    return Attempt(number, began.at, length, outcome, began.owner, why, version=version)

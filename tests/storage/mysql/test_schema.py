@@ -12,6 +12,7 @@ from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending,
 from tests.mysql_server import new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
 
+STEPS = ["001_start.sql", "002_ends_of_pauses.sql", "003_versions_of_failures.sql"]
 NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour varchar(20);\n")
 
 
@@ -111,11 +112,11 @@ def test_the_storage_says_what_it_would_do_and_does_it(url: str) -> None:
 
     planned = storage.pending_migrations()
 
-    assert [step.name for step in planned] == ["001_start.sql", "002_ends_of_pauses.sql", "version"]
+    assert [step.name for step in planned] == [*STEPS, "version"]
     assert f"`{name}`.packhorse_job" in planned[0].sql
     with shared_mysql().connect() as hand, hand.cursor() as cursor:
         assert cursor.execute(f"SHOW TABLES FROM {name}") == 0
-    assert storage.migrate() == ["001_start.sql", "002_ends_of_pauses.sql"]
+    assert storage.migrate() == STEPS
     assert (storage.migrate(), storage.pending_migrations()) == ([], [])
     assert add(storage, "first").id == "first"
     storage.close()
@@ -127,7 +128,7 @@ def test_whoever_only_looks_makes_nothing(url: str) -> None:
 
     with pytest.raises(StorageNotFound, match="has no Packhorse jobs"):
         looking.tallies()
-    assert looking.migrate() == ["001_start.sql", "002_ends_of_pauses.sql"]
+    assert looking.migrate() == STEPS
     assert looking.tallies() == []
     looking.close()
 

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from packhorse.job import FINAL, HELD, Job, State
+from packhorse.series import ALL_LEVELS
 from packhorse.storage.redis import Redis, rows
 from packhorse.storage.redis.indexes import places_of
 from packhorse.storage.redis.keys import STATES, mark, names_of
@@ -135,9 +136,9 @@ class Findings:
             assert {one.decode() for one in told} == beating
         causes = {one.decode() for one in self._scores(self._keys.failures)}
         assert set(self.under("failure:")) == causes
-        for level in ("minute", "hour", "day", "ever"):
-            buckets = {one.decode() for one in self._scores(self._keys.measures(level))}
-            assert set(self.under(f"m:{level}:")) == buckets
+        for level in ALL_LEVELS:
+            buckets = {one.decode() for one in self._scores(self._keys.measures(level.name))}
+            assert set(self.under(f"m:{level.name}:")) == buckets
 
 
 def _escaped(prefix: str) -> str:

@@ -154,3 +154,18 @@ def test_foremen_of_another_version_are_told(web: TestClient, yard: Yard, versio
 
     assert ("Versions are mixed." in shown) is is_told
     assert (f"There is 1 foreman of 0.0.1; this page is of {__version__}." in shown) is is_told
+
+
+@pytest.mark.parametrize(("deploying", "is_told"), [(-1, True), (10**12, False)])
+def test_versions_of_the_code_are_told_that_stay_mixed(
+    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch, deploying: int, is_told: bool
+):
+    monkeypatch.setattr(banners, "_DEPLOYING", deploying)
+    for number, version in enumerate(("9d01", "9d01", "4f2c", None)):
+        info = {} if version is None else {"code_version": version}
+        yard.storage.join(WorkerInfo(f"w-{number}", host="mule", pid=number, info=info))
+
+    shown = web.get("/jobs").text
+
+    assert ("Versions of your code are mixed." in shown) is is_told
+    assert ("Of the workers, 1 of 4f2c, 2 of 9d01; the newest first." in shown) is is_told

@@ -4,8 +4,9 @@ local found = {}
 local from = tonumber(ARGV[3])
 for _, cause in ipairs(call('ZRANGE', P .. 'failures', from, from + tonumber(ARGV[4]) - 1)) do
   local fields = call('HMGET', P .. 'failure:' .. cause,
-    'task', 'pattern', 'place', 'number', 'first_at', 'last_at', 'last_job_id', 'silenced_until', 'silenced_by')
-  for i = 1, 9 do fields[i] = fields[i] or '' end
-  found[#found + 1] = {cause, unpack(fields, 1, 9)}
+    'task', 'pattern', 'place', 'number', 'first_at', 'last_at', 'last_job_id', 'silenced_until', 'silenced_by',
+    'first_version', 'last_version', 'silenced_version')
+  for i = 1, 12 do fields[i] = fields[i] or '' end
+  found[#found + 1] = {cause, unpack(fields, 1, 12)}
 end
 return found

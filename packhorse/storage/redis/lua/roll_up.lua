@@ -1,14 +1,16 @@
 -- Folds old buckets of the charts into coarser ones. ARGV[3] at most so many; then for each level its name, the end of
--- what is old, the name of the coarser level and the width of its buckets. Answers how many were folded.
+-- what is old, the name of the coarser level, or '' to drop it, and the width of its buckets. Answers how many went.
 if call('EXISTS', P .. 'move') == 1 then return 0 end
 local most, folded = tonumber(ARGV[3]), 0
 for i = 4, #ARGV, 4 do
   local fine, coarse, width = P .. 'm:' .. ARGV[i], P .. 'm:' .. ARGV[i + 2], tonumber(ARGV[i + 3])
   for _, start in ipairs(call('ZRANGEBYSCORE', fine, '-inf', ARGV[i + 1], 'LIMIT', 0, most - folded)) do
-    local into = string.format('%.0f', tonumber(start) - tonumber(start) % width)
-    local counts = call('HGETALL', fine .. ':' .. start)
-    for n = 1, #counts, 2 do call('HINCRBY', coarse .. ':' .. into, counts[n], counts[n + 1]) end
-    call('ZADD', coarse, into, into)
+    if ARGV[i + 2] ~= '' then
+      local into = string.format('%.0f', tonumber(start) - tonumber(start) % width)
+      local counts = call('HGETALL', fine .. ':' .. start)
+      for n = 1, #counts, 2 do call('HINCRBY', coarse .. ':' .. into, counts[n], counts[n + 1]) end
+      call('ZADD', coarse, into, into)
+    end
     call('DEL', fine .. ':' .. start)
     call('ZREM', fine, start)
     folded = folded + 1

@@ -75,10 +75,17 @@ ON DUPLICATE KEY UPDATE
     job_id = VALUES(job_id)
 
 -- name: count_failure
-INSERT INTO {schema}.packhorse_failure (cause, task, pattern, place, number, first_at, last_at, last_job_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+-- A failure of another version of the code than it was silenced for ends the silence. Each of these sees what those before
+-- it have written.
+INSERT INTO {schema}.packhorse_failure
+    (cause, task, pattern, place, number, first_at, last_at, last_job_id, first_version, last_version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
 ON DUPLICATE KEY UPDATE
-    number = number + 1, place = VALUES(place), last_at = VALUES(last_at), last_job_id = VALUES(last_job_id)
+    number = number + 1, place = VALUES(place), last_at = VALUES(last_at), last_job_id = VALUES(last_job_id),
+    last_version = coalesce(VALUES(last_version), last_version),
+    silenced_until = IF(VALUES(last_version) <> silenced_version, NULL, silenced_until),
+    silenced_by = IF(VALUES(last_version) <> silenced_version, NULL, silenced_by),
+    silenced_version = IF(VALUES(last_version) <> silenced_version, NULL, silenced_version)
 
 -- name: delete_jobs
 DELETE gone FROM {schema}.packhorse_job AS gone FORCE INDEX (PRIMARY) WHERE seq IN ($1*)

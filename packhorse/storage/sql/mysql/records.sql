@@ -3,14 +3,26 @@ SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line FORCE IND
 WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3
 
 -- name: latest_failures
-SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by,
+       first_version, last_version, silenced_version
 FROM {schema}.packhorse_failure ORDER BY last_at DESC, cause LIMIT $1
 
 -- name: get_silence
-SELECT task, silenced_until FROM {schema}.packhorse_failure WHERE cause = $1 FOR UPDATE
+SELECT task, silenced_until IS NOT NULL OR silenced_version IS NOT NULL FROM {schema}.packhorse_failure WHERE cause = $1 FOR UPDATE
 
 -- name: silence_failure
-UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2 WHERE cause = $3
+UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2, silenced_version = $3
+WHERE cause = $4
+
+-- name: cause_series
+SELECT queue, at - at % $1 AS point, CAST(sum(amount) AS signed)
+FROM (
+    SELECT at, queue, amount FROM {schema}.packhorse_measure WHERE level IN ($2*) AND at >= $3 AND queue IN ($4*)
+    UNION ALL
+    SELECT at, queue, amount FROM {schema}.packhorse_delta WHERE level IN ($2*) AND at >= $3 AND queue IN ($4*)
+) AS noted
+GROUP BY queue, point
+ORDER BY point
 
 -- name: measured
 -- What was counted at a level, along the primary key. All values of a point are one JSON object: the driver would take
@@ -23,7 +35,7 @@ GROUP BY at, queue, task
 -- The same of what is not folded yet.
 SELECT at, queue, task, JSON_OBJECTAGG(counted, amount) FROM (
     SELECT at, queue, task, counted, CAST(sum(amount) AS signed) AS amount FROM {schema}.packhorse_delta
-    WHERE level <> 'tally' AND at >= $1 AND ($2 IS NULL OR queue = $2) AND ($3 IS NULL OR task = $3)
+    WHERE level = 'minute' AND at >= $1 AND ($2 IS NULL OR queue = $2) AND ($3 IS NULL OR task = $3)
     GROUP BY at, queue, task, counted
 ) AS noted
 GROUP BY at, queue, task
@@ -35,7 +47,7 @@ SELECT counted, CAST(sum(amount) AS signed) FROM (
     UNION ALL
     SELECT counted, sum(amount) AS amount FROM {schema}.packhorse_delta WHERE level <> 'tally' GROUP BY counted
 ) AS noted
-GROUP BY counted
+WHERE counted <> 'caused' GROUP BY counted
 
 -- name: now
 SELECT {now}

@@ -242,11 +242,18 @@ ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE held.job_id <> excluded.job_id
 
 -- name: count_failure
-INSERT INTO {schema}.packhorse_failure AS known (cause, task, pattern, place, number, first_at, last_at, last_job_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+-- A failure of another version of the code than it was silenced for ends the silence.
+INSERT INTO {schema}.packhorse_failure AS known (
+    cause, task, pattern, place, number, first_at, last_at, last_job_id, first_version, last_version
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
 ON CONFLICT (cause) DO UPDATE
 SET number = known.number + 1, place = excluded.place, last_at = excluded.last_at,
-    last_job_id = excluded.last_job_id
+    last_job_id = excluded.last_job_id, last_version = coalesce(excluded.last_version, known.last_version),
+    silenced_until = CASE WHEN excluded.last_version <> known.silenced_version THEN NULL ELSE known.silenced_until END,
+    silenced_by = CASE WHEN excluded.last_version <> known.silenced_version THEN NULL ELSE known.silenced_by END,
+    silenced_version = CASE WHEN excluded.last_version <> known.silenced_version THEN NULL
+                            ELSE known.silenced_version END
 
 -- name: delete_jobs
 DELETE FROM {schema}.packhorse_job WHERE seq = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json)))

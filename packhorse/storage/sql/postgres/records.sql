@@ -3,14 +3,24 @@ SELECT message, kind, at, attempt, id FROM {schema}.packhorse_log_line
 WHERE job_id <= $1 AND (job_id, id) > ($1, $2) ORDER BY job_id, id LIMIT $3
 
 -- name: latest_failures
-SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by,
+       first_version, last_version, silenced_version
 FROM {schema}.packhorse_failure ORDER BY last_at DESC, cause LIMIT $1
 
 -- name: get_silence
-SELECT task, silenced_until FROM {schema}.packhorse_failure WHERE cause = $1 FOR UPDATE
+SELECT task, silenced_until IS NOT NULL OR silenced_version IS NOT NULL FROM {schema}.packhorse_failure WHERE cause = $1 FOR UPDATE
 
 -- name: silence_failure
-UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2 WHERE cause = $3
+UPDATE {schema}.packhorse_failure SET silenced_until = $1, silenced_by = $2, silenced_version = $3
+WHERE cause = $4
+
+-- name: cause_series
+SELECT queue, at - at % $1 AS point, sum(amount)::bigint
+FROM {schema}.packhorse_counted
+WHERE level = ANY (ARRAY(SELECT json_array_elements_text($2::json))) AND at >= $3
+  AND queue = ANY (ARRAY(SELECT json_array_elements_text($4::json)))
+GROUP BY queue, point
+ORDER BY point
 
 -- name: series
 SELECT at - at % $1 AS point, queue, task, counted, sum(amount)::bigint
@@ -21,7 +31,8 @@ GROUP BY point, queue, task, counted
 ORDER BY point, queue, task
 
 -- name: totals
-SELECT counted, sum(amount)::bigint FROM {schema}.packhorse_counted WHERE level <> 'tally' GROUP BY counted
+SELECT counted, sum(amount)::bigint FROM {schema}.packhorse_counted WHERE level <> 'tally' AND counted <> 'caused'
+GROUP BY counted
 
 -- name: server_facts
 SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),

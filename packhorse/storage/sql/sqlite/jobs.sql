@@ -49,11 +49,17 @@ ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE job_id <> excluded.job_id
 
 -- name: count_failure
-INSERT INTO packhorse_failure (cause, task, pattern, place, number, first_at, last_at, last_job_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+-- A failure of another version of the code than it was silenced for ends the silence.
+INSERT INTO packhorse_failure (
+    cause, task, pattern, place, number, first_at, last_at, last_job_id, first_version, last_version
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9)
 ON CONFLICT (cause) DO UPDATE
 SET number = number + 1, place = excluded.place, last_at = excluded.last_at,
-    last_job_id = excluded.last_job_id
+    last_job_id = excluded.last_job_id, last_version = coalesce(excluded.last_version, last_version),
+    silenced_until = CASE WHEN excluded.last_version <> silenced_version THEN NULL ELSE silenced_until END,
+    silenced_by = CASE WHEN excluded.last_version <> silenced_version THEN NULL ELSE silenced_by END,
+    silenced_version = CASE WHEN excluded.last_version <> silenced_version THEN NULL ELSE silenced_version END
 
 -- name: keep_packs_of_gone
 INSERT INTO packhorse_old_packs (job_id, packs, at)

@@ -7,14 +7,23 @@ SELECT packs FROM packhorse_job WHERE id = ?
 SELECT message, kind, at, attempt, id FROM packhorse_log_line WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?
 
 -- name: latest_failures
-SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by
+SELECT cause, task, pattern, place, number, first_at, last_at, last_job_id, silenced_until, silenced_by,
+       first_version, last_version, silenced_version
 FROM packhorse_failure ORDER BY last_at DESC, cause LIMIT ?
 
 -- name: get_silence
-SELECT task, silenced_until FROM packhorse_failure WHERE cause = ?
+SELECT task, silenced_until IS NOT NULL OR silenced_version IS NOT NULL FROM packhorse_failure WHERE cause = ?
 
 -- name: silence_failure
-UPDATE packhorse_failure SET silenced_until = ?, silenced_by = ? WHERE cause = ?
+UPDATE packhorse_failure SET silenced_until = ?, silenced_by = ?, silenced_version = ?
+WHERE cause = ?
+
+-- name: cause_series
+SELECT queue, at - at % ?1 AS point, sum(amount)
+FROM packhorse_measure
+WHERE level IN (SELECT value FROM json_each(?2)) AND at >= ?3 AND queue IN (SELECT value FROM json_each(?4))
+GROUP BY queue, point
+ORDER BY point
 
 -- name: series
 SELECT at - at % ?1 AS point, queue, task, counted, sum(amount)
@@ -25,7 +34,7 @@ GROUP BY point, queue, task, counted
 ORDER BY point, queue, task
 
 -- name: totals
-SELECT counted, sum(amount) FROM packhorse_measure GROUP BY counted
+SELECT counted, sum(amount) FROM packhorse_measure WHERE counted <> 'caused' GROUP BY counted
 
 -- name: file_facts
 SELECT

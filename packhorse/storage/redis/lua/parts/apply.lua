@@ -43,6 +43,20 @@ local function is_unchanged()
   return true
 end
 
+-- One more failure of a cause, with the version of the code, or '' if it tells none. That of another version than it was
+-- silenced for ends the silence.
+local function failed(key, now, version)
+  call('HINCRBY', key, 'number', 1)
+  local is_first = call('HSETNX', key, 'first_at', now) == 1
+  if version == '' then return end
+  call('HSET', key, 'last_version', version)
+  if is_first then call('HSET', key, 'first_version', version) end
+  local silenced = call('HGET', key, 'silenced_version')
+  if silenced and silenced ~= '' and silenced ~= version then
+    call('HDEL', key, 'silenced_until', 'silenced_by', 'silenced_version')
+  end
+end
+
 local function apply()
   local stamp, done, behind, told, about = word(), P .. 'done:' .. word(), number(), {}, {}
   behind = behind + cursor
@@ -57,7 +71,15 @@ local function apply()
     if subject ~= '' then about[#about + 1] = { P .. 'about:' .. subject, last_event + 1 } end
     tell(stamp, tonumber(count), packed)
   end
-  for _ = 1, number() do call(words(number())) end
+  for _ = 1, number() do
+    local count = number()
+    if ARGV[cursor] == 'FAILED' then
+      local _, key, now, version = words(count)
+      failed(key, now, version)
+    else
+      call(words(count))
+    end
+  end
   for _, one in ipairs(about) do call('ZADD', one[1], one[2], one[2]) end
   local heads = {}
   for _ = 1, number() do

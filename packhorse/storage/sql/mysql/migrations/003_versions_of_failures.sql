@@ -1,0 +1,5 @@
+-- Which version of the user's code a failure was seen with. Programs that know nothing of it leave the columns as they are.
+ALTER TABLE {schema}.packhorse_failure
+    ADD COLUMN first_version longtext,
+    ADD COLUMN last_version longtext,
+    ADD COLUMN silenced_version longtext;
