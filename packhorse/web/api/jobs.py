@@ -23,7 +23,8 @@ from packhorse.fields import (
     log_fields,
     plain_fields,
 )
-from packhorse.filter_words import parse_moment, parse_words
+from packhorse.filter_words import parse_words
+from packhorse.filters import parse_moment
 from packhorse.job import Job, Operation
 from packhorse.job_text import call_text, cut
 from packhorse.storage.records import Filter

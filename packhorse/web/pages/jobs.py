@@ -16,7 +16,7 @@ from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import problem_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
-from packhorse.web.pages.words import safe, took, waited
+from packhorse.web.pages.words import safe
 from packhorse.web.reader import Reader
 from packhorse.web.site import Call
 
@@ -72,7 +72,7 @@ def row_of(job: Job, now: int) -> Row:
     )
     text = remark(job) or error_line(job)
     return Row(
-        job, state_text(job), safe(short_call(job)), try_text(job), safe(text), waited(job, now), took(job, now), at
+        job, state_text(job), safe(short_call(job)), try_text(job), safe(text), job.waited(now), job.took(now), at
     )
 
 
