@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-from bench.storages.storage import NoServer, Storage, free_port, program
+from bench.storages.server import Server
+from bench.storages.storage import NoServer, free_port, program
 from bench.waiting import wait_until
 
 
-class MySQL(Storage):
+class MySQL(Server):
     """Every trial has a database of its own. MariaDB refuses to run as root, so root starts it as somebody else."""
 
     name = "mysql"
@@ -42,15 +43,6 @@ class MySQL(Storage):
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
         wait_until(lambda: self._ask("SELECT 1") == "1", 60, "the start of MariaDB")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def version(self) -> str:

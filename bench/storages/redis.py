@@ -8,36 +8,28 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from bench.storages.storage import Storage, free_port, program
+from bench.storages.server import Server
+from bench.storages.storage import free_port, program
 from bench.waiting import wait_until
 
 _READS_TO_ASK = 2  # the command, and the end of the connection
 
 
-class Redis(Storage):
+class Redis(Server):
     """Talks to its server through `redis-cli`, so that the harness needs no driver."""
 
     name = "redis"
 
     def __enter__(self) -> Self:
         server, self._client = _programs()
-        self._folder = tempfile.TemporaryDirectory(prefix="packhorse-bench-redis-")
+        self._folder = Path(tempfile.mkdtemp(prefix="packhorse-bench-redis-"))
         self._port = free_port()
         self._asked = 0
-        words = [server, "--port", str(self._port), "--bind", "127.0.0.1", "--dir", self._folder.name]
+        words = [server, "--port", str(self._port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
         words += ["--save", "", "--appendonly", "no"]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
         wait_until(lambda: self._ask("PING") == "PONG", 10, "the start of Redis")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._folder.cleanup()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def version(self) -> str:

@@ -18,8 +18,8 @@ from packhorse.storage.records import Filter
 _ALONE = ("", "version", "help filters", "config")
 _LOOKS = (
     *("status", "status --json", "top --once", "failures", "failures 1", "failures task:task_00", "queues", "workers"),
-    *("tasks", "stats", "stats --by queue --range 7d", "schedules", "storage", "check", "migrate --plan"),
-    *("jobs", "jobs --json", "jobs dead", "jobs queued", "jobs completed", "jobs --ids -n 200", "jobs task:task_03"),
+    *("tasks", "stats", "stats --by queue --range 7d", "schedules", "storage", "check", "migrate --plan", "jobs"),
+    *("jobs --json -n 50", "jobs dead", "jobs queued", "jobs completed", "jobs --ids -n 200", "jobs task:task_03"),
     *("jobs text:nowhere", "jobs error:broke", "jobs args:4711", "jobs since:1m", "jobs queue:mail halted"),
     *("events", "events --kind broken", "events --queue mail", "schedule next plan-1"),
 )

@@ -266,6 +266,22 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
             paused_by=old.paused_by,
         )
 
+    def is_due(self, slot: int, now: int) -> bool:
+        """May a tick stand for this slot now? Not if it is paused, or another foreman was first."""
+        return self.paused_at is None and self.next_at == slot <= now
+
+    def ticked(self, slot: int, next_at: int, ticks: Sequence[Tick], enqueued: Sequence[Enqueued]) -> ScheduleInfo:
+        """After these ticks, which brought these jobs."""
+        last_at = max([slot, *(one.slot for one in ticks)])
+        last_job_id = enqueued[-1].job_id if enqueued else self.last_job_id
+        return replace(self, next_at=next_at, last_at=last_at, last_job_id=last_job_id)
+
+    def turned(self, paused: bool, now: int, by: str | None) -> ScheduleInfo | None:
+        """Paused or resumed; None if it is so already."""
+        if (self.paused_at is not None) == paused:
+            return None
+        return replace(self, paused_at=now if paused else None, paused_by=by if paused else None)
+
 
 class Tick(msgspec.Struct, frozen=True):
     """One slot of a schedule and what became of it."""
@@ -287,6 +303,11 @@ def told_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequence
             one = replace(one, job_id=answer.job_id, outcome="skipped")
         told.append(one)
     return told
+
+
+def skipped_ticks(ticks: Sequence[Tick]) -> list[Tick]:
+    """The ticks of jobs that another of their kind kept out."""
+    return [replace(one, outcome="skipped", job_id=None) for one in ticks]
 
 
 # --- records ------------------------------------------------------------------------------------------------------

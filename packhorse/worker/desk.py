@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,9 +25,11 @@ from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
 from packhorse.worker import lock
 from packhorse.worker.deputy import Deputed, depute
+from packhorse.worker.durations import Durations
 from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.outage import Outage
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
@@ -37,15 +38,8 @@ from packhorse.worker.warden import Warden
 
 log = logging.getLogger("packhorse.worker")
 
-SHORT_TASK = 0.001
-"""Seconds. Jobs of plain tasks that take less than this run one after the other on one thread: ten threads would hand
-the interpreter's lock around between them and take twice as long."""
-SMOOTHING = 0.02
-"""How much the latest job counts in the mean of its task."""
 STALL = 0.003
 """Seconds without a job begun, after which such jobs get all slots: one of them takes longer than the last did."""
-LONG_TASK = 0.1
-"""Seconds. Jobs of a task that takes longer than this are marked as running before they run."""
 MARK_AFTER = 0.5
 """Seconds. Whatever runs longer is marked as running, so that everybody can see it."""
 LATE = 20_000
@@ -61,10 +55,6 @@ DOUBT = 10.0
 that blocks, for longer than it takes to look for what it brought."""
 DOUBLE_WAIT = 3 * SECOND
 """How long a job whose last run still goes on stays away, before it is looked at again."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds between two tries while the storage is away."""
-TELL_AGAIN = 60.0
-"""Seconds after which it is told again that the storage is away."""
 
 Seater = Callable[[Job], Seat]
 """Makes a seat for a job that was reserved."""
@@ -113,15 +103,13 @@ class Desk:
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
-        self._durations: dict[str, float] = {}  # of the latest job of each task
-        self._means: dict[str, float] = {}  # of late; a single job may have waited for the interpreter's lock
+        self._durations = Durations()
+        self._outage = Outage()
         self._signals: SimpleQueue[None] = SimpleQueue()
         self._asleep: str | None = None
         self._seen_begun, self._seen_at = -1, 0.0  # how many had begun when it was last looked at
         self._next_visit = 0.0
         self._next_ask = 0.0
-        self._next_try = 0.0  # while the storage is away
-        self._pause = self._tell_again_at = 0.0
 
     # --- from other threads ---------------------------------------------------------------------------------------
 
@@ -162,7 +150,7 @@ class Desk:
         if is_visit:
             self._visit(now)
         try:
-            if now >= self._next_try:
+            if now >= self._outage.next_try:
                 is_busy = self._exchange(now)
                 if is_visit:
                     self._write_down(now)
@@ -170,7 +158,7 @@ class Desk:
                     return  # without a sleep: this may have been the last that the worker waited for
             self._sleep(most_sleep)
         except StorageUnavailable as error:
-            self._wait_for_storage(error)
+            self._outage.noticed(error, len(self.finisher))
 
     def _widen(self, now: float) -> None:
         """Short jobs run one after the other; should one of them hold up the rest, they get all slots."""
@@ -179,14 +167,6 @@ class Desk:
         elif now - self._seen_at >= STALL:
             lock.relax()
             self._slots.widen()
-
-    def _wait_for_storage(self, error: StorageUnavailable) -> None:
-        """Everything stays here until the storage is back; the tokens decide then whether it still counts."""
-        self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
-        self._next_try = time.monotonic() + random.uniform(0.5, 1.0) * self._pause
-        if time.monotonic() >= self._tell_again_at:
-            self._tell_again_at = time.monotonic() + TELL_AGAIN
-            log.warning("the storage does not answer; %s outcomes wait: %s", len(self.finisher), error)
 
     def _exchange(self, now: float) -> bool:
         """Outcomes out, jobs in. False: there was nothing to exchange."""
@@ -197,7 +177,7 @@ class Desk:
         if not batch and wanted == 0:
             return False
         verdicts, jobs = self._call(batch, wanted)
-        self._pause = self._tell_again_at = 0.0
+        self._outage.ended()
         self._settle(batch, verdicts)
         self._take_in(jobs, wanted, now)
         return True
@@ -251,9 +231,7 @@ class Desk:
 
     def _count(self, seat: Seat, outcome: Outcome) -> None:
         self.done += 1
-        task, ran = seat.task.name, outcome.ran / SECOND
-        self._durations[task] = ran
-        self._means[task] = self._means.get(task, ran) * (1 - SMOOTHING) + ran * SMOOTHING
+        self._durations.note(seat.task.name, outcome.ran)
         if type(outcome) is Failed:
             self.failed += 1
             next_try = "no more tries" if outcome.retry_in is None else f"again in {outcome.retry_in / SECOND:g} s"
@@ -277,15 +255,12 @@ class Desk:
             seats = [seat for seat in seats if not seat.is_settled]
         tell_taken(seats)
         kinds = {(seat.task.name, seat.is_async) for seat in seats}
-        are_short = all(self._is_short(task, is_async) for task, is_async in kinds)
+        are_short = all(not is_async and self._durations.are_short(task) for task, is_async in kinds)
         if are_short:
             lock.hurry()
         else:
             lock.relax()
         self._slots.line_up(seats, narrow=are_short)
-
-    def _is_short(self, task: str, is_async: bool) -> bool:
-        return not is_async and self._means.get(task, SHORT_TASK) < SHORT_TASK
 
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
@@ -297,7 +272,7 @@ class Desk:
         try:
             there = {each.id for each in self._storage.workers()}
         except StorageUnavailable as error:
-            self._wait_for_storage(error)
+            self._outage.noticed(error, len(self.finisher))
             there = set(doubles.values())
         doubles = {job_id: worker for job_id, worker in doubles.items() if worker in there}
         for job in jobs:
@@ -339,7 +314,7 @@ class Desk:
 
     def _marked_first(self, seats: Sequence[Seat]) -> list[Seat]:
         """A job that was lost before may be the one that kills its workers: its next death must be counted."""
-        long = {task for task in {seat.task.name for seat in seats} if self._durations.get(task, 0.0) > LONG_TASK}
+        long = {task for task in {seat.task.name for seat in seats} if self._durations.are_long(task)}
         return [seat for seat in seats if seat.job.losses > 0 or seat.task.name in long]
 
     def _mark_first(self, seats: Sequence[Seat]) -> None:
@@ -347,7 +322,7 @@ class Desk:
         try:
             stale = self._scribe.mark(seats)
         except StorageUnavailable as error:
-            self._wait_for_storage(error)
+            self._outage.noticed(error, len(self.finisher))
             for seat in seats:
                 self.hand_back(seat, "its start could not be written down")
             return
@@ -395,8 +370,8 @@ class Desk:
             most = min(most, max(0.0, self._next_visit - now))
         if self._slots.is_narrow:
             most = min(most, STALL)
-        if now < self._next_try:
-            self._doze(min(most, self._next_try - now))
+        if now < self._outage.next_try:
+            self._doze(min(most, self._outage.next_try - now))
         elif (due_in := self.finisher.due_in()) is not None:
             self._doze(min(most, due_in))
         elif self._wanted(len(self.seats), max(now, self._next_ask)) == 0:
@@ -468,7 +443,7 @@ class Desk:
         self._asleep = "here"
         try:
             due_in = self.finisher.due_in()
-            if due_in is not None and time.monotonic() >= self._next_try:
+            if due_in is not None and time.monotonic() >= self._outage.next_try:
                 seconds = min(seconds, due_in)
             if seconds > 0:
                 self._signals.get(timeout=seconds)

@@ -22,10 +22,12 @@ from packhorse.conformance.builders import (
     at_once,
     find_all,
     history,
+    ids,
     join,
     new_job,
     new_jobs,
     recount,
+    stored,
     tallies,
 )
 from packhorse.errors import StorageFull, StorageUnavailable
@@ -33,8 +35,11 @@ from packhorse.job import COMPLETED
 from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+from packhorse.storage.mysql import MySQL
+from packhorse.storage.postgres import Postgres
+from packhorse.storage.records import Filter
 from tests import mysql_server
-from tests.children import PATIENCE, until
+from tests.children import PATIENCE, forked, in_child, until
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PostgresServer, new_schema_url
 from tests.storage import laws
@@ -301,3 +306,51 @@ def test_a_storm_of_steering_failing_and_finishing_leaves_every_job_whole(url: s
     assert tallies(storages[0]) == recount(storages[0])
     for storage in storages:
         storage.close()
+
+
+# --- forked children --------------------------------------------------------------------------------------------------
+
+
+def served_storage(url: str) -> Postgres | MySQL:
+    storage = open_storage(url)
+    assert isinstance(storage, Postgres | MySQL)
+    return storage
+
+
+def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection_alone(url: str) -> None:
+    storage = served_storage(url)
+    add(storage, "parent-1")
+
+    def work() -> list[str]:
+        storage.enqueue([new_job("child-1")])
+        taken = storage.reserve(join(storage), {"mail": 1}, 10)
+        storage.finish([Completed(job.token) for job in taken])
+        storage.close()
+        return ids(taken)
+
+    assert in_child(work) == ["parent-1", "child-1"]
+    assert stored(storage, "child-1").state is COMPLETED
+    assert storage._db.pool.connections()[0] == 1
+    storage.close()
+
+
+def test_parent_and_children_write_at_the_same_time(url: str) -> None:
+    storage = served_storage(url)
+    add(storage, "before")
+
+    def work(name: str) -> str:
+        for number in range(20):
+            storage.enqueue([new_job(f"{name}-{number}-{one}") for one in range(3)])
+            assert storage.find(Filter(), limit=1).jobs
+        return "done"
+
+    with (
+        forked(lambda parent: parent.say(work("ann"))) as ann,
+        forked(lambda parent: parent.say(work("bob"))) as bob,
+    ):
+        assert work("cas") == "done"
+        assert (ann.hear(), bob.hear()) == ("done", "done")
+
+    assert len(find_all(storage)) == 181
+    assert tallies(storage) == recount(storage)
+    storage.close()

@@ -1,17 +1,14 @@
-"""Real foremen and workers on a real Redis: workers, foremen and the server itself are killed in the middle of work.
-Nothing is lost, nothing has ended twice, and nothing is left over."""
+"""Real foremen and workers on a real Redis: workers and foremen are killed in the middle of work. Nothing is lost,
+nothing has ended twice, and nothing is left over."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from packhorse.job import COMPLETED
-from packhorse.storage.records import Filter
 from tests.redis_server import RedisServer, redis_server
 from tests.storage.conftest import chosen_storages
 from tests.system.conftest import Tell, attended
@@ -71,37 +68,3 @@ def test_when_foreman_and_workers_are_killed_another_crew_takes_their_jobs_up_wi
     tell(f"run again {max(took):.1f} s after the death of the foreman")
     assert max(took) < LEASE + SLACK
     assert_sound(site)
-
-
-def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(
-    site: Site, own_server: RedisServer, tell: Tell
-) -> None:
-    site.start(workers=2, slots=4)
-    over = threading.Event()
-    enqueueing = threading.Thread(target=_enqueue_until, args=(site, over))
-    enqueueing.start()
-
-    try:
-        for _ in range(2):
-            _until_more(site, 100)
-            own_server.kill()
-            own_server.start()
-        _until_more(site, 100)
-    finally:
-        over.set()
-        enqueueing.join()
-    site.until_final()
-
-    tell(f"{len(site.acknowledged)} jobs through two deaths of the server")
-    assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == len(site.acknowledged)
-    assert_sound(site)
-
-
-def _until_more(site: Site, number: int) -> None:
-    goal = len(site.acknowledged) + number
-    until(lambda: len(site.acknowledged) >= goal, "jobs come in")
-
-
-def _enqueue_until(site: Site, over: threading.Event) -> None:
-    while not over.wait(0.005):
-        site.add("nap", number=2)

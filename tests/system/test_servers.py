@@ -1,10 +1,9 @@
-"""Real foremen and workers on a real PostgreSQL or MariaDB: the server is killed, is full, or stands behind a pooler.
-Nothing is lost, nothing has ended twice, and nobody has to be restarted."""
+"""Real foremen and workers on a real PostgreSQL or MariaDB that is full or stands behind a pooler. Nothing is lost,
+nothing has ended twice, and nobody has to be restarted."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,14 +12,11 @@ import psycopg
 import pymysql
 import pytest
 
-from packhorse.errors import StorageUnavailable
-from packhorse.job import COMPLETED, NewJob
-from packhorse.storage.records import Filter
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PgBouncer, PostgresServer
 from tests.storage.conftest import chosen_storages
-from tests.system.conftest import Tell, attended
-from tests.system.sites import Site, new_job, until
+from tests.system.conftest import attended
+from tests.system.sites import Site, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -60,30 +56,6 @@ def pooled_site(tmp_path: Path) -> Iterator[Site]:
     server.end()
 
 
-def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(
-    site: Site, server: Server, tell: Tell
-) -> None:
-    site.start(workers=2, slots=4)
-    over = threading.Event()
-    enqueueing = threading.Thread(target=_enqueue_until, args=(site, over))
-    enqueueing.start()
-
-    try:
-        for _ in range(2):
-            _until_more(site, 100)
-            server.kill()
-            server.start()
-        _until_more(site, 100)
-    finally:
-        over.set()
-        enqueueing.join()
-    site.until_final()
-
-    tell(f"{len(site.acknowledged)} jobs through two deaths of the server")
-    assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == len(site.acknowledged)
-    assert_sound(site)
-
-
 def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(site: Site, server: Server) -> None:
     site.start(workers=1, slots=4)
     site.until_final(*site.add("nap"))
@@ -113,24 +85,3 @@ def test_a_crew_works_behind_a_pooler_by_looking_now_and_then(pooled_site: Site)
     with psycopg.connect(pooled_site.url.partition("?")[0]) as connection:
         assert connection.execute(listening).fetchone() == (0,)
     assert_sound(pooled_site)
-
-
-def _until_more(site: Site, number: int) -> None:
-    goal = len(site.acknowledged) + number
-    until(lambda: len(site.acknowledged) >= goal, "jobs come in")
-
-
-def _enqueue_until(site: Site, over: threading.Event) -> None:
-    """Whoever was not answered asks again: the ids are the caller's own, so nothing is stored twice."""
-    while not over.wait(0.005):
-        jobs = [new_job("nap") for _ in range(2)]
-        while not _is_sent(site, jobs):
-            over.wait(0.05)
-
-
-def _is_sent(site: Site, jobs: list[NewJob]) -> bool:
-    try:
-        site.send(jobs)
-    except StorageUnavailable:
-        return False
-    return True

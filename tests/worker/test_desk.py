@@ -24,7 +24,7 @@ from packhorse.job_handle import JobHandle
 from packhorse.outcome import Outcome
 from packhorse.storage.records import LogKind, WorkerInfo
 from packhorse.worker import desk as desk_module
-from packhorse.worker import lock
+from packhorse.worker import durations, lock, outage
 from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
 
@@ -322,7 +322,7 @@ def test_an_outcome_that_had_to_wait_is_told_how_long(works: Works, monkeypatch:
 
 
 def test_a_task_that_takes_long_is_marked_before_it_runs(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "LONG_TASK", 0.0)
+    monkeypatch.setattr(durations, "LONG_TASK", 0.0)
     monkeypatch.setattr(desk_module, "MARK_AFTER", DEADLINE)  # nor is the first one marked while it runs
     seen = []
 
@@ -862,7 +862,7 @@ def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threa
 def test_outcomes_are_kept_while_the_storage_is_away(
     works: Works, gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.05)
 
     @works.app.task
     def task(number: int) -> int:
@@ -892,7 +892,7 @@ def test_outcomes_are_kept_while_the_storage_is_away(
 
 
 def test_limits_hold_while_the_storage_is_away(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.05)
     began, ended = threading.Event(), threading.Event()
 
     @works.app.task(timeout=DEADLINE, retries=0)
@@ -918,7 +918,7 @@ def test_limits_hold_while_the_storage_is_away(works: Works, monkeypatch: pytest
 
 
 def test_an_idle_worker_survives_an_outage(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
 
     @works.app.task
     def task() -> None: ...
@@ -937,8 +937,8 @@ def test_an_idle_worker_survives_an_outage(works: Works, monkeypatch: pytest.Mon
 
 
 def test_a_job_whose_start_cannot_be_written_is_handed_back(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "LONG_TASK", -1.0)
-    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(durations, "LONG_TASK", -1.0)
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
     ran = []
 
     @works.app.task
@@ -1035,7 +1035,7 @@ def test_an_outcome_of_a_job_that_has_changed_hands_is_dropped_and_said(
 
 
 def test_a_job_that_changes_hands_before_it_begins_does_not_begin(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "LONG_TASK", -1.0)
+    monkeypatch.setattr(durations, "LONG_TASK", -1.0)
     ran = []
 
     @works.app.task
@@ -1147,7 +1147,7 @@ def test_what_a_sleeping_worker_gets_although_it_takes_no_more_jobs_is_handed_ba
 def test_a_job_that_came_to_a_sleeping_worker_with_an_answer_that_was_lost_is_found_and_run(
     works: Works, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
 
     @works.app.task
     def task() -> None: ...
@@ -1167,7 +1167,7 @@ def test_a_job_that_came_to_a_sleeping_worker_with_an_answer_that_was_lost_is_fo
 def test_a_question_that_the_storage_answers_long_after_it_was_given_up_loses_no_job(
     works: Works, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(desk_module, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(desk_module, "DOUBT", 0.2)
 
     @works.app.task
@@ -1282,7 +1282,7 @@ def test_no_thread_to_be_had_loses_no_slot(works: Works, monkeypatch: pytest.Mon
 
 def test_short_jobs_run_on_one_thread(works: Works, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(desk_module, "STALL", DEADLINE)  # on a slow machine the thread may pause for longer
-    monkeypatch.setattr(desk_module, "SHORT_TASK", DEADLINE)
+    monkeypatch.setattr(durations, "SHORT_TASK", DEADLINE)
     threads = set()
 
     @works.app.task

@@ -10,7 +10,7 @@ from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.job import NewJob
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, told_ticks
+from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 
 
 class Schedules(Keeper):
@@ -31,16 +31,14 @@ class Schedules(Keeper):
         self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
     ) -> list[Enqueued] | None:
         schedule = self._schedules.get(name)
-        if schedule is None or schedule.paused_at is not None or schedule.next_at != slot or slot > self.now():
+        if schedule is None or not schedule.is_due(slot, self.now()):
             return None
         try:
             enqueued = self.enqueue(jobs)
         except NotUnique:
-            enqueued, ticks = [], [replace(one, outcome="skipped", job_id=None) for one in ticks]
+            enqueued, ticks = [], skipped_ticks(ticks)
         ticks = told_ticks(ticks, jobs, enqueued)
-        last_job_id = enqueued[-1].job_id if enqueued else schedule.last_job_id
-        last_at = max([slot, *(one.slot for one in ticks)])
-        self._schedules[name] = replace(schedule, next_at=next_at, last_at=last_at, last_job_id=last_job_id)
+        self._schedules[name] = schedule.ticked(slot, next_at, ticks, enqueued)
         for one in ticks:
             self._ticks.append(replace(one, at=self.now()))
             self._record_about(Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
@@ -53,11 +51,10 @@ class Schedules(Keeper):
     @atomic
     def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
         schedule = self._schedules.get(name)
-        if schedule is None or (schedule.paused_at is not None) == paused:
+        turned = schedule and schedule.turned(paused, self.now(), by)
+        if turned is None:
             return False
-        self._schedules[name] = replace(
-            schedule, paused_at=self.now() if paused else None, paused_by=by if paused else None
-        )
+        self._schedules[name] = turned
         self._record_about(Subject.SCHEDULE, Kind.PAUSED if paused else Kind.RESUMED, queue=name, by=by)
         return True
 

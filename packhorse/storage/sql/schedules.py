@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.job import NewJob
-from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, told_ticks
+from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 from packhorse.storage.sql.in_and_out import InAndOut
 from packhorse.storage.sql.rows import from_json, to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -37,12 +37,10 @@ class Schedules(InAndOut):
     ) -> list[Enqueued] | None:
         def work(tx: Transaction) -> list[Enqueued] | None:
             schedule = self._schedule(tx, name)
-            if schedule is None or schedule.paused_at is not None or schedule.next_at != slot or slot > tx.now:
+            if schedule is None or not schedule.is_due(slot, tx.now):
                 return None
             enqueued, told = self._enqueue_for_tick(tx, jobs, ticks)
-            last_job_id = enqueued[-1].job_id if enqueued else schedule.last_job_id
-            last_at = max([slot, *(one.slot for one in told)])
-            self._put_schedule(tx, replace(schedule, next_at=next_at, last_at=last_at, last_job_id=last_job_id))
+            self._put_schedule(tx, schedule.ticked(slot, next_at, told, enqueued))
             for one in told:
                 tx.execute(self._sql["put_tick"], (one.schedule, one.slot, one.outcome, tx.now, one.job_id))
                 self._record_about(tx, Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
@@ -59,7 +57,7 @@ class Schedules(InAndOut):
             enqueued = tx.nested(lambda own: self._enqueue(own, jobs))
             return enqueued, told_ticks(ticks, jobs, enqueued)
         except NotUnique:
-            return [], [replace(one, outcome="skipped", job_id=None) for one in ticks]
+            return [], skipped_ticks(ticks)
 
     def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
         return [Tick(*row) for row in self._db.read("ticks", self._sql["latest_ticks"], (name, limit))]
@@ -67,10 +65,10 @@ class Schedules(InAndOut):
     def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:
             schedule = self._schedule(tx, name)
-            if schedule is None or (schedule.paused_at is not None) == paused:
+            turned = schedule and schedule.turned(paused, tx.now, by)
+            if turned is None:
                 return False
-            paused_at, paused_by = (tx.now, by) if paused else (None, None)
-            self._put_schedule(tx, replace(schedule, paused_at=paused_at, paused_by=paused_by))
+            self._put_schedule(tx, turned)
             self._record_about(tx, Subject.SCHEDULE, Kind.PAUSED if paused else Kind.RESUMED, queue=name, by=by)
             return True
 

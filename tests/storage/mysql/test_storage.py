@@ -1,4 +1,4 @@
-"""Health, values that MySQL cannot take, the server's clock, events for who follows them, and forked children."""
+"""Health, values that MySQL cannot take, the server's clock, and events for who follows them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ from packhorse.conformance.builders import (
     new_job,
     new_jobs,
     recount,
-    stored,
     tallies,
 )
 from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
-from packhorse.job import COMPLETED
 from packhorse.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Answer, Link
 from packhorse.storage.records import EventFilter, Filter
 from packhorse.storage.sql.served import FOLD_AFTER
-from tests.children import forked, in_child
 from tests.mysql_server import KIND, new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
 
@@ -185,41 +182,6 @@ def test_what_was_counted_is_folded_and_stays_right(storage: MySQL, bystander: B
     assert bystander.execute("SELECT count(*) FROM packhorse_delta") == ((0,),)
     assert tallies(storage) == recount(storage)
     assert storage.totals()["completed"] == FOLD_AFTER // 2 + 50
-
-
-def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection_alone(storage: MySQL) -> None:
-    add(storage, "parent-1")
-
-    def work() -> list[str]:
-        storage.enqueue([new_job("child-1")])
-        taken = storage.reserve(join(storage), {"mail": 1}, 10)
-        storage.finish([Completed(job.token) for job in taken])
-        storage.close()
-        return ids(taken)
-
-    assert in_child(work) == ["parent-1", "child-1"]
-    assert stored(storage, "child-1").state is COMPLETED
-    assert storage._db.pool.connections()[0] == 1
-
-
-def test_parent_and_children_write_at_the_same_time(storage: MySQL) -> None:
-    add(storage, "before")
-
-    def work(name: str) -> str:
-        for number in range(20):
-            storage.enqueue([new_job(f"{name}-{number}-{one}") for one in range(3)])
-            assert storage.find(Filter(), limit=1).jobs
-        return "done"
-
-    with (
-        forked(lambda parent: parent.say(work("ann"))) as ann,
-        forked(lambda parent: parent.say(work("bob"))) as bob,
-    ):
-        assert work("cas") == "done"
-        assert (ann.hear(), bob.hear()) == ("done", "done")
-
-    assert len(find_all(storage)) == 181
-    assert tallies(storage) == recount(storage)
 
 
 def test_a_database_that_was_dropped_is_told() -> None:

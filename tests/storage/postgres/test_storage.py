@@ -1,4 +1,4 @@
-"""Addresses, health, values that PostgreSQL cannot take, the server's clock, and forked children."""
+"""Addresses, health, values that PostgreSQL cannot take, and the server's clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from packhorse.conformance.builders import (
     new_job,
     new_jobs,
     recount,
-    stored,
     tallies,
     unique,
 )
@@ -31,7 +30,7 @@ from packhorse.event import Kind
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.ids import new_id
-from packhorse.job import COMPLETED, SCHEDULED
+from packhorse.job import SCHEDULED
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
@@ -41,7 +40,7 @@ from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.records import EventFilter, Filter, Placement
 from packhorse.storage.sql.served import FOLD_AFTER
-from tests.children import forked, in_child, until
+from tests.children import until
 from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
@@ -206,41 +205,6 @@ def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url:
     pooled.enqueue(new_jobs(1))
     assert pooled.wait(60) is True
     pooled.close()
-
-
-def test_a_child_goes_on_with_the_same_storage_and_leaves_the_parents_connection_alone(storage: Postgres) -> None:
-    add(storage, "parent-1")
-
-    def work() -> list[str]:
-        storage.enqueue([new_job("child-1")])
-        taken = storage.reserve(join(storage), {"mail": 1}, 10)
-        storage.finish([Completed(job.token) for job in taken])
-        storage.close()
-        return ids(taken)
-
-    assert in_child(work) == ["parent-1", "child-1"]
-    assert stored(storage, "child-1").state is COMPLETED
-    assert storage._db.pool.connections()[0] == 1
-
-
-def test_parent_and_children_write_at_the_same_time(storage: Postgres) -> None:
-    add(storage, "before")
-
-    def work(name: str) -> str:
-        for number in range(20):
-            storage.enqueue([new_job(f"{name}-{number}-{one}") for one in range(3)])
-            assert storage.find(Filter(), limit=1).jobs
-        return "done"
-
-    with (
-        forked(lambda parent: parent.say(work("ann"))) as ann,
-        forked(lambda parent: parent.say(work("bob"))) as bob,
-    ):
-        assert work("cas") == "done"
-        assert (ann.hear(), bob.hear()) == ("done", "done")
-
-    assert len(find_all(storage)) == 181
-    assert tallies(storage) == recount(storage)
 
 
 def test_a_schema_that_was_dropped_is_told(storage: Postgres, schema: str, bystander: Bystander) -> None:

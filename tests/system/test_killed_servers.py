@@ -1,0 +1,97 @@
+"""Real foremen and workers on a server of their own, which is killed in the middle of work and started again: no job
+that was acknowledged is lost, none has ended twice, and nobody has to be restarted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from packhorse.errors import StorageUnavailable
+from packhorse.job import COMPLETED, NewJob
+from packhorse.storage.records import Filter
+from tests.mysql_server import MySQLServer
+from tests.postgres_server import PostgresServer
+from tests.redis_server import RedisServer, redis_server
+from tests.storage.conftest import chosen_storages
+from tests.system.conftest import Tell, attended
+from tests.system.sites import Site, new_job, until
+from tests.system.soundness import assert_sound
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+Server = PostgresServer | MySQLServer | RedisServer
+
+
+@pytest.fixture(params=["postgres", "mysql", "redis"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """It keeps every write, also when it is killed the next moment."""
+    if request.param not in chosen_storages():
+        pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {request.param}")
+    if request.param == "redis":
+        with redis_server(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
+            yield server
+    else:
+        with _database(PostgresServer() if request.param == "postgres" else MySQLServer()) as database:
+            yield database
+
+
+@contextmanager
+def _database(server: PostgresServer | MySQLServer) -> Iterator[Server]:
+    yield server.start()
+    server.end()
+
+
+@pytest.fixture
+def site(tmp_path: Path, server: Server) -> Iterator[Site]:
+    with attended(Site(tmp_path, f"{server.url}?patience=20s")) as site:
+        yield site
+
+
+def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(
+    site: Site, server: Server, tell: Tell
+) -> None:
+    site.start(workers=2, slots=4)
+    over = threading.Event()
+    enqueueing = threading.Thread(target=_enqueue_until, args=(site, over))
+    enqueueing.start()
+
+    try:
+        for _ in range(2):
+            _until_more(site, 100)
+            server.kill()
+            server.start()
+        _until_more(site, 100)
+    finally:
+        over.set()
+        enqueueing.join()
+    site.until_final()
+
+    tell(f"{len(site.acknowledged)} jobs through two deaths of the server")
+    assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == len(site.acknowledged)
+    assert_sound(site)
+
+
+def _until_more(site: Site, number: int) -> None:
+    goal = len(site.acknowledged) + number
+    until(lambda: len(site.acknowledged) >= goal, "jobs come in")
+
+
+def _enqueue_until(site: Site, over: threading.Event) -> None:
+    """Whoever was not answered asks again: the ids are the caller's own, so nothing is stored twice."""
+    while not over.wait(0.005):
+        jobs = [new_job("nap") for _ in range(2)]
+        while not _is_sent(site, jobs):
+            over.wait(0.05)
+
+
+def _is_sent(site: Site, jobs: list[NewJob]) -> bool:
+    try:
+        site.send(jobs)
+    except StorageUnavailable:
+        return False
+    return True
