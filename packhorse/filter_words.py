@@ -33,9 +33,14 @@ def parse_words(words: Sequence[str], now: int) -> Filter:
     >>> parse_words(["dead", "queue:mail", "since:2h"], now)
     Filter(states=frozenset({<State.DEAD: 'dead'>}), queue='mail', created_from=…)
     """
+    return parse_parts(split_words(words), now)
+
+
+def parse_parts(words: Sequence[str], now: int) -> Filter:
+    """The same of words that stand apart already."""
     found: dict[str, str] = {}
     texts: list[str] = []
-    for word in split_words(words):
+    for word in words:
         name, value = _named(word) or _lone_word(word)
         if name == "text":
             texts.append(value)
@@ -54,14 +59,30 @@ _TWICE = {"state": "several states are written state:dead,aborted"} | dict.fromk
 
 def split_words(words: Sequence[str]) -> list[str]:
     """Words that came in one argument, as in --where 'state:dead since:2h', are taken apart."""
+    return [part for word in words for part in _split(word)]
+
+
+def _split(word: str) -> list[str]:
+    if " " not in word and not _is_quoted(word):
+        return [word]
     try:
-        return [part for word in words for part in (shlex.split(word) if _has_several(word) else [word])]
+        return shlex.split(word)
     except ValueError as error:
+        if " " not in word:
+            return [word]
         raise BadValue(f"the filter cannot be understood: {error}", hint="close the quotation mark") from None
 
 
-def _has_several(word: str) -> bool:
-    return " " in word or (":" in word and word[-1:] in "'\"")
+def word_name(word: str) -> str:
+    """What a word is about: `queue` of `queue:mail`, `state` of `dead`, `text` of anything else."""
+    try:
+        return (_named(word) or _lone_word(word))[0]
+    except BadValue:
+        return word.partition(":")[0] if ":" in word else "text"
+
+
+def _is_quoted(word: str) -> bool:
+    return word[:1] in ("'", '"') or (":" in word and word[-1:] in ("'", '"'))
 
 
 def _named(word: str) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.clock import HOUR
 from packhorse.errors import BadValue
@@ -129,6 +130,11 @@ def is_within(number: int | None, least: int | None, most: int | None) -> bool:
     if least is None and most is None:
         return True
     return number is not None and (least is None or number >= least) and (most is None or number <= most)
+
+
+def means_all(where: Filter) -> bool:
+    """Does every job fit?"""
+    return replace(where, order=None) == Filter()
 
 
 def is_tallied(where: Filter) -> bool:
