@@ -52,7 +52,7 @@ order:created            newest first; also due, finished, took (the longest
                          runs of the latest thousand)
 text:…, or another word  found in the id, task, arguments or error
 
-A shell takes > for itself: quote 'attempts:>1', and 'args.name:"Ann Lee"' twice.""",
+In a shell quote 'attempts:>1', and 'args.name:"Ann Lee"' twice.""",
     "storage": """\
 The storage is named by --url, else by PACKHORSE_URL, else by url in
 [tool.packhorse] of the nearest pyproject.toml; else it is packhorse.db here.
