@@ -22,34 +22,13 @@ _FILTERS = (
     *("4711.jpg", "found nowhere", "state:queued task:task_03", "error:broke", "args:4711", "state:dead since:1h"),
     *("state:retrying", "state:dead,aborted task:task_00", "unfinished", "waiting", "failed", "worker:nobody"),
     *("queue:mail task:task_03", "queue:mail priority:10 halted", "state:scheduled task:task_19 until:1m"),
-    *(
-        "attempts:>1",
-        "attempts:>3",
-        "state:dead attempts:<2",
-        "took:>1s",
-        "took:>9h",
-        "waited:>5m",
-        "state:queued waited:>9d",
-    ),
-    *("priority:=3", "args.image:4711.jpg", "args.image:nowhere", "args.number:4711", "state:dead args.image:nowhere"),
-    *(
-        "error:broke",
-        "error:nowhere",
-        "state:dead error:nowhere",
-        "id:01",
-        "id:0badf00d",
-        "task:task_0*",
-        "task:nowhere*",
-    ),
-    *("queue:mail,images", "queue:m*,i* task:task_03,task_04", "queue:b* text:nowhere", "state:queued queue:m*"),
-    *(
-        "order:created",
-        "state:dead order:created",
-        "order:took",
-        "state:dead order:took",
-        "order:took args.image:nowhere",
-    ),
-    *("queue:mail attempts:>9 args.image:nowhere since:1h", "dead queue:mail worker:nobody"),
+    *("attempts:>1", "attempts:>3", "state:dead attempts:<2", "took:>1s", "took:>9h", "waited:>5m"),
+    *("state:queued waited:>9d", "priority:=3", "args.user_id:4711", "args.user_id:-1", "args.path:nowhere"),
+    *("args.width:800", "state:dead args.user_id:-1", "error:nowhere", "state:dead error:nowhere"),
+    *("id:01", "id:0badf00d", "task:task_0*", "task:nowhere*", "queue:mail,images", "queue:b* text:nowhere"),
+    *("queue:m*,i* task:task_03,task_04", "state:queued queue:m*", "order:created", "state:dead order:created"),
+    *("order:took", "state:dead order:took", "order:took args.user_id:-1", "dead queue:mail worker:nobody"),
+    "queue:mail attempts:>9 args.user_id:-1 since:1h",
 )
 _PAGES = (
     *("/", "/?range=1h", "/?range=7d", "/?range=90d", "/jobs", "/jobs/new", "/jobs/new?task=task_03"),
@@ -61,15 +40,7 @@ _PAGES = (
 _LISTS = ("queues", "tasks", "workers", "busy_slots", "clients", "schedules", "series", "storage", "totals", "failures")
 COUNTED = (
     *("task=task_03", "task=task_03&state=dead", "text=nowhere", "text=broke&state=dead", "priority=9"),
-    *(
-        "attempts=%3E1",
-        "took=%3E9h",
-        "q=args.image:nowhere",
-        "error=nowhere",
-        "id=01",
-        "queue=m*",
-        "queue=m*&attempts=9",
-    ),
+    *("attempts=%3E1", "took=%3E9h", "q=args.user_id:-1", "error=nowhere", "id=01", "queue=m*", "queue=m*&attempts=9"),
 )
 _EVENTS = (
     "kind=retried",
