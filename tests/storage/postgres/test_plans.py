@@ -39,6 +39,11 @@ _LISTS = [
     Filter(owner="nobody"),
     Filter(HELD),
     Filter(cause="none"),
+    Filter(queues=frozenset({"mail", "pri*"})),
+    Filter(tasks=frozenset({"se*"}), max_attempts=0),
+    Filter(queues=frozenset({"m*"}), order="created"),
+    Filter(id="queued-50"),
+    Filter(id="nothing", text="nowhere"),
 ]
 
 _SMALL_TABLES = ("packhorse_meta", "packhorse_queue", "packhorse_worker", "packhorse_sleeper", "packhorse_client")
