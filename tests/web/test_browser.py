@@ -14,6 +14,7 @@ from packhorse.job import State
 from packhorse.outcome import Completed, Failed
 from packhorse.storage.records import LogLine
 from packhorse.web.application import Application
+from packhorse.web.pages.serving import LIVE
 from tests.children import until
 from tests.cli.yard import Yard
 from tests.web.browsing import WIDTHS, keep_picture, opened
@@ -110,11 +111,33 @@ def test_a_change_right_after_another_is_shown_though_nothing_follows(
         page.goto("/jobs")
         page.locator("[data-livemark]:not([hidden])").wait_for()
         for job in jobs:
-            with page.expect_request(lambda request: request.headers.get("x-packhorse") == "live") as asked:
+            with page.expect_request(lambda request: request.headers.get("x-packhorse") in LIVE) as asked:
                 yard.finish(Completed(job.token))
             assert asked.value.headers["last-event-id"]
 
             playwright.expect(page.locator(f'[data-row="{job.id}"]')).to_contain_text("completed")
+
+
+def test_a_hidden_tab_hangs_up_after_half_a_minute_and_listens_again_when_it_is_seen(
+    browser: Any, application: Application, yard: Yard
+):
+    viewers = application.sampler._viewers
+    with served(application) as base, opened(browser, base) as page:
+        page.clock.install()
+        page.goto("/queues")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        assert len(viewers) == 1
+        see = (
+            "(is_hidden) => { Object.defineProperty(document, 'hidden', { configurable: true, get: () => is_hidden });"
+        )
+        see += " document.dispatchEvent(new Event('visibilitychange')); }"
+
+        page.evaluate(see, True)
+        page.clock.fast_forward(31_000)
+        until(lambda: not viewers, "a hidden tab still listens")
+
+        page.evaluate(see, False)
+        until(lambda: viewers, "a tab that is seen again does not listen")
 
 
 def test_a_question_is_about_the_form_that_asked_however_long_it_stands(
@@ -126,7 +149,7 @@ def test_a_question_is_about_the_form_that_asked_however_long_it_stands(
         page.locator("[data-livemark]:not([hidden])").wait_for()
         page.get_by_role("button", name="Delete").click()
         for _ in range(2):  # when the second comes, the first was put into the page
-            with page.expect_response(lambda answer: answer.request.headers.get("x-packhorse") == "live"):
+            with page.expect_response(lambda answer: answer.request.headers.get("x-packhorse") in LIVE):
                 yard.add()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
 

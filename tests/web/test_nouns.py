@@ -17,7 +17,7 @@ from packhorse.order import Do, Order
 from packhorse.outcome import Completed
 from packhorse.series import STEPS
 from packhorse.storage.records import ClientInfo, EventFilter
-from packhorse.web import history
+from packhorse.web import looking_back
 from packhorse.web.api import ENDPOINTS
 from tests.cli.yard import FOREMAN, WORKER, Yard
 from tests.web.conftest import MAIL_SECRET, bearer
@@ -268,7 +268,7 @@ def test_events_of_a_kind_are_found_look_by_look_in_both_directions(
 ):
     dead = [yard.job("dead").id for _ in range(3)]
     [yard.job("completed") for _ in range(2)]
-    monkeypatch.setattr(history, "WINDOW", window)
+    monkeypatch.setattr(looking_back, "WINDOW", window)
 
     def walk(word: str, start: int | None, onward: str) -> list[str]:
         found: list[str] = []

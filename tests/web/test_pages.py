@@ -503,6 +503,16 @@ def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_f
     assert "images" in web.get("/jobs?queue=images", headers=live).text
 
 
+def test_what_a_browser_fetches_between_two_looks_at_the_charts_has_none(web: TestClient, yard: Yard):
+    yard.job("completed")
+    for path in ("/", "/queues/resize"):
+        quick, whole = (web.get(path, headers={"x-packhorse": word}).text for word in ("quick", "live"))
+
+        assert "<figure" in whole, path
+        assert "<figure" not in quick, path
+        assert "resize" in quick
+
+
 def test_who_heard_of_a_change_gets_no_page_from_before_it(web: TestClient, yard: Yard):
     job, live = yard.job("scheduled"), {"x-packhorse": "live"}
     assert "s-scheduled" in web.get(f"/jobs/{job.id}", headers={**live, "last-event-id": "a-1"}).text

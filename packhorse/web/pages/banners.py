@@ -112,7 +112,9 @@ def _behind(reader: Reader, now: int) -> Iterator[Banner]:
     if not late or not taking:
         return  # without workers it goes without saying
     served = {name for worker in taking for name in worker.queues}
-    flows = by_queue(point for point in reader.series(Span.TWO_HOURS) if point.at > now - _LOOKED_BACK)
+    flows = reader.reckoned(
+        "flows", Span.TWO_HOURS, lambda points: by_queue(point for point in points if point.at > now - _LOOKED_BACK)
+    )
     late.sort(key=lambda queue: -_age(queue, now))
     yield from _unserved([queue for queue in late if queue.name not in served], now)
     for queue in [queue for queue in late if queue.name in served][:MOST]:

@@ -7,6 +7,7 @@ its numbers as a table, which is what a screen reader reads and what the pointer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from math import log, sqrt
 from typing import Literal, NamedTuple
@@ -277,7 +278,11 @@ class Intervals:
         for point in self.points:
             if point.at in self._sorted:
                 self._sorted[point.at].append(point)
-        self.each: list[Measured] = [measured(self._sorted[at]) for at in self.times]
+
+    @cached_property
+    def each(self) -> list[Measured]:
+        """What each interval comes to; charts ask, and not every page has some."""
+        return [measured(self._sorted[at]) for at in self.times]
 
     def of(self, name: str, keep: Callable[[Point], bool] = lambda point: True) -> list[int]:
         """One count, interval by interval."""

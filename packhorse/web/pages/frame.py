@@ -112,7 +112,7 @@ def templates() -> jinja2.Environment:
 class Drawn(NamedTuple):
     """A page as it is sent."""
 
-    text: str
+    text: bytes
     status: int
 
 
@@ -140,7 +140,8 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "due": lambda at, before="": words.due(at, now, before),
         "range": chosen_range(asked),
     }
-    return Drawn(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
+    text = templates().get_template(shown.template).render({**frame, **shown.context})
+    return Drawn(text.encode(), shown.status)
 
 
 def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: int = 200) -> Response:

@@ -99,7 +99,9 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
         "held": sum(info.counts.get(state, 0) for state in HELD),
         "charts": flagged(
             [charts[0], chart.unfinished(intervals, present), *charts[1:]], call.reader.turning_points(), name
-        ),
+        )
+        if not asked.is_quick
+        else [],
         "measured": flow,
         "tasks": sorted(by_task(intervals.points).items(), key=lambda item: -item[1].ran),
         "rows": [row_of(job, now) for job in line],

@@ -51,7 +51,8 @@ class Crew(NamedTuple):
 def workers(call: Call, asked: Asked) -> Shown:
     """Every process, host by host."""
     now, held = call.reader.now(), call.reader.held()
-    processes = [_process(call, worker, held, now) for worker in call.reader.workers()]
+    jobs = _by_owner(held)
+    processes = [_process(call, worker, jobs, now) for worker in call.reader.workers()]
     hosts: dict[str, list[Crew]] = {}
     for crew in _crews(processes):
         first = crew.foreman or crew.workers[0]
@@ -62,11 +63,19 @@ def workers(call: Call, asked: Asked) -> Shown:
     return Shown("workers.html", "Workers", context)
 
 
-def _process(call: Call, worker: WorkerInfo, held: list[Job], now: int) -> Process:
-    jobs = [(job, safe(short_call(job))) for job in held if job.owner == worker.id]
-    jobs.sort(key=lambda pair: pair[0].started_at or now)
+def _by_owner(held: list[Job]) -> dict[str | None, list[Job]]:
+    """Sorted once: there may be thousands of workers, and of jobs in their hands."""
+    found: dict[str | None, list[Job]] = {}
+    for job in held:
+        found.setdefault(job.owner, []).append(job)
+    return found
+
+
+def _process(call: Call, worker: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> Process:
+    first = sorted(held.get(worker.id, []), key=lambda job: job.started_at or now)[:_MOST_SHOWN]
+    jobs = [(job, safe(short_call(job))) for job in first]
     figures = {name: value for name in _FIGURES if isinstance(value := worker.report.get(name, 0), int)}
-    return Process(worker, call.reader.is_alive(worker, now), jobs[:_MOST_SHOWN], {**_FIGURES, **figures})
+    return Process(worker, call.reader.is_alive(worker, now), jobs, {**_FIGURES, **figures})
 
 
 def _crews(processes: list[Process]) -> list[Crew]:
@@ -103,7 +112,7 @@ class Stood(NamedTuple):
 @page("/workers/{id}", "workers")
 def worker(call: Call, asked: Asked, id: str) -> Shown:
     """One worker, or the workers of one foreman, and where their threads stand."""
-    chosen, now, held = call.reader.worker(id), call.reader.now(), call.reader.held()
+    chosen, now, held = call.reader.worker(id), call.reader.now(), _by_owner(call.reader.held())
     stood = [_stood(call, each, held, now) for each in crew_of(chosen, call.reader.workers())]
     context = {
         "worker": _process(call, chosen, held, now),
@@ -114,7 +123,7 @@ def worker(call: Call, asked: Asked, id: str) -> Shown:
     return Shown("worker.html", f"{chosen.subject.capitalize()} {short(chosen.id)}", context)
 
 
-def _stood(call: Call, info: WorkerInfo, held: list[Job], now: int) -> Stood:
+def _stood(call: Call, info: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> Stood:
     told = stacks_of(info)
     return Stood(
         _process(call, info, held, now),

@@ -3,9 +3,9 @@ import { toggledLog } from "./log.js";
 
 const body = document.body;
 const root = body.dataset.root;
-const SOON = 2500, SLOW = 15000, HIDDEN = 30000;
+const SOON = 3000, SLOW = 15000, HIDDEN = 30000;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
+let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
 
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
@@ -69,13 +69,16 @@ function present() {
   return address;
 }
 
+// All browsers ask at the same moments, so that the server draws a page once for all of them.
+const after = (length) => (Math.floor(Date.now() / length) + 1) * length;
+
 async function refresh(slowToo) {
   const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
   if (!wanted.length || "posted" in body.dataset) return; // the answer to a form has no address to ask for it again
   let answer;
   try {
     // The event that made it ask: a page that was drawn for others before that one may lack what it told of.
-    answer = await fetch(present(), { headers: { "X-Packhorse": "live", "Last-Event-ID": lastId } });
+    answer = await fetch(present(), { headers: { "X-Packhorse": slowToo ? "live" : "quick", "Last-Event-ID": lastId } });
   } catch { return changed(); }
   if (!answer.ok && answer.status !== 404) return answer.status >= 500 ? changed() : undefined;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -107,8 +110,8 @@ async function changed() {
   const now = Date.now();
   if (isRefreshing || now < nextAt.fast) { later = setTimeout(changed, Math.max(100, nextAt.fast - now)); return; }
   const slowToo = now >= nextAt.slow;
-  nextAt.fast = now + SOON;
-  if (slowToo) nextAt.slow = now + SLOW;
+  nextAt.fast = after(SOON);
+  if (slowToo) nextAt.slow = after(SLOW);
   else if (document.querySelector("[data-slow]")) later = setTimeout(changed, nextAt.slow - now);
   isRefreshing = true;
   try { await refresh(slowToo); } finally { isRefreshing = false; }
@@ -130,8 +133,9 @@ function heard(kind, data) {
     latest = text;
   } else if (kind === "job") {
     toggledLog(value);
-    nextAt.fast = Math.min(nextAt.fast, Date.now());
-    changed();
+    const text = JSON.stringify({ ...value, last_line: 0 }); // new lines are put into the page by themselves
+    if (text !== latestJob) { nextAt.fast = Math.min(nextAt.fast, Date.now()); changed(); }
+    latestJob = text;
   }
 }
 
@@ -173,7 +177,7 @@ export function pauseLive() {
 export function listen(whenRefreshed) {
   if (!body.dataset.topics) return;
   refreshed = whenRefreshed;
-  nextAt = { fast: Date.now() + SOON, slow: Date.now() + SLOW };
+  nextAt = { fast: after(SOON), slow: after(SLOW) };
   open();
   timer = setInterval(tell, 1000);
   document.addEventListener("visibilitychange", () => { hiddenAt = Date.now(); if (!document.hidden) open(); });
