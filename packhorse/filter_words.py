@@ -1,29 +1,30 @@
-"""Filter words: which jobs a user means, written as text: `state:dead queue:mail since:2h`.
+"""Filter words: which jobs a user means, written as text: `state:dead queue:mail args.user_id:42 since:2h`.
 
-The words are those of `app.jobs(...)`, with `since:` and `until:` besides. The command line and the find box of the web
-pages take them alike.
+The words are those of `app.jobs(...)`. The command line and the find box of the web pages take them alike.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.clock import from_datetime, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
-from packhorse.filters import STATE_WORDS, parse_filter
+from packhorse.filters import SLOWEST_OF, STATE_WORDS, JobFilter, parse_filter, slowest
 from packhorse.job import Job, parse_states
 from packhorse.storage import Storage
 from packhorse.storage.records import Filter
 
 _PAGE = 200
-FILTER_WORDS = ("state", "queue", "task", "worker", "cause", "priority", "schedule", "key", "text", "since", "until")
-_OTHER_WORDS = {"name": "task", "error": "text", "args": "text", "id": "text", "owner": "worker", "status": "state"}
+FILTER_WORDS = (
+    *("state", "queue", "task", "worker", "cause", "priority", "attempts", "took", "waited", "schedule", "key"),
+    *("id", "error", "text", "since", "until", "order"),
+)
+_OTHER_WORDS = {"name": "task", "args": "text", "owner": "worker", "status": "state", "ran": "took"}
+_ARGS = "args."
 
 
 def parse_words(words: Sequence[str], now: int) -> Filter:
@@ -32,36 +33,70 @@ def parse_words(words: Sequence[str], now: int) -> Filter:
     >>> parse_words(["dead", "queue:mail", "since:2h"], now)
     Filter(states=frozenset({<State.DEAD: 'dead'>}), queue='mail', created_from=…)
     """
+    return parse_parts(split_words(words), now)
+
+
+def parse_parts(words: Sequence[str], now: int) -> Filter:
+    """The same of words that stand apart already."""
     found: dict[str, str] = {}
     texts: list[str] = []
-    for word in _split(words):
+    for word in words:
         name, value = _named(word) or _lone_word(word)
         if name == "text":
             texts.append(value)
         elif name in found:
-            raise BadValue(f"{name} is given twice", hint="several states are written state:dead,aborted")
+            raise BadValue(f"{name} is given twice", hint=_TWICE.get(name, f"{name}:a,b are several"))
         else:
             found[name] = value
     return _filter(found, " ".join(texts) or None, now)
 
 
-def _split(words: Sequence[str]) -> list[str]:
+_TWICE = {"state": "several states are written state:dead,aborted"} | dict.fromkeys(
+    ("priority", "attempts", "took", "waited", "since", "until", "order", "id", "key", "worker", "schedule", "cause"),
+    "give it once",
+)
+
+
+def split_words(words: Sequence[str]) -> list[str]:
     """Words that came in one argument, as in --where 'state:dead since:2h', are taken apart."""
+    return [part for word in words for part in _split(word)]
+
+
+def _split(word: str) -> list[str]:
+    if " " not in word and not _is_quoted(word):
+        return [word]
     try:
-        return [part for word in words for part in (shlex.split(word) if " " in word else [word])]
+        return shlex.split(word)
     except ValueError as error:
+        if " " not in word:
+            return [word]
         raise BadValue(f"the filter cannot be understood: {error}", hint="close the quotation mark") from None
+
+
+def word_name(word: str) -> str:
+    """What a word is about: `queue` of `queue:mail`, `state` of `dead`, `text` of anything else."""
+    try:
+        return (_named(word) or _lone_word(word))[0]
+    except BadValue:
+        return word.partition(":")[0] if ":" in word else "text"
+
+
+def _is_quoted(word: str) -> bool:
+    return word[:1] in ("'", '"') or (":" in word and word[-1:] in ("'", '"'))
 
 
 def _named(word: str) -> tuple[str, str] | None:
     """A word such as `queue:mail`; None: it only looks like one, as `ValueError:` or `http://…` do."""
     name, colon, value = word.partition(":")
     name = _OTHER_WORDS.get(name, name)
-    if colon and name in FILTER_WORDS:
+    if colon and (name in FILTER_WORDS or name.startswith(_ARGS)):
         return name, value
     if not value or not name.isidentifier() or not name.islower() or value.startswith("//"):
         return None
-    hint = f"jobs are found by {', '.join(FILTER_WORDS)}; to search for this very text: text:{shlex.quote(word)}"
+    hint = (
+        f"jobs are found by {', '.join(FILTER_WORDS)} and args.…, e.g. args.{name}:{shlex.quote(value)};"
+        f" to search for this very text: text:{shlex.quote(word)}"
+    )
     raise BadValue(f"jobs cannot be found by {name!r}{nearest(name, FILTER_WORDS)}", hint=hint)
 
 
@@ -82,38 +117,26 @@ def _lone_word(word: str) -> tuple[str, str]:
 
 
 def _filter(found: dict[str, str], text: str | None, now: int) -> Filter:
-    for name in ("task", "queue"):
-        if "*" in found.get(name, ""):
-            raise BadValue(f"a {name} is named in full, without *", hint=f"text:{found[name].strip('*.')} finds parts")
-    states = found["state"].split(",") if "state" in found else None
-    where = parse_filter(
-        {
-            "state": states,
-            "queue": found.get("queue"),
-            "task": found.get("task"),
-            "worker": found.get("worker"),
-            "cause": found.get("cause"),
-            "min_priority": _number(found.get("priority")),
-            "text": text,
-        }
-    )
-    rest: dict[str, Any] = {"schedule": found.get("schedule"), "unique_key": found.get("key")}
-    if "since" in found:
-        rest["created_from"] = past_moment(found["since"], now)
-    if "until" in found:
-        rest["created_to"] = past_moment(found["until"], now)
-    return replace(where, **rest)
-
-
-def _number(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        raise BadValue(f"priority must be a whole number, not {text!r}") from None
+    words: dict[str, Any] = {name: value for name, value in found.items() if not name.startswith(_ARGS)}
+    words["args"] = {name.removeprefix(_ARGS): value for name, value in found.items() if name.startswith(_ARGS)}
+    if "state" in words:
+        words["state"] = words["state"].split(",")
+    if words.get("order") == "duration":
+        words["order"] = "took"
+    for name, value in words.items():
+        if value == "" and name in _TWICE:
+            raise BadValue(f"{name}: has no value", hint="packhorse help filters shows what each word takes")
+    asked: JobFilter = {**words, "text": text}  # type: ignore[typeddict-item]
+    return parse_filter(asked, lambda: now)
 
 
 def find_all(storage: Storage, where: Filter, limit: int | None = None) -> Iterator[Job]:
-    """The jobs that fit, page by page, in the list's natural order."""
+    """The jobs that fit, page by page, in the list's own order. With `order:took` they are those of the latest
+    thousand that took longest."""
+    if where.order == "took":
+        latest = list(find_all(storage, replace(where, order=None), SLOWEST_OF))
+        yield from slowest(latest, storage.now())[:limit]
+        return
     cursor, left = None, limit
     while left is None or left > 0:
         page = storage.find(where, cursor=cursor, limit=_PAGE if left is None else min(left, _PAGE))
@@ -122,29 +145,3 @@ def find_all(storage: Storage, where: Filter, limit: int | None = None) -> Itera
         cursor = page.next
         if cursor is None:
             return
-
-
-def parse_moment(text: str) -> datetime:
-    """The moment that a user wrote; BadValue if it is none."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        hint = "write ISO 8601, e.g. 2030-01-31T07:00 or 2030-01-31T07:00Z"
-        raise BadValue(f"{text!r} is not a time", hint=hint) from None
-    try:
-        return moment if moment.tzinfo else moment.astimezone()
-    except (ValueError, OverflowError):  # the first or the last day of all that calendars have
-        raise BadValue(f"{text!r} is not a time that has a zone here", hint="name the zone, e.g. Z for UTC") from None
-
-
-def past_moment(text: str, now: int) -> int:
-    """A moment in the past: a time, or a duration before now."""
-    try:
-        return now - microseconds(text, "time")
-    except BadValue:
-        pass
-    try:
-        return from_datetime(parse_moment(text))
-    except BadValue as error:
-        error.hint = f"write how long ago, e.g. 2h or 3d; or {(error.hint or '').removeprefix('write ')}"
-        raise

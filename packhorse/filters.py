@@ -1,63 +1,114 @@
 """Filters: which jobs a user means, from words to what a storage understands.
 
-The app, the command line and the web pages take the same words.
+The app, the command line and the web pages take the same words. What cannot be understood is a BadValue that says what
+to write instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypedDict
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
 
+from packhorse.clock import Duration, from_datetime, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
-from packhorse.job import QUEUED, State, parse_states
-from packhorse.storage.records import Filter
+from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, State, parse_states
+from packhorse.storage.records import Argument, Filter
 
 STATE_WORDS = [*map(str, State), "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
+ORDERS = ("created", "due", "finished", "took")
+"""By what lists can be ordered."""
+SLOWEST_OF = 1_000
+"""Among how many of the latest jobs those that took longest are looked for: no index has them in that order."""
+_LARGEST = 10**9
+_COMPARED = re.compile(r"\s*(>=|<=|>|<|=)?\s*(.+?)\s*")
 
 
 class JobFilter(TypedDict, total=False):
     """What `app.jobs(...)` and `app.count(...)` take; all that is given must hold, and None does not matter."""
 
     state: str | Iterable[str] | None
-    queue: str | None
-    task: str | None
+    queue: str | Iterable[str] | None
+    """One or several; "mail.*" are all that begin with "mail."."""
+    task: str | Iterable[str] | None
     worker: str | None
     cause: str | None
+    schedule: str | None
+    key: str | None
+    """The unique key that it holds."""
     halted: bool | None
     min_priority: int | None
+    priority: int | str | None
+    """This or higher; "=3", "<3" and the like compare."""
+    attempts: int | str | None
+    """How often it was begun: 2, ">1", "<=3"."""
+    took: Duration | None
+    """How long its latest attempt ran: ">30s", "<1s"."""
+    waited: Duration | None
+    """How long it was in line before that."""
+    args: Mapping[str, Any] | None
+    """Values of arguments: {"user_id": 42, "order.id": 7}."""
+    id: str | None
+    """How its id begins."""
+    error: str | None
     text: str | None
+    since: Duration | datetime | None
+    """Enqueued since then: so long ago, or a moment."""
+    until: Duration | datetime | None
+    order: str | None
+    """created, due, finished or took."""
 
 
-def parse_filter(words: JobFilter) -> Filter:
-    """The filter that a user's words mean; a word that is none is a BadValue."""
+def parse_filter(words: JobFilter, now: Callable[[], int]) -> Filter:
+    """The filter that a user's words mean; a word that is none is a BadValue. `now` is asked only for what needs it."""
     for name in words:
         if name not in JobFilter.__annotations__:
             raise BadValue(f"jobs cannot be found by {name!r}{nearest(name, JobFilter.__annotations__)}")
         _check(name, words[name])  # type: ignore[literal-required]
     states, halted = _states(words.get("state"))
-    return Filter(
-        states=states,
-        queue=words.get("queue"),
-        task=words.get("task"),
-        owner=words.get("worker"),
-        cause=words.get("cause"),
-        halted=halted or words.get("halted"),
-        min_priority=words.get("min_priority"),
-        text=words.get("text"),
-    )
+    order = words.get("order")
+    found: dict[str, Any] = {
+        "owner": words.get("worker"),
+        "unique_key": words.get("key"),
+        "halted": halted or words.get("halted"),
+        **{name: words.get(name) for name in ("cause", "schedule", "error", "id", "text")},
+        **_names("queue", words.get("queue")),
+        **_names("task", words.get("task")),
+        **_priority(words.get("priority"), words.get("min_priority")),
+        **_number("attempts", words.get("attempts")),
+        **_span("took", words.get("took")),
+        **_span("waited", words.get("waited")),
+    }
+    if words.get("took") is not None or words.get("waited") is not None:
+        found["asked_at"] = now()
+    if (since := words.get("since")) is not None:
+        found["created_from"] = _moment(since, now)
+    if (until := words.get("until")) is not None:
+        found["created_to"] = _moment(until, now)
+    found["args"] = tuple(_arguments(words.get("args") or {}))
+    if order is not None:
+        states, found["order"] = _ordered(order, states)
+    return Filter(states=states, **found)
 
 
 _KINDS: dict[str, type] = {"halted": bool, "min_priority": int}
+_ANY = ("state", "queue", "task", "priority", "attempts", "took", "waited", "args", "since", "until")
 
 
 def _check(name: str, value: object) -> None:
-    if value is None or name == "state":
+    if name == "args" and not isinstance(value, Mapping | None):
+        raise BadValue(f"args must be names and values, not {value!r}", hint='e.g. {"user_id": 42}')
+    if value is None or name in _ANY:
         return
     kind = _KINDS.get(name, str)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         told = {str: "text", bool: "True or False", int: "a whole number"}[kind]
         raise BadValue(f"{name} must be {told}, not {value!r}")
+
+
+# --- states and orders --------------------------------------------------------------------------------------------
 
 
 def _states(state: str | Iterable[str] | None) -> tuple[frozenset[State], bool]:
@@ -78,3 +129,168 @@ def _parse(word: str) -> frozenset[State]:
     except BadValue as error:
         error.what += nearest(str(word).lower(), STATE_WORDS)
         raise
+
+
+_ORDERED = {"due": frozenset({SCHEDULED, RETRYING}), "finished": FINAL}
+
+
+def _ordered(order: str, states: frozenset[State]) -> tuple[frozenset[State], str | None]:
+    """The states that can be listed so, and the order if it is not their natural one."""
+    if order not in ORDERS:
+        raise BadValue(
+            f"a list cannot be ordered by {order!r}{nearest(order, ORDERS)}", hint=f"it can by {', '.join(ORDERS)}"
+        )
+    can = _ORDERED.get(order)
+    if can is None:
+        return states, order
+    if states - can:
+        raise BadValue(
+            f"jobs that are {', '.join(sorted(states - can))} cannot be ordered by {order}",
+            hint=f"only those that are {', '.join(sorted(can))}; order:created is for all",
+        )
+    return states or can, None
+
+
+def slowest(jobs: Sequence[Job], now: int) -> list[Job]:
+    """These jobs by how long their latest attempts ran, the longest first."""
+    return sorted(jobs, key=lambda job: -1 if (took := job.took(now)) is None else took, reverse=True)
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def _names(noun: str, value: str | Iterable[str] | None) -> dict[str, Any]:
+    """One name in full, or several, of which some may only say how they begin."""
+    if value is None:
+        return {}
+    names: list[Any] = value.split(",") if isinstance(value, str) else [value]
+    if isinstance(value, Collection) and not isinstance(value, str):
+        names = list(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise BadValue(f"{noun} must be text, or several, not {value!r}")
+        if "*" in name[:-1] or name == "*":
+            raise BadValue(
+                f"{name!r} cannot be understood: a star stands at the end, and means all that begin so",
+                hint=f"e.g. {noun}:{name.replace('*', '').strip('.') or 'mail'}*; text:… finds parts of a task's name",
+            )
+    if len(names) > 1 and "" in names:
+        raise BadValue(f"{noun} has an empty name in {','.join(names)!r}", hint=f"e.g. {noun}:a,b")
+    if len(names) == 1 and not names[0].endswith("*"):
+        return {noun: names[0]}
+    return {f"{noun}s": frozenset(names)}
+
+
+# --- numbers and times --------------------------------------------------------------------------------------------
+
+
+def _compared(name: str, text: str) -> tuple[str, str]:
+    """The sign, if there is one, and what stands behind it."""
+    found = _COMPARED.fullmatch(text)
+    if found is None:
+        raise BadValue(f"{name} is compared with nothing", hint=f"e.g. {name}:{_EXAMPLES[name]}")
+    return found[1] or "", found[2]
+
+
+_EXAMPLES = {"attempts": ">1", "priority": ">=7", "took": ">30s", "waited": ">5m"}
+
+
+def _limits(name: str, sign: str, number: int) -> dict[str, int | None]:
+    match sign:
+        case ">":
+            return {f"min_{name}": number + 1}
+        case ">=":
+            return {f"min_{name}": number}
+        case "<":
+            return {f"max_{name}": number - 1}
+        case "<=":
+            return {f"max_{name}": number}
+    return {f"min_{name}": number, f"max_{name}": number}
+
+
+def _whole(name: str, value: int | str | None) -> tuple[str, int]:
+    sign, text = _compared(name, str(value)) if not isinstance(value, bool) else ("", str(value))
+    if not re.fullmatch(r"[0-9]+", text) or int(text[:20]) > _LARGEST:
+        hint = f"e.g. {name}:{_EXAMPLES[name]}"
+        raise BadValue(f"{name} must be a whole number, not {text[:40]!r}", hint=hint)
+    return sign, int(text)
+
+
+def _number(name: str, value: int | str | None) -> dict[str, int | None]:
+    return {} if value is None else _limits(name, *_whole(name, value))
+
+
+def _priority(value: int | str | None, least: int | None) -> dict[str, int | None]:
+    """Without a sign it is this priority or a higher one."""
+    if value is None:
+        return {"min_priority": least}
+    sign, number = _whole("priority", value)
+    return {"min_priority": least} | _limits("priority", sign or ">=", number)
+
+
+def _span(name: str, value: Duration | None) -> dict[str, int | None]:
+    """Without a sign it is so long or longer: nothing takes exactly its time."""
+    if value is None:
+        return {}
+    sign, rest = _compared(name, value) if isinstance(value, str) else ("", value)
+    if sign == "=":
+        raise BadValue(f"{name} is hardly ever exactly {rest}", hint=f"write {name}:>{rest} or {name}:<{rest}")
+    return _limits(name, sign or ">=", microseconds(rest, name))
+
+
+def _moment(value: Duration | datetime, now: Callable[[], int]) -> int:
+    if isinstance(value, datetime):
+        return from_datetime(value if value.tzinfo else value.astimezone())
+    return past_moment(value, now())
+
+
+def parse_moment(text: str) -> datetime:
+    """The moment that a user wrote; BadValue if it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "write ISO 8601, e.g. 2030-01-31T07:00 or 2030-01-31T07:00Z"
+        raise BadValue(f"{text!r} is not a time", hint=hint) from None
+    try:
+        return moment if moment.tzinfo else moment.astimezone()
+    except (ValueError, OverflowError):  # the first or the last day of all that calendars have
+        raise BadValue(f"{text!r} is not a time that has a zone here", hint="name the zone, e.g. Z for UTC") from None
+
+
+def past_moment(text: Duration, now: int) -> int:
+    """A moment in the past: a time, or a duration before now."""
+    try:
+        return now - microseconds(text, "time")
+    except BadValue:
+        if not isinstance(text, str):
+            raise
+    try:
+        return from_datetime(parse_moment(text))
+    except BadValue as error:
+        error.hint = f"write how long ago, e.g. 2h or 3d; or {(error.hint or '').removeprefix('write ')}"
+        raise
+
+
+# --- arguments ----------------------------------------------------------------------------------------------------
+
+
+def _arguments(wanted: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[Argument]:
+    """Each value with the path to it; values in values are paths, too."""
+    for name, value in wanted.items():
+        path = (*above, *str(name).split("."))
+        if "" in path:
+            raise BadValue(f"the path {'.'.join(path)!r} has an empty name", hint="e.g. args.order.id:7")
+        if isinstance(value, Mapping):
+            yield from _arguments(value, path)
+        else:
+            yield Argument(path, _as_written(value))
+
+
+def _as_written(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    raise BadValue(f"an argument can be compared with text, a number, true, false or null, not with {value!r}")

@@ -165,6 +165,24 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     def is_forced(self) -> bool:
         return self.state is QUEUED and self.rank == RANK_FORCED
 
+    def took(self, now: int | None) -> int | None:
+        """How long its latest attempt ran, or has run by now; None: it has not begun, or nobody says what time it
+        is."""
+        if self.started_at is None or self.state in (QUEUED, SCHEDULED, RESERVED):
+            return None
+        end = now if self.state is RUNNING else self.finished_at or self.updated_at
+        return None if end is None else max(0, end - self.started_at)
+
+    def waited(self, now: int | None) -> int | None:
+        """How long it was in line the latest time, or has been by now; None: it was not, or nobody says what time it
+        is."""
+        if self.queued_at is None:
+            return None
+        if self.state is QUEUED:
+            return None if now is None else max(0, now - self.queued_at)
+        begun = self.started_at is not None and self.started_at >= self.queued_at
+        return (self.started_at or 0) - self.queued_at if begun else None
+
     @property
     def token(self) -> Token:
         """What its worker must show to change it."""

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import quote_plus
 
 from bench.percentile import percentile
 from bench.web.history import WORKER
@@ -21,6 +22,13 @@ _FILTERS = (
     *("4711.jpg", "found nowhere", "state:queued task:task_03", "error:broke", "args:4711", "state:dead since:1h"),
     *("state:retrying", "state:dead,aborted task:task_00", "unfinished", "waiting", "failed", "worker:nobody"),
     *("queue:mail task:task_03", "queue:mail priority:10 halted", "state:scheduled task:task_19 until:1m"),
+    *("attempts:>1", "attempts:>3", "state:dead attempts:<2", "took:>1s", "took:>9h", "waited:>5m"),
+    *("state:queued waited:>9d", "priority:=3", "args.user_id:4711", "args.user_id:-1", "args.path:nowhere"),
+    *("args.width:800", "state:dead args.user_id:-1", "error:nowhere", "state:dead error:nowhere"),
+    *("id:01", "id:0badf00d", "task:task_0*", "task:nowhere*", "queue:mail,images", "queue:b* text:nowhere"),
+    *("queue:m*,i* task:task_03,task_04", "state:queued queue:m*", "order:created", "state:dead order:created"),
+    *("order:took", "state:dead order:took", "order:took args.user_id:-1", "dead queue:mail worker:nobody"),
+    "queue:mail attempts:>9 args.user_id:-1 since:1h",
 )
 _PAGES = (
     *("/", "/?range=1h", "/?range=7d", "/?range=90d", "/jobs", "/jobs/new", "/jobs/new?task=task_03"),
@@ -30,7 +38,10 @@ _PAGES = (
     *("/audit", "/audit?by=anna", "/audit?by=zoe", "/audit?by=nobody"),
 )
 _LISTS = ("queues", "tasks", "workers", "busy_slots", "clients", "schedules", "series", "storage", "totals", "failures")
-COUNTED = ("task=task_03", "task=task_03&state=dead", "text=nowhere", "text=broke&state=dead", "priority=9")
+COUNTED = (
+    *("task=task_03", "task=task_03&state=dead", "text=nowhere", "text=broke&state=dead", "priority=9"),
+    *("attempts=%3E1", "took=%3E9h", "q=args.user_id:-1", "error=nowhere", "id=01", "queue=m*", "queue=m*&attempts=9"),
+)
 _EVENTS = (
     "kind=retried",
     "kind=broken",
@@ -85,7 +96,8 @@ def paths(ask_json: Callable[[str], Any]) -> Iterator[str]:
     """All that there is to ask for, on a storage that `history.fill` has filled."""
     yield from _PAGES
     yield from (f"/jobs?state={state}" for state in _STATES)
-    yield from (f"/jobs?q={words.replace(' ', '+')}" for words in _FILTERS)
+    yield from (f"/jobs?q={quote_plus(words)}" for words in _FILTERS)
+    yield from (f"{API}/suggestions?q={words}" for words in ("", "task", "queue:m", "cause:"))
     yield from (f"{API}/{name}" for name in (*_LISTS, "events", "audit"))
     yield from (f"{API}/jobs?{words}&count=true" for words in COUNTED)
     yield from (f"{API}/events?{words}" for words in _EVENTS)

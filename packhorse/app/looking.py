@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Unpack
 
+from msgspec.structs import replace
+
 from packhorse.app.home import Home
 from packhorse.clock import Duration, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
-from packhorse.filters import JobFilter, parse_filter
+from packhorse.filters import SLOWEST_OF, JobFilter, parse_filter, slowest
 from packhorse.job import Job
 from packhorse.job_handle import JobHandle
 from packhorse.storage.records import EventFilter, FailureGroup, Filter, Health, Page, QueueInfo, TaskInfo, WorkerInfo
@@ -35,12 +37,15 @@ class Looking(Home):
         by the newest. `state` is a word, or several: a state's own name, "waiting", "failed", "halted" …
 
         >>> for job in app.jobs(state="dead", queue="mail", limit=20): job.retry()
+        >>> app.jobs(args={"user_id": 42}, attempts=">1", took=">30s", since="2h")
         """
-        return self._pages(parse_filter(where), _limit(limit))
+        return self._pages(parse_filter(where, self.storage.now), _limit(limit))
 
     def count(self, **where: Unpack[JobFilter]) -> int:
         """How many jobs fit; quick by state, queue and task, counted one by one otherwise."""
-        return self.storage.count(parse_filter(where), cap=_ANY_NUMBER).number
+        wanted = parse_filter(where, self.storage.now)
+        counted = self.storage.count(wanted, cap=_ANY_NUMBER)
+        return counted.number if counted.exact else sum(1 for _ in self._pages(wanted, _ANY_NUMBER))
 
     async def aget(self, id: str) -> JobHandle[Any]:
         """`get`, for coroutines; many at once share one read."""
@@ -48,7 +53,7 @@ class Looking(Home):
 
     def ajobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> AsyncIterator[JobHandle[Any]]:
         """`jobs`, for coroutines: `async for job in app.ajobs(…)`."""
-        return self._apages(parse_filter(where), _limit(limit))
+        return self._apages(parse_filter(where, self.storage.now), _limit(limit))
 
     async def acount(self, **where: Unpack[JobFilter]) -> int:
         """`count`, for coroutines."""
@@ -67,6 +72,10 @@ class Looking(Home):
         return self.storage.find(where, cursor=cursor, limit=min(left, _PAGE))
 
     def _pages(self, where: Filter, left: int) -> Iterator[JobHandle[Any]]:
+        if where.order == "took":
+            latest = [job.record for job in self._pages(replace(where, order=None), SLOWEST_OF)]
+            yield from (JobHandle.of(self._app, job) for job in slowest(latest, self.storage.now())[:left])
+            return
         cursor = None
         while left > 0:
             page = self._page(where, cursor, left)
@@ -76,6 +85,10 @@ class Looking(Home):
                 return
 
     async def _apages(self, where: Filter, left: int) -> AsyncIterator[JobHandle[Any]]:
+        if where.order == "took":
+            for handle in await self._courier.call(lambda: list(self._pages(where, left))):
+                yield handle
+            return
         cursor = None
         while left > 0:
             page = await self._courier.call(self._page, where, cursor, left)

@@ -25,6 +25,7 @@ from packhorse.errors import BadValue
 from packhorse.filter_words import find_all, parse_words
 from packhorse.job import HELD, Job, Operation, State
 from packhorse.storage import BATCH, Storage
+from packhorse.storage.listing import means_all
 from packhorse.storage.records import Filter
 
 _EXAMPLES = 3
@@ -110,10 +111,10 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
 
 def _chosen_by_filter(storage: Storage, intent: Intent, words: str) -> Chosen:
     where = parse_words([words], storage.now()) if words.strip() else Filter()
-    if where == Filter():
+    if means_all(where):
         hint = f"say which, e.g. --where {_LIKELY.get(intent.operation, 'waiting')}"
         raise CommandError("--where has no words, and would mean every job", ExitCode.USAGE, hint=hint)
-    where = replace(where, states=_possible(intent, where.states))
+    where = replace(where, states=_possible(intent, where.states), order=None)
     ids: list[str] = []
     examples: list[Job] = []
     for job in find_all(storage, where):

@@ -17,7 +17,7 @@ from packhorse.cli.table import Column, print_table
 from packhorse.codec import nearest
 from packhorse.failure import Failure
 from packhorse.fields import CauseFields, failure_fields
-from packhorse.filter_words import past_moment
+from packhorse.filters import past_moment
 from packhorse.job import State
 from packhorse.job_text import cut
 from packhorse.storage import Storage

@@ -36,13 +36,24 @@ halted                   in line again because its worker died, until it is
                          taken once more
 state:dead,aborted       one of several states
 queue:mail task:resize   exactly this one; worker:ID too
-priority:5               this priority or higher
+queue:mail,video         one of several; task:img.* are all that begin so
+args.user_id:42          an argument has this value; args.order.id:7 looks
+                         deeper, and of a list any member will do
+attempts:>1              how often it was begun; also >= < <= and a number
+took:>30s waited:<5m     how long its latest attempt ran, or was in line before
+priority:5               this priority or higher; =5 is exactly this one
 since:2h until:2030-01-31T07:00
                          when it was enqueued: a time, or so long ago
 schedule:nightly         made by this schedule
 key:…                    holds this unique key
 cause:…                  failed for this cause: packhorse failures
-text:…, or another word  found in the id, task, arguments or error""",
+error:Timeout            found in the error
+id:01a1                  its id begins so
+order:created            newest first; also due, finished, took (the longest
+                         runs of the latest thousand)
+text:…, or another word  found in the id, task, arguments or error
+
+In a shell quote 'attempts:>1', and 'args.name:"Ann Lee"' twice.""",
     "storage": """\
 The storage is named by --url, else by PACKHORSE_URL, else by url in
 [tool.packhorse] of the nearest pyproject.toml; else it is packhorse.db here.

@@ -52,7 +52,7 @@ _FOLLOWED = 10  # jobs that are there already, as `tail` shows ten lines
 
 
 def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -> list[str]:
-    return [word for word in (*STATE_WORDS, *(f"{name}:" for name in FILTER_WORDS)) if word.startswith(part)]
+    return [word for word in (*STATE_WORDS, *(f"{name}:" for name in FILTER_WORDS), "args.") if word.startswith(part)]
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -63,6 +63,7 @@ def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -
     "packhorse jobs dead",
     "packhorse jobs queue:mail state:queued,retrying since:2h -n 200",
     "packhorse jobs dead --task resize --ids | packhorse retry -",
+    "packhorse jobs args.user_id:42 'attempts:>1' 'took:>30s'",
     "packhorse jobs 'cannot decode'",
     "packhorse jobs failed --follow",
     pages=True,
@@ -82,8 +83,9 @@ def jobs(
     """List jobs: those in line by who is next, finished ones by the latest, others by the newest.
 
     A STATE is one of scheduled, queued, reserved, running, retrying, completed, dead, aborted, or waiting, held,
-    unfinished, finished, failed, halted. WORD is state, queue, task, worker, cause, priority, schedule, key, text,
-    since or until. TEXT is found in a job's id, task, arguments and error.
+    unfinished, finished, failed, halted. WORD is state, queue, task, worker, cause, priority, attempts, took, waited,
+    schedule, key, id, error, text, since, until, order, or args.NAME for the value of an argument. TEXT is found in a
+    job's id, task, arguments and error. `packhorse help filters` says more.
     """
     invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]

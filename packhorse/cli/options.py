@@ -17,7 +17,7 @@ from packhorse.cli.invocation import Invocation, operator
 from packhorse.cli.pager import paged
 from packhorse.clock import microseconds
 from packhorse.errors import BadValue
-from packhorse.filter_words import parse_moment
+from packhorse.filters import parse_moment
 from packhorse.settings import Settings
 
 Function = Callable[..., Any]

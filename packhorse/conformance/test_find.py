@@ -40,7 +40,7 @@ from packhorse.job import (
 )
 from packhorse.outcome import Completed, Failed
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import Count, Filter, TaskInfo
+from packhorse.storage.records import Argument, Count, Filter, TaskInfo
 
 PAPER_JAM = Failure("PrintError", "paper jam in tray 2", place="print.py:7")
 
@@ -73,10 +73,18 @@ def test_every_state_can_be_asked_for(storage: Storage) -> None:
         Filter(states=frozenset({RUNNING}), queue="letters", task="print", owner="bob", text="needle", min_priority=2),
     ],
     ids=lambda where: "+".join(
-        name for name in where.__struct_fields__ if getattr(where, name) not in (None, frozenset())
+        name for name in where.__struct_fields__ if getattr(where, name) not in (None, False, (), frozenset())
     ),
 )
 def test_each_filter_finds_the_one_job(storage: Storage, where: Filter) -> None:
+    _add_the_one(storage)
+
+    assert ids(find_all(storage, where)) == ["the-one"]
+    assert storage.count(where) == Count(1)
+
+
+def _add_the_one(storage: Storage) -> None:
+    """A job that differs from all others, among some in every state."""
     in_every_state(storage)
     special = add(
         storage,
@@ -86,15 +94,186 @@ def test_each_filter_finds_the_one_job(storage: Storage, where: Filter) -> None:
         schedule="nightly",
         unique=unique("k"),
         priority=7,
-        args='{"hay": "Needle"}',
+        args='{"hay": "Needle", "order": {"id": 7}}',
     )
     run(storage, special, "dead")
     storage.rescue_owner("dead", why="signal 9")
     finish(storage, Failed(run(storage, special, "bob").token, PAPER_JAM, retry_in=0))
     run(storage, special, "bob")
 
-    assert ids(find_all(storage, where)) == ["the-one"]
-    assert storage.count(where) == Count(1)
+
+def test_names_numbers_ids_errors_and_arguments_find_the_one_job(storage: Storage) -> None:
+    _add_the_one(storage)
+
+    for where in (
+        Filter(min_priority=7, max_priority=7),
+        Filter(queues=frozenset({"letters", "nowhere"})),
+        Filter(queues=frozenset({"lett*"})),
+        Filter(tasks=frozenset({"print", "nowhere"})),
+        Filter(tasks=frozenset({"prin*"})),
+        Filter(states=frozenset({RUNNING}), queues=frozenset({"lett*", "xyz*"})),
+        Filter(min_attempts=3),
+        Filter(min_attempts=3, max_attempts=3),
+        Filter(id="the-o"),
+        Filter(id="the-one"),
+        Filter(error="paper JAM"),
+        Filter(args=(Argument(("hay",), "Needle"),)),
+        Filter(args=(Argument(("hay",), "Needle"), Argument(("order", "id"), "7"))),
+        Filter(states=frozenset({RUNNING}), args=(Argument(("order", "id"), "7"),), order="created"),
+    ):
+        assert ids(find_all(storage, where)) == ["the-one"], where
+        assert storage.count(where) == Count(1), where
+
+
+_ARGUED = [
+    ("n", "42", "number text whole list"),
+    ("n", "42.0", "number whole list"),
+    ("n", "4.2e1", "number whole list"),
+    ("n", "4", ""),
+    ("n", "042", ""),
+    ("n", "true", "yes"),
+    ("n", "false", "no"),
+    ("n", "null", "nothing"),
+    ("n", "Ann Lee", "name"),
+    ("n", "ann lee", ""),
+    ("n", 'č "quoted" \\ /', "odd"),
+    ("n", "9007199254740993", "long"),
+    ("n", "9007199254740992", ""),
+    ("n", "", "empty"),
+    ("n.m", "1", "deep list"),
+    ("n.m.o", "1", ""),
+    ("m", "1", ""),
+    ("n", "{}", ""),
+    ("it's", "x", "sign"),
+]
+"""A path, a value, and which jobs have it there."""
+
+
+def test_jobs_are_found_by_a_value_in_their_arguments(storage: Storage) -> None:
+    args = {
+        "number": '{"n": 42}',
+        "text": '{"n":"42"}',
+        "whole": '{ "n" : 42.0 }',
+        "list": '{"n": [{"m": 1}, "a", 42]}',
+        "yes": '{"n": true}',
+        "no": '{"n": false}',
+        "nothing": '{"n": null}',
+        "name": '{"n": "Ann Lee"}',
+        "odd": r'{"n": "\u010d \"quoted\" \\ \/"}',
+        "long": '{"n": 9007199254740993}',
+        "empty": '{"n": ""}',
+        "deep": '{"n": {"m": 1}}',
+        "sign": '{"it\'s": "x"}',
+        "other": '{"k": 42}',
+        "no JSON": "n 42",
+        "too long": '{"n": 42, "long": "' + 70_000 * "x" + '"}',
+    }
+    storage.enqueue([new_job(name, args=text) for name, text in args.items()])
+
+    for path, value, found in _ARGUED:
+        where = Filter(args=(Argument(tuple(path.split(".")), value),))
+        assert sorted(ids(find_all(storage, where))) == sorted(found.split()), where
+        assert storage.count(where) == Count(len(found.split())), where
+
+
+def test_jobs_are_found_by_how_long_they_ran(storage: Storage, clock: TurnedClock) -> None:
+    add(storage, "waits")
+    for name in ("short", "failed", "runs"):
+        job = run(storage, add(storage, name, queue="print"))
+        clock.turn({"short": 1, "failed": 10}.get(name, 30))
+        if name != "runs":
+            failed = Failed(job.token, FAILURE, retry_in=HOUR)
+            finish(storage, Completed(job.token) if name == "short" else failed)
+    now = clock()
+
+    for least, most, found in [
+        (0, None, "failed runs short"),
+        (10 * SECOND, None, "failed runs"),
+        (10 * SECOND + 1, None, "runs"),
+        (30 * SECOND, None, "runs"),
+        (30 * SECOND + 1, None, ""),
+        (None, 10 * SECOND, "failed short"),
+        (SECOND, 10 * SECOND - 1, "short"),
+    ]:
+        where = Filter(min_took=least, max_took=most, asked_at=now)
+        assert sorted(ids(find_all(storage, where))) == found.split()
+        assert storage.count(where) == Count(len(found.split()))
+    assert sorted(ids(find_all(storage, Filter(min_took=0)))) == ["failed", "short"], "nobody says until when it runs"
+
+
+def test_jobs_are_found_by_how_long_they_were_in_line(storage: Storage, clock: TurnedClock) -> None:
+    add(storage, "patient", queue="print")
+    add(storage, "waits")
+    clock.turn(5)
+    run(storage, stored(storage, "patient"))
+    run(storage, add(storage, "quick", queue="print"))
+    add(storage, "later", delay=HOUR)
+    clock.turn(5)
+    now = clock()
+
+    for least, most, found in [
+        (0, None, "patient quick waits"),
+        (5 * SECOND, None, "patient waits"),
+        (5 * SECOND + 1, None, "waits"),
+        (10 * SECOND + 1, None, ""),
+        (None, 5 * SECOND, "patient quick"),
+    ]:
+        where = Filter(min_waited=least, max_waited=most, asked_at=now)
+        assert sorted(ids(find_all(storage, where))) == found.split()
+    assert sorted(ids(find_all(storage, Filter(min_waited=0)))) == ["patient", "quick"]
+
+
+def test_several_queues_and_tasks_are_found_together(storage: Storage) -> None:
+    names = ["mail", "mail.fast", "mail.slow", "Mail.slow", "mailx", "a_b", "aXb", "video"]
+    added = [f"{name}-{number}" for number in range(3) for name in names]
+    storage.enqueue([new_job(name, queue=name[:-2], task=name[:-2]) for name in added])
+
+    for wanted, found in [
+        ({"mail"}, {"mail"}),
+        ({"mail", "video", "nowhere"}, {"mail", "video"}),
+        ({"mail.*"}, {"mail.fast", "mail.slow"}),
+        ({"mail*", "a_*"}, {"mail", "mail.fast", "mail.slow", "mailx", "a_b"}),
+        ({"nowhere*"}, set()),
+    ]:
+        fitting = [name for name in reversed(added) if name[:-2] in found]
+        in_line = frozenset({QUEUED})
+        for where in (Filter(queues=frozenset(wanted)), Filter(tasks=frozenset(wanted))):
+            assert ids(find_all(storage, where, limit=2)) == fitting
+            assert storage.count(where, cap=1) == Count(len(fitting)), "the tallies know"
+            assert storage.count(Filter(text="-0", queues=where.queues, tasks=where.tasks)) == Count(len(found))
+        assert ids(find_all(storage, Filter(in_line, queues=frozenset(wanted)), limit=2)) == fitting[::-1]
+
+
+def test_more_queues_than_are_merged_are_found_together(storage: Storage) -> None:
+    added = [f"{number:02}" for number in range(30)]
+    storage.enqueue([new_job(name, queue=f"many-{name}") for name in added])
+    add(storage, "other", queue="other")
+
+    assert ids(find_all(storage, Filter(queues=frozenset({"many-*"})), limit=7)) == added[::-1]
+
+
+def test_an_id_begins_letter_by_letter(storage: Storage) -> None:
+    names = [f"ab-{number:03}" for number in range(600)] + ["a%1", "a_2", "AB-1", "xab"]
+    storage.enqueue([new_job(name) for name in names])
+
+    for begin in ("a%", "a_", "a", "b", "ab-0", "B", ""):
+        where = Filter(id=begin)
+        assert ids(find_all(storage, where, limit=200)) == [name for name in names[::-1] if name.startswith(begin)]
+        assert storage.count(where) == Count(sum(name.startswith(begin) for name in names))
+
+
+def test_a_list_can_begin_with_the_newest_whatever_its_states(storage: Storage) -> None:
+    for priority in (5, 9, 2):
+        in_every_state(storage, priority=priority)
+
+    for state in (QUEUED, COMPLETED, SCHEDULED):
+        natural = Filter(states=frozenset({state}))
+        newest = Filter(states=frozenset({state}), order="created")
+        found = find_all(storage, newest, limit=2)
+        assert len(found) == 3
+        assert [job.seq for job in found] == sorted((job.seq for job in found), reverse=True)
+        with pytest.raises(BadValue):
+            storage.find(natural, cursor=storage.find(newest, limit=1).next)
 
 
 def test_jobs_are_found_by_the_time_they_were_created(storage: Storage, clock: TurnedClock) -> None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import base64
 import binascii
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.clock import HOUR
 from packhorse.errors import BadValue
 from packhorse.job import FINAL, QUEUED, RANK_FORCED, RETRYING, SCHEDULED, Job, State
-from packhorse.storage.records import Filter
+from packhorse.storage.argument import is_argued
+from packhorse.storage.records import Filter, Tally
 
 Place = tuple[int, ...]
 
@@ -46,6 +48,11 @@ def order_of(states: Collection[State]) -> Order:
     if wanted and wanted <= FINAL:
         return LATEST_FINISHED
     return NEWEST
+
+
+def order_for(where: Filter) -> Order:
+    """The order of this list: as it is asked for, or natural."""
+    return NEWEST if where.order == "created" else order_of(where.states)
 
 
 CLOCK_SLACK = HOUR
@@ -87,24 +94,68 @@ def fits(job: Job, where: Filter) -> bool:
         (not where.states or job.state in where.states)
         and where.queue in (None, job.queue)
         and where.task in (None, job.task)
+        and is_one_of(job.queue, where.queues)
+        and is_one_of(job.task, where.tasks)
         and where.owner in (None, job.owner)
         and where.schedule in (None, job.schedule)
         and where.unique_key in (None, job.unique_key)
         and where.cause in (None, job.cause)
         and where.halted in (None, job.halts > 0)
-        and (where.min_priority is None or job.priority >= where.min_priority)
+        and is_within(job.priority, where.min_priority, where.max_priority)
+        and is_within(job.attempts, where.min_attempts, where.max_attempts)
+        and is_within(job.took(where.asked_at), where.min_took, where.max_took)
+        and is_within(job.waited(where.asked_at), where.min_waited, where.max_waited)
         and (not where.forced or job.rank == RANK_FORCED)
         and (where.created_from is None or job.created_at >= where.created_from)
         and (where.created_to is None or job.created_at < where.created_to)
-        and (where.text is None or _mentions(job, where.text))
+        and (where.id is None or job.id.startswith(where.id))
+        and (where.error is None or _mention([job.error or ""], where.error))
+        and (where.text is None or _mention([job.id, job.task, job.args, job.error or ""], where.text))
+        and is_argued(job.args, where.args)
     )
 
 
-def _mentions(job: Job, text: str) -> bool:
+def _mention(parts: list[str], text: str) -> bool:
     wanted = text.translate(_FOLD)
-    return any(wanted in part.translate(_FOLD) for part in (job.id, job.task, job.args, job.error or ""))
+    return any(wanted in part.translate(_FOLD) for part in parts)
+
+
+def is_one_of(name: str, wanted: Collection[str]) -> bool:
+    """Is this one of these names, or does it begin as one of those that end with a star? Of none, every name is."""
+    return not wanted or name in wanted or any(name.startswith(one[:-1]) for one in wanted if one.endswith("*"))
+
+
+def is_within(number: int | None, least: int | None, most: int | None) -> bool:
+    """What is not known is within no limits."""
+    if least is None and most is None:
+        return True
+    return number is not None and (least is None or number >= least) and (most is None or number <= most)
+
+
+def means_all(where: Filter) -> bool:
+    """Does every job fit?"""
+    return replace(where, order=None) == Filter()
 
 
 def is_tallied(where: Filter) -> bool:
     """Can this be answered from the tallies, without counting jobs?"""
-    return where == Filter(states=where.states, queue=where.queue, task=where.task)
+    plain = Filter(where.states, where.queue, where.task, where.queues, where.tasks, order=where.order)
+    return where == plain
+
+
+def sum_tallies(where: Filter, tallies: Iterable[Tally]) -> int:
+    """How many jobs stand where the filter says: by state, queue and task."""
+    return sum(
+        tally.number
+        for tally in tallies
+        if (not where.states or tally.state in where.states)
+        and where.queue in (None, tally.queue)
+        and where.task in (None, tally.task)
+        and is_one_of(tally.queue, where.queues)
+        and is_one_of(tally.task, where.tasks)
+    )
+
+
+def is_dear(where: Filter) -> bool:
+    """Has it to be looked for in arguments and errors, which may be long?"""
+    return where.text is not None or where.error is not None or bool(where.args)

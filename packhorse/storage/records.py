@@ -37,22 +37,44 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
         return self.placement is Placement.ADDED
 
 
+class Argument(msgspec.Struct, frozen=True):
+    """A value somewhere in a job's arguments: `path` leads there through objects, and of a list any member will do.
+    `value` is as a user writes it; `storage/argument.py` says when it is there."""
+
+    path: tuple[str, ...]
+    value: str
+
+
 class Filter(msgspec.Struct, frozen=True):
-    """Which jobs are meant; what is None or empty does not matter. All conditions must hold."""
+    """Which jobs are meant; what is None or empty does not matter. All conditions must hold. Limits are within."""
 
     states: frozenset[State] = frozenset()
     queue: str | None = None
     task: str | None = None
+    queues: frozenset[str] = frozenset()  # one of these; `mail.*` are all whose names begin with `mail.`
+    tasks: frozenset[str] = frozenset()
     owner: str | None = None
     schedule: str | None = None
     unique_key: str | None = None
     cause: str | None = None  # of its last failure; see `failures`
     halted: bool | None = None  # its worker died at least once
     min_priority: int | None = None
+    max_priority: int | None = None
+    min_attempts: int | None = None
+    max_attempts: int | None = None
+    min_took: int | None = None  # how long the latest attempt ran, or runs
+    max_took: int | None = None
+    min_waited: int | None = None  # how long it was in line before that, or is
+    max_waited: int | None = None
+    asked_at: int | None = None  # until then what runs or is in line has taken its time; None: that is left out
     forced: bool = False  # only jobs that go before all others, and past a pause
     created_from: int | None = None
     created_to: int | None = None
+    id: str | None = None  # it begins so, letter by letter
+    args: tuple[Argument, ...] = ()
+    error: str | None = None  # found in the error, whatever the case
     text: str | None = None  # found in id, task, arguments or error, whatever the case
+    order: str | None = None  # "created": by the newest, whatever the states; else each list has its natural order
 
 
 class Page(msgspec.Struct, frozen=True):

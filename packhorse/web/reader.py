@@ -15,10 +15,11 @@ from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound, QueueNotFound, WorkerNotFound
 from packhorse.event import Event
 from packhorse.failure import Failure
+from packhorse.filters import SLOWEST_OF, slowest
 from packhorse.id_part import SHORTEST, jobs_with_part
-from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job
+from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State
 from packhorse.job_handle import JobHandle
-from packhorse.storage.listing import is_tallied
+from packhorse.storage.listing import is_dear, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
     FailureGroup,
@@ -41,6 +42,8 @@ from packhorse.web.security.redaction import Redaction
 
 T = TypeVar("T")
 _MOST_HELD = 5_000
+_COUNTED = 10_000  # jobs that are looked at to tell how many fit in each state
+_COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
 _COUNTING = 0.05  # seconds of counting what is left of all causes
 _MOST_LEFT = 1_000
@@ -89,6 +92,10 @@ class Reader:
 
     def find(self, where: Filter, cursor: str | None, limit: int) -> Page:
         """Jobs that fit. Those of other queues are left out of a page, which may so be short."""
+        if where.order == "took":
+            latest = self._storage.find(self._scoped(where), limit=SLOWEST_OF).jobs
+            longest = slowest([job for job in latest if self._operator.sees(job.queue)], self.now())
+            return Page([self._redaction.job(job) for job in longest[:limit]])
         page = self._storage.find(self._scoped(where), cursor=cursor, limit=limit)
         return Page([self._redaction.job(job) for job in page.jobs if self._operator.sees(job.queue)], page.next)
 
@@ -102,25 +109,34 @@ class Reader:
         if where.queue is not None and not self._operator.sees(where.queue):
             return Count(0)
         if is_tallied(where):
-            return Count(
-                sum(
-                    tally.number
-                    for tally in self._tallies
-                    if self._operator.sees(tally.queue)
-                    and where.queue in (None, tally.queue)
-                    and (not where.states or tally.state in where.states)
-                    and where.task in (None, tally.task)
-                )
-            )
+            return Count(sum_tallies(where, self._tallies))
         if where.queue is not None or not self._operator.queues:
             return self._storage.count(where, cap=cap)
         counts = [self._storage.count(replace(where, queue=queue), cap=cap) for queue in sorted(self._operator.queues)]
         return Count(sum(count.number for count in counts), exact=all(count.exact for count in counts))
 
+    def count_each_state(self, where: Filter) -> dict[State, Count]:
+        """How many jobs fit in each state, if that is known, or counted soon: what is few is counted first."""
+        if is_tallied(where):
+            return {state: self.count(replace(where, states=frozenset({state}))) for state in State}
+        left = _COUNTED_DEARLY if is_dear(where) else _COUNTED
+        counts: dict[State, Count] = {}
+        stored = Counter(dict.fromkeys(State, 0))
+        for tally in self._storage.tallies() if self._operator.queues else self._tallies:
+            stored[tally.state] += tally.number
+        for state in sorted(State, key=lambda state: stored[state]):
+            asked = replace(where, states=frozenset({state}), order=None)
+            if not sum_tallies(Filter(asked.states, where.queue, where.task, where.queues, where.tasks), self._tallies):
+                counts[state] = Count(0)
+            elif stored[state] <= left and (counted := self.count(asked)).exact:
+                counts[state] = counted
+                left -= stored[state]
+        return counts
+
     @cached_property
     def _tallies(self) -> list[Tally]:
         """Asked for once: a page has a number for each state, and all are of one moment."""
-        return self._storage.tallies()
+        return [tally for tally in self._storage.tallies() if self._operator.sees(tally.queue)]
 
     def with_part(self, part: str) -> list[Job]:
         """The jobs whose id is this, or begins or ends so, as far as can be found at once."""
@@ -144,6 +160,12 @@ class Reader:
         return [replace(line, message=self._redaction.text(line.message) or "") for line in lines]
 
     def _scoped(self, where: Filter) -> Filter:
+        """The filter for this operator. What is not shown cannot be guessed at, either."""
+        if hidden := next((one.path for one in where.args if any(map(self._redaction.hides, one.path))), None):
+            raise BadValue(
+                f"args.{'.'.join(hidden)} is not shown here, and cannot be searched for",
+                hint="the command line can: packhorse jobs",
+            )
         if where.queue is None and len(self._operator.queues) == 1:
             return replace(where, queue=next(iter(self._operator.queues)))
         return where

@@ -181,7 +181,7 @@ class Steps:
             raise BadValue(
                 f"{operation} cannot be done to jobs that are {asked}", hint=f"only to those that are {allowed}"
             )
-        return replace(where, states=states)
+        return replace(where, states=states, order=None)
 
     def check(
         self,

@@ -575,7 +575,9 @@ class Machine(RuleBasedStateMachine):
     def compare_lists(self) -> None:
         wheres = [Filter(), Filter(frozenset({QUEUED})), Filter(frozenset({SCHEDULED, RETRYING})), Filter(FINAL)]
         wheres += [Filter(HELD, queue=QUEUES[0]), Filter(WAITING, min_priority=5), Filter(halted=True)]
-        wheres += [Filter(unique_key=STRICT_KEYS[0]), Filter(owner="w0"), Filter(text="č")]
+        wheres += [Filter(unique_key=STRICT_KEYS[0]), Filter(owner="w0"), Filter(text="č"), Filter(error="e")]
+        wheres += [Filter(min_attempts=2), Filter(min_took=1, asked_at=self.clock()), Filter(order="created")]
+        wheres += [Filter(queues=frozenset({QUEUES[0], f"{QUEUES[1][:2]}*"}), max_waited=10**9, asked_at=self.clock())]
         for where in wheres:
             expected, actual = (find_all(each, where, limit=3) for each in (self.model, self.door))
             assert plain(actual) == plain(expected), f"{where} finds {ids(actual)}, the model {ids(expected)}"

@@ -15,7 +15,7 @@ from packhorse.storage.records import Count, Filter, Page, QueueInfo, Tally, Tas
 class Lists(Keeper):
     @atomic
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        order = listing.order_of(where.states)
+        order = listing.order_for(where)
         after = listing.decode_cursor(cursor, order)
         jobs = sorted((job for job in self._jobs.values() if listing.fits(job, where)), key=order.place)
         rest = [job for job in jobs if after is None or order.place(job) > after]

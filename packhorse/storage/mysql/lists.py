@@ -114,10 +114,19 @@ class _Index(lists.Index):
             index, condition = "packhorse_job_held", "owner IS NOT NULL AND "
         elif where.cause is not None:
             index, condition, values = "packhorse_job_cause", "cause = ? AND ", (where.cause,)
-        elif where.queue is not None:
-            index, condition, values = "packhorse_job_queue", "queue = ? AND ", (where.queue,)
+        elif (queues := self._queues_meant(where)) is not None:
+            return self._newest_of_queues(queues, -after[0] if after else lists.HIGHEST)
         return self._rows(
             f"SELECT -seq AS number FROM {self._jobs} FORCE INDEX ({index}) WHERE {condition}seq < ? ORDER BY seq DESC",
             (-after[0] if after else lists.HIGHEST,),
             values,
+        )
+
+    def _newest_of_queue(self, queue: str, behind: int, first: int) -> Iterator[Place]:
+        return self._rows(
+            f"SELECT -seq AS number FROM {self._jobs} FORCE INDEX (packhorse_job_queue)"
+            " WHERE queue = ? AND seq < ? ORDER BY seq DESC",
+            (behind,),
+            (queue,),
+            first,
         )

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from packhorse.job import RANKS
 from packhorse.storage.listing import Place
-from packhorse.storage.records import Filter
 from packhorse.storage.sql import lists
-from packhorse.storage.sql.lists import AT_ONCE, HIGHEST
+from packhorse.storage.sql.lists import AT_ONCE
 from packhorse.storage.sql.transaction import Connection
 
 # In one statement, and so of one moment: a job that comes into line or leaves it is neither missed nor seen twice.
@@ -47,10 +46,11 @@ class Index(lists.Index):
         ORDER BY {column} DESC, seq DESC"""
         return self._rows(sql, (behind,), (value, value))
 
-    def _newest_of_queue(self, where: Filter, after: Place | None) -> Iterator[Place]:
-        sql, behind = _NEWEST_OF_QUEUE.format(jobs=self._jobs), -after[0] if after else HIGHEST
-        while rows := self._execute(sql, (where.queue, behind, AT_ONCE)).fetchall():
+    def _newest_of_queue(self, queue: str, behind: int, first: int) -> Iterator[Place]:
+        sql, part = _NEWEST_OF_QUEUE.format(jobs=self._jobs), first
+        while rows := self._execute(sql, (queue, behind, part)).fetchall():
             yield from rows
-            if len(rows) < AT_ONCE:
+            if len(rows) < part:
                 return
+            part = min(4 * part, AT_ONCE)
             behind = -rows[-1][0]

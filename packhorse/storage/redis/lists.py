@@ -10,8 +10,9 @@ import msgspec
 
 from packhorse.job import HELD, RANK_FORCED, Job
 from packhorse.storage import listing
+from packhorse.storage.argument import LONGEST, is_argued, is_long_number, number_of
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
-from packhorse.storage.records import Count, Filter, Page
+from packhorse.storage.records import Argument, Count, Filter, Page
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper
 
@@ -22,6 +23,8 @@ _AT_MOST: Final = 5_000
 _JOBS_AT_ONCE: Final = 500
 _IDS_AT_ONCE: Final = 5_000
 """How many jobs one script looks at if their ids are enough."""
+_IDS_AT_MOST: Final = 50_000
+"""How many jobs one call looks at if their ids are enough."""
 _LARGEST: Final = 1 << 53
 """No time and no seq is larger; a cursor may say anything."""
 _FOLD: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -39,21 +42,22 @@ class _Look(NamedTuple):
 
 class Lists(Keeper):
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        order = listing.order_of(where.states)
+        order = listing.order_for(where)
         place = listing.decode_cursor(cursor, order)
         asked = self._question(where, order)
         found: list[Job] = []
         looked_at = 0
+        looks, most = (_AT_ONCE, _AT_MOST) if where.id is None else (_IDS_AT_ONCE, _IDS_AT_MOST)
         while True:
-            look = self._look(asked, place, min(limit + 1 - len(found), _JOBS_AT_ONCE))
-            found += look.jobs
+            look = self._look(asked, place, min(limit + 1 - len(found), _JOBS_AT_ONCE), looks)
+            found += [job for job in look.jobs if is_argued(job.args, where.args)]
             looked_at += look.looked_at
             place = look.place
             if len(found) > limit:
                 return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
             if look.is_end or (order is LATEST_FINISHED and listing.ended_before(where, place)):
                 return Page(found)
-            if looked_at >= max(_AT_MOST, limit):
+            if looked_at >= max(most, limit):
                 return Page(found, listing.encode_cursor(order, place[:1] if order is NEWEST else place))
 
     def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
@@ -66,24 +70,17 @@ class Lists(Keeper):
 
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
         if listing.is_tallied(where):
-            return Count(
-                sum(
-                    tally.number
-                    for tally in self.tallies()
-                    if (not where.states or tally.state in where.states)
-                    and where.queue in (None, tally.queue)
-                    and where.task in (None, tally.task)
-                )
-            )
-        order = listing.order_of(where.states)
+            return Count(listing.sum_tallies(where, self.tallies()))
+        order = listing.order_for(where)
         asked = {**self._question(where, order), "counts": True}
         if order is NEWEST and "sets" not in asked:
             asked["walk"] = "each"  # queue after queue
             asked.pop("oldest", None)
         number = looked_at = 0
         place: Place | None = None
+        looks, most = (_AT_ONCE, _AT_MOST) if where.id is None else (_IDS_AT_ONCE, _IDS_AT_MOST)
         while True:
-            look = self._look(asked, place, cap + 1 - number)
+            look = self._look(asked, place, cap + 1 - number, looks)
             number += look.number
             looked_at += look.looked_at
             place = look.place
@@ -91,7 +88,7 @@ class Lists(Keeper):
                 return Count(cap, exact=False)
             if look.is_end:
                 return Count(number)
-            if looked_at >= _AT_MOST:
+            if looked_at >= most:
                 return Count(number, exact=False)
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -108,13 +105,19 @@ class Lists(Keeper):
 
     def _question(self, where: Filter, order: Order) -> dict[str, Any]:
         """The walk and the conditions, as find.lua reads them. What the walk's own sets assure is not asked again."""
-        names = ("task", "owner", "schedule", "unique_key", "cause", "halted", "min_priority")
-        asked = {name: getattr(where, name) for name in (*names, "created_from", "created_to")}
+        names = ("task", "owner", "schedule", "unique_key", "cause", "halted", "created_from", "created_to", "asked_at")
+        asked = {name: getattr(where, name) for name in (*names, *_LIMITS)}
+        asked["begins"] = where.id
+        asked["queues"] = sorted(where.queues) or None
+        asked["tasks"] = sorted(where.tasks) or None
+        asked["args"] = [_argument(one) for one in where.args] or None
         asked["walk"] = order.name
         asked["rank"] = RANK_FORCED if where.forced else None
         if order is NEWEST and where.created_from is not None:
             asked["oldest"] = where.created_from - listing.CLOCK_SLACK
-        asked["text"] = None if where.text is None else where.text.translate(_FOLD)
+        for name in ("text", "error"):
+            text = getattr(where, name)
+            asked[name] = None if text is None else text.translate(_FOLD)
         asked["queue"] = None if where.queue is None else keys.place(where.queue, "")
         asked["states"] = "".join(keys.LETTERS[state] for state in sorted(where.states)) or None
         self._choose_sets(asked, where, order)
@@ -140,6 +143,21 @@ class Lists(Keeper):
             asked.update(sets=[self._keys.queue(where.queue)], queue=None)
 
 
+def _argument(one: Argument) -> dict[str, Any]:
+    """A script holds numbers as doubles: of a long one it sees whether it is the nearest, and stands there as text."""
+    asked: dict[str, Any] = {"path": one.path, "value": one.value}
+    if (number := number_of(one.value)) is not None:
+        asked["number"] = number
+    elif is_long_number(one.value):
+        asked |= {"number": float(one.value), "as_written": True}
+    return asked
+
+
+_MEASURED: Final = ("priority", "attempts", "took", "waited")
+_LIMITS: Final = tuple(f"{edge}_{what}" for what in _MEASURED for edge in ("min", "max"))
 _BODY: Final = rows.Body.__struct_fields__
-_WHERE_TO_LOOK: Final = {f"{name}_at": _BODY.index(name) + 1 for name in ("args", "schedule", "unique_key")}
+_WHERE_TO_LOOK: Final = {
+    **{f"{name}_at": _BODY.index(name) + 1 for name in ("args", "schedule", "unique_key")},
+    "longest_args": LONGEST,
+}
 """Where in a packed body the fields lie that a filter may ask for."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job
 from packhorse.storage import listing
+from packhorse.storage.argument import LONGEST, is_argued, traces_of
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.storage.sql.dialect import Dialect
@@ -25,6 +26,8 @@ AT_MOST = 5_000
 """How many jobs one call looks at before it answers with what it has."""
 _AT_LEAST = 1_500  # where it may be impatient
 _COUNTED_FOR_EACH = 3  # that a list would look at
+_FEW_QUEUES = 20  # whose jobs are merged one by one; beyond, all jobs are looked at
+_FEW_IDS = 500  # that begin alike, and are all looked at, wherever they lie
 HIGHEST = 1 << 62
 _LAST_SIGN = chr(0x10FFFF)
 
@@ -34,7 +37,7 @@ class Lists(Keeper):
     """Seconds after which a call answers although it has looked at fewer: on some servers that may take long."""
 
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        order = listing.order_of(where.states)
+        order = listing.order_for(where)
         after = listing.decode_cursor(cursor, order)
 
         def work(connection: Connection) -> Page:
@@ -42,6 +45,11 @@ class Lists(Keeper):
             looked_at = 0
             ends_at = time.monotonic() + self._patience
             index = self._index(connection)
+            if (named := index.named_so(where)) is not None:
+                found = sorted(index.fitting(where, named, len(named)), key=order.place)
+                rest = [job for job in found if after is None or order.place(job) > after]
+                following = listing.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
+                return Page(rest[:limit], following)
             walk = index.walk(order, where, after)
             at_once = min(AT_ONCE, max(limit * 2, 100))
             while places := list(islice(walk, at_once)):
@@ -70,24 +78,18 @@ class Lists(Keeper):
 
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
         if listing.is_tallied(where):
-            return Count(
-                sum(
-                    tally.number
-                    for tally in self.tallies()
-                    if (not where.states or tally.state in where.states)
-                    and where.queue in (None, tally.queue)
-                    and where.task in (None, tally.task)
-                )
-            )
+            return Count(listing.sum_tallies(where, self.tallies()))
 
         def work(connection: Connection) -> Count:
             number = looked_at = 0
             ends_at = time.monotonic() + self._patience
             index = self._index(connection)
-            order = listing.order_of(where.states) if where.cause is None else listing.NEWEST
+            if (named := index.named_so(where)) is not None:
+                number = index.number_fitting(where, named)
+                return Count(min(number, cap), exact=number <= cap)
+            order = listing.order_for(where) if where.cause is None else listing.NEWEST
             walk = index.walk(order, where, None)
-            # Text is looked for in arguments and errors, which may be long.
-            most = AT_MOST if where.text is not None else max(_COUNTED_FOR_EACH * AT_MOST, cap)
+            most = AT_MOST if listing.is_dear(where) else max(_COUNTED_FOR_EACH * AT_MOST, cap)
             while places := list(islice(walk, 2_000)):
                 number += index.number_fitting(where, places)
                 looked_at += len(places)
@@ -138,7 +140,7 @@ class Index:
         for rank in [RANK_FORCED] if where.forced else RANKS:
             if rank < start_rank:
                 continue
-            queues = [where.queue] if where.queue else self._queues_of(rank)
+            queues = [where.queue] if where.queue else self._queues_of(rank, where)
             behind = start_seq if rank == start_rank else -1
             first = max(_FEWEST, AT_ONCE // max(len(queues), 1))
             yield from merge(*(self._walk_one_line(rank, queue, behind, first) for queue in queues))
@@ -155,8 +157,19 @@ class Index:
     def _of_rank(self, rank: int) -> list[int]:
         return [rank] * self._dialect.of_rank.count("?")
 
-    def _queues_of(self, rank: int) -> list[str]:
-        return [row[0] for row in self._execute(self._lines_of_rank, (rank, "", HIGHEST)).fetchall()]
+    def _queues_of(self, rank: int, where: Filter) -> list[str]:
+        rows = self._execute(self._lines_of_rank, (rank, "", HIGHEST)).fetchall()
+        return [row[0] for row in rows if listing.is_one_of(row[0], where.queues)]
+
+    def _queues_meant(self, where: Filter) -> list[str] | None:
+        """The queues in which the jobs are, if they are few; None: they may be in any."""
+        if where.queue is not None:
+            return [where.queue]
+        if not where.queues:
+            return None
+        rows = self._execute(self._dialect.say(f"SELECT name FROM {self._dialect.prefix}queue")).fetchall()
+        names = sorted(row[0] for row in rows if listing.is_one_of(row[0], where.queues))
+        return names if len(names) <= _FEW_QUEUES else None
 
     def _walk_finished(self, state: str, after: Place | None) -> Iterator[Place]:
         return self._rows(
@@ -176,8 +189,8 @@ class Index:
             condition, order = "owner IS NOT NULL AND ", self._dialect.unordered_seq
         elif where.cause is not None:
             return self._newest_with("cause", where.cause, behind)
-        elif where.queue is not None:
-            return self._newest_of_queue(where, after)
+        elif (queues := self._queues_meant(where)) is not None:
+            return self._newest_of_queues(queues, behind)
         sql = f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC"
         return self._rows(sql, (behind,))
 
@@ -186,12 +199,13 @@ class Index:
         sql = f"SELECT -seq FROM {self._jobs} WHERE {column} = ? AND seq < ? ORDER BY seq DESC"
         return self._rows(sql, (behind,), (value,))
 
-    def _newest_of_queue(self, where: Filter, after: Place | None) -> Iterator[Place]:
-        return self._rows(
-            f"SELECT -seq FROM {self._jobs} WHERE queue = ? AND seq < ? ORDER BY seq DESC",
-            (-after[0] if after else HIGHEST,),
-            (where.queue,),
-        )
+    def _newest_of_queues(self, queues: list[str], behind: int) -> Iterator[Place]:
+        first = max(_FEWEST, AT_ONCE // max(len(queues), 1))
+        return merge(*(self._newest_of_queue(queue, behind, first) for queue in queues))
+
+    def _newest_of_queue(self, queue: str, behind: int, first: int) -> Iterator[Place]:
+        sql = f"SELECT -seq FROM {self._jobs} WHERE queue = ? AND seq < ? ORDER BY seq DESC"
+        return self._rows(sql, (behind,), (queue,), first)
 
     def _rows(self, sql: str, behind: Place, values: Sequence[Any] = (), first: int = AT_ONCE) -> Iterator[Place]:
         """Rows behind a place, in parts: a cursor left open would hold up SQLite's checkpoints, and a server would send
@@ -244,13 +258,31 @@ class Index:
 
     # --- filtering ------------------------------------------------------------------------------------------------
 
+    def named_so(self, where: Filter) -> list[Place] | None:
+        """All jobs whose id begins as is asked, if they are few; None: they are not, or may be named anyhow."""
+        if where.id is None:
+            return None
+        before, values = _ids_before(_behind(where.id))
+        sql = f"SELECT seq FROM {self._ids} WHERE id >= ? AND {before} LIMIT ?"
+        rows = self._execute(self._dialect.say(sql), (where.id, *values, _FEW_IDS + 1)).fetchall()
+        return [(row[0],) for row in rows] if len(rows) <= _FEW_IDS else None
+
     def fitting(self, where: Filter, places: list[Place], most: int) -> list[Job]:
         """The jobs at these places that fit: at least the first of them, as many as are wanted."""
-        return [job_of(row) for row in self._ask(self._dialect.job, where, places)]
+        if where.args:
+            places = self._with_arguments(where, places)
+        return [job_of(row) for row in self._ask(self._dialect.job, where, places)] if places else []
 
     def number_fitting(self, where: Filter, places: list[Place]) -> int:
-        number: int = self._ask("count(*)", where, places)[0][0]
+        if where.args:
+            return len(self._with_arguments(where, places))
+        number: int = self._ask("count(*)", where, places)[0][0] if places else 0
         return number
+
+    def _with_arguments(self, where: Filter, places: list[Place]) -> list[Place]:
+        """Those whose arguments are as asked. Every database has its own ways with JSON, so only its text is read."""
+        rows = self._ask(f"seq, {self._dialect.args}", where, places) if places else []
+        return [(seq,) for seq, args in rows if is_argued(args, where.args)]
 
     def _ask(self, columns: str, where: Filter, places: list[Place]) -> list[Any]:
         condition, values = self._conditions(where)
@@ -260,28 +292,69 @@ class Index:
 
     def _conditions(self, where: Filter) -> tuple[str, list[Any]]:
         """The filter in SQL, from fixed pieces; only values come from users."""
-        pieces: list[tuple[str, list[Any]]] = []
+        pieces: list[Piece] = []
         if where.states:
             pieces.append((f"state {self._dialect.one_of_texts}", [to_json(sorted(where.states))]))
         columns = ("queue", "task", "owner", "schedule", "unique_key", "cause")
         pieces += [(f"{column} = ?", [value]) for column in columns if (value := getattr(where, column)) is not None]
+        pieces += [self._one_of("queue", where.queues)] if where.queues else []
+        pieces += [self._one_of("task", where.tasks)] if where.tasks else []
         if where.halted is not None:
             pieces.append(("halts > 0" if where.halted else "halts = 0", []))
         if where.forced:
             pieces.append((self._dialect.of_rank, self._of_rank(RANK_FORCED)))
-        if where.min_priority is not None:
-            pieces.append(("priority >= ?", [where.min_priority]))
+        pieces += _within("priority", [], where.min_priority, where.max_priority)
+        pieces += _within("attempts", [], where.min_attempts, where.max_attempts)
+        pieces += _within(_TOOK, [where.asked_at], where.min_took, where.max_took)
+        pieces += _within(_WAITED, [where.asked_at], where.min_waited, where.max_waited)
         if where.created_from is not None:
             pieces.append(("created_at >= ?", [where.created_from]))
         if where.created_to is not None:
             pieces.append(("created_at < ?", [where.created_to]))
+        if where.id is not None:
+            pieces.append((f"substr(id, 1, {len(where.id)}) = ?", [where.id]))
+        if where.error is not None:
+            pieces.append(self._mentions(["error"], where.error))
         if where.text is not None:
-            searched = ("id", "task", self._dialect.args, "error")
-            likes = [self._dialect.like.replace("{column}", column) for column in searched]
-            pieces.append((f"({' OR '.join(likes)})", [f"%{_escaped(where.text)}%"] * len(likes)))
+            pieces.append(self._mentions(["id", "task", self._dialect.args, "error"], where.text))
+        if where.args:
+            pieces.append((f"length({self._dialect.args}) <= {LONGEST}", []))
+            pieces += [self._mentions([self._dialect.args], trace) for trace in traces_of(where.args)]
         if not pieces:
             return self._dialect.true, []
         return " AND ".join(sql for sql, _ in pieces), [value for _, values in pieces for value in values]
+
+    def _one_of(self, column: str, names: Iterable[str]) -> Piece:
+        """The column is one of these names, or begins as one of those that end with a star."""
+        exact = [name for name in names if not name.endswith("*")]
+        starts = [name[:-1] for name in names if name.endswith("*")]
+        either = [f"{column} {self._dialect.one_of_texts}"] if exact else []
+        either += [f"substr({column}, 1, {len(start)}) = ?" for start in starts]
+        return f"({' OR '.join(either)})", [*([to_json(sorted(exact))] if exact else []), *starts]
+
+    def _mentions(self, columns: Sequence[str], text: str) -> Piece:
+        likes = [self._dialect.like.replace("{column}", column) for column in columns]
+        return f"({' OR '.join(likes)})", [f"%{_escaped(text)}%"] * len(likes)
+
+
+Piece = tuple[str, list[Any]]
+"""A condition, and its values."""
+
+_TOOK = """(CASE WHEN state = 'running' THEN ? WHEN state NOT IN ('queued', 'scheduled', 'reserved')
+    THEN coalesce(finished_at, updated_at) END - started_at)"""
+_WAITED = "(CASE WHEN state = 'queued' THEN ? WHEN started_at >= queued_at THEN started_at END - queued_at)"
+
+
+def _within(number: str, values: list[Any], least: int | None, most: int | None) -> list[Piece]:
+    """This number is not less, and not more. A clock that was set back does not make it less than nothing."""
+    pieces: list[Piece] = []
+    if least is not None and least > 0:
+        pieces.append((f"{number} >= ?", [*values, least]))
+    elif least is not None:
+        pieces.append((f"{number} IS NOT NULL", list(values)))
+    if most is not None:
+        pieces.append((f"{number} <= ?", [*values, most]))
+    return pieces
 
 
 def _ids_before(bound: str | None) -> tuple[str, list[str]]:

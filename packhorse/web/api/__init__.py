@@ -11,13 +11,14 @@ from packhorse.web.api import (
     schedules,
     series,
     storage,
+    suggestions,
     tasks,
     totals,
     workers,
 )
 from packhorse.web.api.endpoint import Endpoint
 
-_MODULES = (jobs, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events)
+_MODULES = (jobs, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events, suggestions)
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in vars(module).values() if isinstance(endpoint, Endpoint)

@@ -23,9 +23,11 @@ from packhorse.fields import (
     log_fields,
     plain_fields,
 )
-from packhorse.filter_words import parse_moment, parse_words
+from packhorse.filter_words import parse_words
+from packhorse.filters import parse_moment
 from packhorse.job import Job, Operation
 from packhorse.job_text import call_text, cut
+from packhorse.storage.listing import means_all
 from packhorse.storage.records import Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
@@ -44,7 +46,8 @@ Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
 
 
 class FilterQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs. `q` takes filter words such as `state:dead since:2h`; the others say the same, one by one."""
+    """Which jobs. `q` takes filter words such as `state:dead args.user_id:42 since:2h`; the others say the same, one by
+    one."""
 
     q: str | None = None
     state: str | None = None
@@ -54,10 +57,16 @@ class FilterQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cause: str | None = None
     schedule: str | None = None
     key: str | None = None
-    priority: Priority | None = None  # at least
+    priority: str | None = None  # at least, or compared: `=3`
+    attempts: str | None = None  # `2`, `>1`
+    took: str | None = None  # `>30s`
+    waited: str | None = None
+    id: str | None = None  # how it begins
+    error: str | None = None
     text: str | None = None
     since: str | None = None
     until: str | None = None
+    order: Literal["created", "due", "finished", "took"] | None = None
 
 
 class JobsQuery(FilterQuery, kw_only=True, forbid_unknown_fields=True):
@@ -234,7 +243,7 @@ def filter_of(query: FilterQuery, now: int) -> Filter:
     return parse_words([*([query.q] if query.q else []), *words], now)
 
 
-_WORDS = ("state", "queue", "task", "worker", "cause", "schedule", "key", "priority", "text", "since", "until")
+_WORDS = tuple(field for field in FilterQuery.__struct_fields__ if field != "q")
 
 
 def _quoted(value: object) -> str:
@@ -383,14 +392,14 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
         return _these(call, body, now)
     if not (body.filter or "").strip():
         raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
-    where = parse_words([body.filter or ""], now)
-    if where == Filter():
+    seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else now
+    where = parse_words([body.filter or ""], seen_at)
+    if means_all(where):
         raise BadValue(
             "the filter has no words, and would mean every job", hint='{"filter": "finished"} are all that ended'
         )
     if body.preview:
         return _preview(call, operation, where, now)
-    seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else now
     call.steps.check(operation, body.priority, body.queue, unknown=_UNKNOWN_QUEUE, new=body.new)
     done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority, body.queue, new=body.new)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))

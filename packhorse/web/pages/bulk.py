@@ -11,6 +11,7 @@ from typing import NamedTuple
 from packhorse.errors import BadValue, QueueNotFound
 from packhorse.filter_words import parse_words
 from packhorse.job import Job, Operation
+from packhorse.storage.listing import means_all
 from packhorse.storage.records import Filter
 from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row_of
@@ -73,8 +74,9 @@ def _put_right(call: Call, asked: Asked, operation: Operation, ids: list[str], t
 
 
 def _where(call: Call, asked: Asked) -> Filter:
-    where = parse_words([asked.field("filter")], call.reader.now()) if asked.field("filter") else Filter()
-    if where == Filter():
+    seen_at = _number(asked.field("seen_at")) if asked.field("seen_at") else call.reader.now()
+    where = parse_words([asked.field("filter")], seen_at) if asked.field("filter") else Filter()
+    if means_all(where):
         raise BadValue("without a filter this would mean every job", hint="choose a state, a queue or a task first")
     return where
 

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from packhorse import __version__
 from packhorse.amounts import count_text, size_text
 from packhorse.clock import SECOND
-from packhorse.job import HELD, State
+from packhorse.job import HELD, Operation, State, is_legal
 from packhorse.totals import Totals
 from packhorse.web.api.problem import Problem
 from packhorse.web.api.totals import totals_for
@@ -99,6 +99,7 @@ def templates() -> jinja2.Environment:
         State=State,
         STATES=list(State),
         ICONS=words.STATE_ICONS,
+        is_possible=lambda word, state: is_legal(Operation(word), state),
         RANGES=chart.RANGES,
         Role=Role,
         percent=words.percent,

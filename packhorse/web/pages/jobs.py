@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from packhorse.errors import BadValue
-from packhorse.filter_words import parse_words
-from packhorse.job import Job, Operation, State, is_legal
-from packhorse.job_text import error_line, remark, state_text, try_text
-from packhorse.storage.listing import is_tallied
+from packhorse.filters import SLOWEST_OF
+from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
+from packhorse.job_text import cut, error_line, remark, state_text, try_text
+from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import problem_of
+from packhorse.web.pages.chips import Query, chips_of, emptying, filter_of, filter_text, without_state
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
-from packhorse.web.pages.words import safe, took, waited
+from packhorse.web.pages.words import safe
 from packhorse.web.reader import Reader
 from packhorse.web.site import Call
 
@@ -26,8 +24,11 @@ _SUGGESTED = 200
 SHOWN = "shown"
 """The word of an address by which a browser says which jobs its reader has before them: these stay, in this order,
 however many others have come."""
-_SAID = ("said", "changed", "skipped")
-_WORDS = ("queue", "task", "worker", "cause", "schedule", "key", "text", "since", "until")
+_SAID = ("said", "did", "changed", "skipped")
+_LONG_ARGS = 300  # letters of the arguments that a row shows when it is opened
+TIMES = ("15m", "1h", "6h", "24h", "7d")
+"""How long ago the oldest jobs of a list may have been enqueued; any other time is a filter word."""
+_NATURAL = {"line": "Next to run", "due": "Next due", "finished": "Latest ended", "newest": "Newest"}
 
 OPERATIONS = {
     Operation.RETRY: "Retry",
@@ -48,6 +49,7 @@ class Row(NamedTuple):
     call: str
     tries: str
     remark: str
+    args: str
     waited: int | None
     ran: int | None
     at: int | None
@@ -58,7 +60,7 @@ class Tab(NamedTuple):
 
     title: str
     path: str
-    number: Count
+    number: Count | None  # None: nobody has counted them
     is_chosen: bool
     state: State | None = None
 
@@ -72,7 +74,15 @@ def row_of(job: Job, now: int) -> Row:
     )
     text = remark(job) or error_line(job)
     return Row(
-        job, state_text(job), safe(short_call(job)), try_text(job), safe(text), waited(job, now), took(job, now), at
+        job,
+        state_text(job),
+        safe(short_call(job)),
+        try_text(job),
+        safe(text),
+        safe(cut(job.args, _LONG_ARGS)),
+        job.waited(now),
+        job.took(now),
+        at,
     )
 
 
@@ -80,7 +90,6 @@ def row_of(job: Job, now: int) -> Row:
 def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
     """Jobs that fit, a page at a time."""
     now, query = call.reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
-    words = query.get("q", "")
     try:
         where = filter_of(query, now)
         found = call.reader.find(where, query.get("cursor"), PAGE_SIZE)
@@ -92,22 +101,30 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
         kept = asked.query[SHOWN].split(",")[:PAGE_SIZE]
         newer = _newer(found, kept) if "cursor" not in query else ""
         listed = call.reader.these(kept)
+    chips = chips_of(query)
+    tabs = _tabs(call.reader, where, query) if problem is None else []
+    is_empty = found is not None and not listed and found.next is None
     return Shown(
         "jobs.html",
         "Jobs",
         {
             "rows": [row_of(job, now) for job in listed],
-            "tabs": _tabs(call.reader, where, query) if problem is None else [],
-            "count": call.reader.count(where) if problem is None and is_tallied(where) else None,
-            "words": words,
-            "chips": _chips(query),
+            "tabs": tabs,
+            "count": next((tab.number for tab in tabs if tab.is_chosen), None),
+            "words": query.get("q", ""),
+            "chips": chips,
+            "emptying": emptying(chips, now, lambda one: bool(call.reader.find(one, None, 1).jobs)) if is_empty else [],
             "filter_text": filter_text(query),
             "problem": problem,
             "next": address("/jobs", **{**query, "cursor": found.next}) if found and found.next else None,
             "first": address("/jobs", **{**query, "cursor": None}) if "cursor" in query else None,
             "newer": newer,
             "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
-            "is_filtered": where != Filter(),
+            "is_filtered": not means_all(where),
+            "is_searched": found is not None and found.next is not None and len(found.jobs) < PAGE_SIZE,
+            "slowest_of": SLOWEST_OF if where.order == "took" else None,
+            "orders": _orders(where),
+            "times": sorted({*TIMES, query.get("since", "")} - {""}, key=(*TIMES, query.get("since", "")).index),
             "operations": _operations(where),
             "queue_names": queue_names(call.reader),
             "seen_at": now,
@@ -125,46 +142,42 @@ def _newer(found: Page, kept: list[str]) -> str:
     return f"{number}{'' if places or found.next is None else '+'}" if number else ""
 
 
-def filter_of(query: dict[str, str], now: int) -> Filter:
-    """The filter that the address of the list means."""
-    text = filter_text(query)
-    return parse_words([text], now) if text else Filter()
-
-
-def filter_text(query: dict[str, str]) -> str:
-    """The same as filter words, for a shell and for doing something to all that fit."""
-    words = [query["q"]] if "q" in query else []
-    if "state" in query:
-        words.append(f"state:{query['state']}")
-    words += [f"{name}:{shlex.quote(query[name])}" for name in _WORDS if name in query]
-    return " ".join(words)
-
-
-def _tabs(reader: Reader, where: Filter, query: dict[str, str]) -> list[Tab]:
-    """All, and each state; how many there are is told where it is known without counting."""
-    rest = {name: value for name, value in query.items() if name not in ("state", "cursor", *_SAID)}
-    can_count = is_tallied(where)
-    tabs = [_tab(reader, where, None, rest, can_count)]
-    return tabs + [_tab(reader, where, state, rest, can_count) for state in State]
-
-
-def _tab(reader: Reader, where: Filter, state: State | None, rest: dict[str, str], can_count: bool) -> Tab:
-    wanted = frozenset() if state is None else frozenset({state})
-    count = reader.count(replace(where, states=wanted)) if can_count else Count(0, exact=False)
-    title = "All" if state is None else state.capitalize()
-    return Tab(title, address("/jobs", **rest, state=state), count, where.states == wanted, state)
-
-
-def _chips(query: dict[str, str]) -> list[tuple[str, str]]:
-    """Each part of the filter, and the address without it."""
-    parts = [name for name in ("q", "state", *_WORDS) if name in query]
-    return [
-        (
-            f"{name}: {query[name]}" if name != "q" else query[name],
-            address("/jobs", **{**query, name: None, "cursor": None}),
+def _tabs(reader: Reader, where: Filter, query: Query) -> list[Tab]:
+    """All, and each state; how many there are is told where it is known, or counted soon."""
+    rest = {name: value for name, value in without_state(query).items() if name not in _SAID}
+    counts = reader.count_each_state(where)
+    total = Count(sum(count.number for count in counts.values())) if len(counts) == len(State) else None
+    tabs = [Tab("All", address("/jobs", **rest), total, not where.states)]
+    return tabs + [
+        Tab(
+            state.capitalize(),
+            address("/jobs", **{**rest, **_can_be_ordered(rest, state)}, state=state),
+            counts.get(state),
+            where.states == {state},
+            state,
         )
-        for name in parts
+        for state in State
     ]
+
+
+def _can_be_ordered(rest: Query, state: State) -> Query:
+    """The order that was chosen, if jobs of this state can be listed so."""
+    order = rest.get("order", "")
+    return {"order": order if order in dict(_orders(Filter(frozenset({state})))) else ""}
+
+
+def _orders(where: Filter) -> list[tuple[str, str]]:
+    """By what the list can be ordered; the first is its natural order."""
+    states = where.states
+    natural = order_of(states).name
+    orders = [("", _NATURAL[natural])] + ([("created", "Newest")] if natural != "newest" else [])
+    if not states:
+        orders += [("due", _NATURAL["due"]), ("finished", _NATURAL["finished"])]
+    elif natural != "finished" and states <= FINAL:
+        orders.append(("finished", _NATURAL["finished"]))
+    if not states & {QUEUED, SCHEDULED, RETRYING} or len(states) > 1:
+        orders.append(("took", "Longest run"))
+    return orders
 
 
 def _operations(where: Filter) -> list[tuple[str, str]]:

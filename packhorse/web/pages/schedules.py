@@ -13,7 +13,7 @@ from packhorse.job import FINAL, Job
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
-from packhorse.web.pages.words import safe, span, took
+from packhorse.web.pages.words import safe, span
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
@@ -91,7 +91,7 @@ def _squared(outcome: str, says: str, job_id: str | None = None) -> Square:
 
 
 def _outcome(job: Job, now: int) -> str:
-    ran = took(job, now)
+    ran = job.took(now)
     return f"{job.state} {'after' if job.state in FINAL else 'for'} {span(ran)}" if ran is not None else job.state.value
 
 

@@ -15,7 +15,7 @@ from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
 from packhorse.web.pages.page import Asked, Shown, page
-from packhorse.web.pages.words import span, took
+from packhorse.web.pages.words import span
 from packhorse.web.site import Call
 
 _LOOKED_AT = 200
@@ -48,7 +48,7 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     chosen, now = chosen_range(asked), call.reader.now()
     charts, sums = charts_of(call.reader, chosen, lambda point: point.task == name)
     ended = call.reader.find(Filter(states=FINAL, task=name), None, _LOOKED_AT).jobs
-    slowest = sorted(ended, key=lambda job: -(took(job, now) or 0))[:_SLOWEST]
+    slowest = sorted(ended, key=lambda job: -(job.took(now) or 0))[:_SLOWEST]
     points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
     context = {
         "task": info,

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from packhorse.amounts import rate_text, size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
-from packhorse.job import Job, State
+from packhorse.job import State
 from packhorse.measures import bounded
 from packhorse.why import span_text
 
@@ -203,29 +203,6 @@ def plain(value: Any) -> str:
     if isinstance(value, dict) and "type" in value:
         return safe(f"{value['type']}: {value.get('message', '')}")
     return safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def took(job: Job, now: int) -> int | None:
-    """How long its latest attempt ran, or runs."""
-    if job.started_at is None or job.state in (State.QUEUED, State.SCHEDULED, State.RESERVED):
-        return None
-    if job.state is State.RUNNING:
-        return max(0, now - job.started_at)
-    end = job.finished_at or job.updated_at
-    return max(0, end - job.started_at)
-
-
-def waited(job: Job, now: int) -> int | None:
-    """How long it waited, or has waited, in line."""
-    if job.queued_at is None:
-        return None
-    if job.state is State.QUEUED:
-        return max(0, now - job.queued_at)
-    return (
-        max(0, job.started_at - job.queued_at)
-        if job.started_at is not None and job.started_at >= job.queued_at
-        else None
-    )
 
 
 FILTERS = {

@@ -65,6 +65,10 @@ class Redaction:
         except (ValueError, RecursionError):
             return json.dumps(MASK)
 
+    def hides(self, name: str) -> bool:
+        """Is the value of an argument of this name not shown?"""
+        return self.hide_args or _SECRET_NAME.search(name) is not None
+
     def text(self, text: str | None) -> str | None:
         """Text as it may be shown: no password in any URL."""
         return None if text is None else _URL.sub(lambda found: mask_url(found[0]), text)

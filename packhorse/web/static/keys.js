@@ -52,6 +52,7 @@ export function startKeys(nextTheme) {
       case "k": move(-1); break;
       case "x": ticked = row?.dataset.row; row?.querySelector("input[type=checkbox]")?.click(); break;
       case "X": tickTo(row); break;
+      case "e": { const more = row?.querySelector("details"); if (more) more.open = !more.open; break; }
       case "]": document.querySelector("a[rel=next]")?.click(); break;
       case "[": history.back(); break;
       case "Enter": if (row && !event.target.closest("a, button, summary")) row.querySelector("a")?.click(); break;

@@ -36,21 +36,30 @@ function draw() {
 
 function save(field) {
   const query = new URLSearchParams(location.search);
-  for (const name of ["cursor", "said", "changed", "skipped"]) query.delete(name);
+  for (const name of ["cursor", "said", "did", "changed", "skipped"]) query.delete(name);
   const name = field.value.trim();
   if (!name) { field.focus(); return; }
   field.value = "";
   keep({ ...kept(), [name]: query.toString() });
 }
 
-async function suggest(list) {
-  const names = (path) => fetch(`${root}/api/v1/${path}`).then((answer) => answer.ok ? answer.json() : { items: [] });
-  const [tasks, queues] = await Promise.all([names("tasks"), names("queues")]);
-  for (const name of new Set([...tasks.items, ...queues.items].slice(0, 500).map((each) => each.name))) {
-    const option = document.createElement("option");
-    option.value = name;
-    list.append(option);
-  }
+let asked = 0;
+
+function option(text, about) {
+  const made = document.createElement("option");
+  made.value = text;
+  made.label = about;
+  return made;
+}
+
+// How what is in the box may go on; an answer that comes late is left alone.
+async function suggest(box, list) {
+  const mine = ++asked;
+  const answer = await fetch(`${root}/api/v1/suggestions?q=${encodeURIComponent(box.value.slice(0, 1000))}`);
+  if (!answer.ok || mine !== asked) return;
+  const { items } = await answer.json();
+  const saved = box.id === "find" ? Object.keys(kept()).map((name) => option(name, "saved filter")) : [];
+  list.replaceChildren(...saved, ...items.map((each) => option(each.text, each.about)));
 }
 
 export function startSaved() {
@@ -58,6 +67,18 @@ export function startSaved() {
   const field = document.getElementById("save-name");
   field?.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); save(field); } });
   document.querySelector("[data-saved] p button")?.addEventListener("click", () => save(field));
-  const find = document.getElementById("find"), list = document.getElementById("find-names");
-  if (find && list) find.addEventListener("focus", () => suggest(list).catch(() => {}), { once: true });
+  const list = document.getElementById("find-names");
+  for (const box of document.querySelectorAll("[list=find-names]")) {
+    let soon = 0;
+    const ask = () => suggest(box, list).catch(() => {});
+    box.addEventListener("focus", ask);
+    box.addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(ask, 120); });
+  }
+  const find = document.getElementById("find");
+  find?.form.addEventListener("submit", (event) => {
+    const query = kept()[find.value.trim()];
+    if (query === undefined) return;
+    event.preventDefault();
+    location.href = `${root}/jobs?${query}`;
+  });
 }

@@ -185,6 +185,8 @@ def test_what_is_asked_every_second(crowded: MySQL, name: str, values: tuple[Any
         Filter(frozenset({COMPLETED, DEAD})),
         Filter(task="send"),
         Filter(queue="mail"),
+        Filter(queues=frozenset({"mail", "pri*"})),
+        Filter(tasks=frozenset({"se*"}), max_attempts=0),
     ],
     ids=lambda where: ",".join(sorted(where.states) or [where.queue or where.task or "all"]),
 )
@@ -206,9 +208,11 @@ def test_a_page_of_a_list_is_found_without_a_walk_over_all(crowded: MySQL, where
         Filter(frozenset({RETRYING})),
         Filter(HELD),
         Filter(queue="empty"),
+        Filter(queues=frozenset({"empty*"}), text="nowhere"),
+        Filter(id="nothing", text="nowhere"),
         Filter(frozenset({QUEUED}), queue="empty"),
     ],
-    ids=lambda where: ",".join(sorted(where.states) or [where.owner or where.cause or where.queue]),
+    ids=lambda where: ",".join(sorted(where.states) or [where.owner or where.cause or where.queue or where.text]),
 )
 def test_an_empty_page_costs_nothing(crowded: MySQL, where: Filter) -> None:
     assert touched_by_call(crowded, lambda: crowded.find(where)) <= 100

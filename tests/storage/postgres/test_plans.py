@@ -43,6 +43,11 @@ _LISTS = [
     Filter(frozenset({COMPLETED})),
     Filter(frozenset({RETRYING})),
     Filter(frozenset({DEAD}), cause="none"),
+    Filter(queues=frozenset({"mail", "pri*"})),
+    Filter(tasks=frozenset({"se*"}), max_attempts=0),
+    Filter(queues=frozenset({"m*"}), order="created"),
+    Filter(id="queued-50"),
+    Filter(id="nothing", text="nowhere"),
 ]
 
 # As the web looks back: over a stretch of all events.

@@ -4,7 +4,7 @@
 --   sets     the sorted sets to merge; without them 'line' takes the open lines and 'newest' all queues, or, with
 --            `held`, all that is held. Where they are only to be counted, one follows the other: then walk is 'each'
 --   most     how many that fit are wanted; looks: how many may be looked at; counts: only their number is wanted
---   part     the id begins or ends with this
+--   part     the id begins or ends with this; begins: it begins so
 --   oldest   the walk ends behind a job that was created before this
 --   the rest the conditions; a job must fit all of them
 -- Answers: whether the list has ended, how many were looked at, how many fit, the place of the last one looked at (two
@@ -103,7 +103,17 @@ local function with(prefix, names)
   return keys
 end
 
+local function is_one_of(name, wanted)
+  if not wanted then return true end
+  for _, one in ipairs(wanted) do
+    if one == name then return true end
+    if byte(one, -1) == 42 and sub(name, 1, #one - 1) == sub(one, 1, -2) then return true end
+  end
+  return false
+end
+
 local function note_lines(queue, bits)
+  if not is_one_of(queue, asked.queues) then return end
   for rank = 0, 12 do
     if bit.band(bits, bit.lshift(1, rank)) ~= 0 and (not asked.rank or rank == asked.rank) then
       groups[rank] = groups[rank] or {}
@@ -130,7 +140,13 @@ if asked.walk == 'line' then
 elseif asked.sets then
   merge(asked.sets)
 else
-  local keys = asked.held and with('h:', call('SMEMBERS', P .. 'holders')) or with('q:', call('HKEYS', P .. 'queues'))
+  local names = asked.held and call('SMEMBERS', P .. 'holders') or call('HKEYS', P .. 'queues')
+  if asked.queues and not asked.held then
+    local all = names
+    names = {}
+    for _, name in ipairs(all) do if is_one_of(name, asked.queues) then names[#names + 1] = name end end
+  end
+  local keys = with(asked.held and 'h:' or 'q:', names)
   if grouped then
     table.sort(keys)
     for i, key in ipairs(keys) do groups[i] = {key} end
@@ -159,13 +175,25 @@ end
 
 -- --- the conditions -------------------------------------------------------------------------------------------------
 
-local asks_head = asked.queue or asked.task or asked.owner or asked.min_priority or asked.created_from
-  or asked.created_to or asked.halted ~= nil or asked.cause or asked.rank
-local asks_body = asked.schedule or asked.unique_key or asked.text
+local asks_cold = asked.halted ~= nil or asked.cause or asked.error or asked.min_took or asked.max_took
+local asks_head = asked.queue or asked.task or asked.owner or asked.min_priority or asked.max_priority
+  or asked.created_from or asked.created_to or asked.rank or asked.queues or asked.tasks or asked.min_attempts
+  or asked.max_attempts or asked.min_waited or asked.max_waited or asks_cold
+local asks_body = asked.schedule or asked.unique_key or asked.text or asked.args
 
 local function has(packed, wanted) return not wanted or find(packed, wanted, 1, true) end
 
-local function mentions(part) return part and find(lower(part), asked.text, 1, true) end
+local function mentions(part, text) return part and find(lower(part), text or asked.text, 1, true) end
+
+local function is_within(number, least, most)
+  if not least and not most then return true end
+  return number and (not least or math.max(number, 0) >= least) and (not most or number <= most)
+end
+
+local function queue_in(place)
+  local colon = find(place, ':', 1, true)
+  return sub(place, colon + 1, colon + tonumber(sub(place, 1, colon - 1)))
+end
 
 local function task_in(place)
   local colon = find(place, ':', 1, true)
@@ -189,6 +217,49 @@ local function is_held_by(head, owner)
   return (state == 114 or state == 120) and sub(head, 35, 36 + #owner) == struct.pack('>H', #owner) .. owner
 end
 
+-- times_of(head, rare) -> how long the latest attempt ran and was in line before; nil: nobody can say.
+local function times_of(head, rare)
+  local state, took, waited = sub(head, 1, 1), nil, nil
+  local updated, queued, started = struct.unpack('>I8I8I8', head, 11)
+  if started > 0 and not find('qsr', state, 1, true) then
+    local ended = updated
+    if state == 'x' then ended = asked.asked_at elseif rare.finished_at then ended = rare.finished_at end
+    took = ended and ended - started
+  end
+  if queued > 0 then
+    if state == 'q' then
+      waited = asked.asked_at and asked.asked_at - queued
+    elseif started >= queued then
+      waited = started - queued
+    end
+  end
+  return took, waited
+end
+
+-- Is the value there? Of a list, any member will do.
+local function is_there(value, wanted, place, args)
+  if type(value) == 'table' and value[1] ~= nil then
+    for _, each in ipairs(value) do if is_there(each, wanted, place, args) then return true end end
+    return false
+  end
+  local key = wanted.path[place]
+  if key then return type(value) == 'table' and value[key] ~= nil and is_there(value[key], wanted, place + 1, args) end
+  if type(value) == 'string' then return value == wanted.value end
+  if type(value) == 'number' then
+    return value == wanted.number and (not wanted.as_written or find(args, wanted.value, 1, true))
+  end
+  if value == cjson.null then return wanted.value == 'null' end
+  return type(value) == 'boolean' and tostring(value) == wanted.value
+end
+
+local function is_argued(args)
+  if #args > asked.longest_args then return false end
+  local is_json, value = pcall(cjson.decode, args)
+  if not is_json or type(value) ~= 'table' then return false end
+  for _, wanted in ipairs(asked.args) do if not is_there(value, wanted, 1, args) then return false end end
+  return true
+end
+
 -- What is nowhere in a head or a body is in none of its fields: that is seen much faster than these are taken apart.
 local function fits_head(head)
   if not head then return false end
@@ -196,15 +267,22 @@ local function fits_head(head)
   if not asks_head then return true end
   if not (has(head, asked.task) and has(head, asked.cause) and has(head, asked.queue)) then return false end
   if asked.owner and not is_held_by(head, asked.owner) then return false end
+  if asked.error and not mentions(head, asked.error) then return false end
+  if not is_within(struct.unpack('>I4', head, 7), asked.min_attempts, asked.max_attempts) then return false end
   local place, created, priority, cold, rank = parts_of(head)
   if asked.rank and rank ~= asked.rank then return false end
-  if asked.min_priority and priority < asked.min_priority then return false end
+  if not is_within(priority, asked.min_priority, asked.max_priority) then return false end
   if asked.created_from and created < asked.created_from then return false end
   if asked.created_to and created >= asked.created_to then return false end
   if asked.queue and sub(place, 1, #asked.queue) ~= asked.queue then return false end
   if asked.task and task_in(place) ~= asked.task then return false end
-  if asked.halted == nil and not asked.cause then return true end
-  local rare = #cold > 0 and cmsgpack.unpack(cold) or {}
+  if asked.queues and not is_one_of(queue_in(place), asked.queues) then return false end
+  if asked.tasks and not is_one_of(task_in(place), asked.tasks) then return false end
+  local rare = asks_cold and #cold > 0 and cmsgpack.unpack(cold) or {}
+  local took, waited = times_of(head, rare)
+  if not is_within(took, asked.min_took, asked.max_took) then return false end
+  if not is_within(waited, asked.min_waited, asked.max_waited) then return false end
+  if asked.error and not mentions(rare.error, asked.error) then return false end
   if asked.halted ~= nil and ((rare.halts or 0) > 0) ~= asked.halted then return false end
   return not asked.cause or rare.cause == asked.cause
 end
@@ -219,10 +297,11 @@ local function fits_body(id, head, body)
   if not body or not (has(body, asked.schedule) and has(body, asked.unique_key)) then return false end
   local fits_text = not asked.text or mentions(id) or mentions_in_head(head)
   if not fits_text and not mentions(body) then return false end
-  if fits_text and not asked.schedule and not asked.unique_key then return true end
+  if fits_text and not asked.schedule and not asked.unique_key and not asked.args then return true end
   local fields = cmsgpack.unpack(body)
   if asked.schedule and fields[asked.schedule_at] ~= asked.schedule then return false end
   if asked.unique_key and fields[asked.unique_key_at] ~= asked.unique_key then return false end
+  if asked.args and not is_argued(fields[asked.args_at]) then return false end
   return fits_text or mentions(fields[asked.args_at])
 end
 
@@ -235,11 +314,11 @@ end
 
 -- The ids that begin or end with the part asked for, and their places among all.
 local function named_so(ids)
-  local part = asked.part
+  local part = asked.part or asked.begins
   if not part then return ids end
   local named, where = {}, {}
   for i, id in ipairs(ids) do
-    if sub(id, 1, #part) == part or sub(id, -#part) == part then named[#named + 1], where[#where + 1] = id, i end
+    if sub(id, 1, #part) == part or (asked.part and sub(id, -#part) == part) then named[#named + 1], where[#where + 1] = id, i end
   end
   return named, where
 end
@@ -251,7 +330,7 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
   local number = math.min(AT_ONCE, asked.looks - looked)
   if asks_body then
     number = math.min(number, 25)
-  elseif not asks_head and not asked.states and not asked.part then
+  elseif not asks_head and not asked.states and not asked.part and not asked.begins then
     number = math.min(number, asked.most - fitting)
   end
   local ids, ps, ss = walk_on(number)

@@ -1,0 +1,83 @@
+"""The filter of a list of jobs as its address has it, word by word: each word is a chip that can be taken away.
+
+An address has some words by name (`?state=dead&queue=mail`), as links make them, and all others in `q`, as people
+write them. What is written goes before what a link has added.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import NamedTuple
+
+from packhorse.errors import BadValue
+from packhorse.filter_words import FILTER_WORDS, parse_parts, split_words, word_name
+from packhorse.storage.records import Filter
+from packhorse.web.pages.page import address
+
+Query = dict[str, str]
+_TRIED = 4  # chips that are taken away, one by one, to see which of them leaves nothing
+
+
+class Chip(NamedTuple):
+    """A word of the filter, and the query of the list without it."""
+
+    text: str
+    rest: Query
+
+    @property
+    def path(self) -> str:
+        return address("/jobs", **self.rest)
+
+
+def filter_of(query: Query, now: int) -> Filter:
+    """The filter that the address of the list means."""
+    return parse_parts(_words(query), now)
+
+
+def filter_text(query: Query) -> str:
+    """The same as filter words, for a shell and for doing something to all that fit."""
+    try:
+        return shlex.join(_words(query))
+    except BadValue:
+        return query["q"]
+
+
+def without_state(query: Query) -> Query:
+    """The same for jobs of every state."""
+    words = [word for word in _written(query) if word_name(word) != "state"]
+    kept = {name: value for name, value in query.items() if name not in ("state", "cursor")}
+    return {**kept, "q": shlex.join(words)} if len(words) < len(_written(query)) else kept
+
+
+def chips_of(query: Query) -> list[Chip]:
+    """Each word of the filter."""
+    bare = {name: value for name, value in query.items() if name != "cursor"}
+    written = _written(query)
+    chips = [
+        Chip(word, {**bare, "q": shlex.join(written[:place] + written[place + 1 :])})
+        for place, word in enumerate(written)
+    ]
+    return chips + [Chip(f"{name}: {query[name]}", {**bare, name: ""}) for name in FILTER_WORDS if query.get(name)]
+
+
+def emptying(chips: list[Chip], now: int, has_any: Callable[[Filter], bool]) -> list[Chip]:
+    """Those without which some jobs would fit, as far as is soon seen."""
+    return [chip for chip in chips[:_TRIED] if has_any(filter_of(chip.rest, now))] if len(chips) > 1 else []
+
+
+def _words(query: Query) -> list[str]:
+    """Every word; BadValue if they cannot be taken apart."""
+    text = query.get("q", "").strip()
+    words = split_words([text]) if text else []
+    said = {word_name(word) for word in words} - {"text"}
+    return words + [f"{name}:{query[name]}" for name in FILTER_WORDS if query.get(name) and name not in said]
+
+
+def _written(query: Query) -> list[str]:
+    """The words in `q`, taken apart if they can be."""
+    text = query.get("q", "").strip()
+    try:
+        return split_words([text]) if text else []
+    except BadValue:
+        return [text]

@@ -1,0 +1,140 @@
+"""Which jobs a program means: `app.jobs(...)` and `app.count(...)` with all that they take."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packhorse import Packhorse
+from packhorse.clock import SECOND, TurnedClock, to_datetime
+from packhorse.conformance.builders import add, finish, run
+from packhorse.errors import BadValue
+from packhorse.filter_words import parse_parts, parse_words
+from packhorse.outcome import Completed
+from packhorse.storage import open_storage
+from packhorse.storage.argument import is_argued, number_of, traces_of
+from packhorse.storage.records import Argument, Filter
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def app(clock: TurnedClock) -> Iterator[Packhorse]:
+    with Packhorse(open_storage("memory://", now=clock)) as app:
+        yield app
+
+
+def found(app: Packhorse, **where: Any) -> list[str]:
+    assert app.count(**where) == len(list(app.jobs(**where)))
+    return [job.id for job in app.jobs(**where)]
+
+
+def test_jobs_are_found_by_their_arguments(app: Packhorse):
+    add(app.storage, "a", args='{"user_id": 42, "order": {"id": 7, "paid": true}}')
+    add(app.storage, "b", args='{"user_id": "42", "order": null}')
+
+    assert found(app, args={"user_id": 42}) == ["b", "a"]
+    assert found(app, args={"order.id": 7}) == ["a"]
+    assert found(app, args={"order": {"id": 7, "paid": True}}) == ["a"]
+    assert found(app, args={"order": None}) == ["b"]
+    assert found(app, args={"order": 7}) == []
+
+
+def test_jobs_are_found_by_several_names(app: Packhorse):
+    for name in ("mail.fast", "mail.slow", "video"):
+        add(app.storage, name, queue=name, task=name)
+
+    assert found(app, queue=["video", "mail.slow"]) == ["video", "mail.slow"]
+    assert found(app, task="mail.*") == ["mail.slow", "mail.fast"]
+    assert found(app, queue="video,mail.fast", task={"mail.fast"}) == ["mail.fast"]
+
+
+def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: TurnedClock):
+    add(app.storage, "early", priority=3)
+    clock.turn(60)
+    add(app.storage, "late", priority=8)
+
+    assert found(app, priority=3) == ["late", "early"]
+    assert found(app, priority="=3") == ["early"]
+    assert found(app, attempts=0) == ["late", "early"]
+    assert found(app, attempts=">0") == []
+    assert found(app, waited=">30s") == ["early"]
+    assert found(app, since=timedelta(seconds=30)) == ["late"]
+    assert found(app, until=to_datetime(clock() - 30 * SECOND)) == ["early"]
+    assert found(app, id="ear") == ["early"]
+
+
+def test_the_longest_runs_come_first(app: Packhorse, clock: TurnedClock):
+    for name, seconds in (("short", 1), ("long", 9), ("middle", 5)):
+        job = run(app.storage, add(app.storage, name))
+        clock.turn(seconds)
+        finish(app.storage, Completed(job.token))
+
+    async def ids() -> list[str]:
+        return [job.id async for job in app.ajobs(order="took")]
+
+    assert found(app, order="took") == ["long", "middle", "short"]
+    assert found(app, order="finished") == ["middle", "long", "short"]
+    assert [job.id for job in app.jobs(order="took", limit=1)] == ["long"]
+    assert asyncio.run(ids()) == ["long", "middle", "short"]
+
+
+@pytest.mark.parametrize(
+    ("where", "complaint"),
+    [
+        ({"args": 7}, "args must be names and values"),
+        ({"args": {"a": [1]}}, "text, a number, true, false or null"),
+        ({"queue": 7}, "queue must be text"),
+        ({"attempts": "x"}, "attempts must be a whole number"),
+        ({"attempts": True}, "attempts must be a whole number"),
+        ({"took": []}, "took must be seconds"),
+        ({"order": "size"}, "cannot be ordered by 'size'"),
+        ({"since": "soon"}, "not a time"),
+        ({"error": 7}, "error must be text"),
+    ],
+)
+def test_what_means_nothing_is_refused(app: Packhorse, where: dict[str, Any], complaint: str):
+    with pytest.raises(BadValue, match=complaint):
+        app.jobs(**where)
+
+
+# --- what holds of everything -----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(max_size=12), max_size=4))
+def test_any_words_are_a_filter_or_refused(words: list[str]):
+    for parse in (parse_words, parse_parts):
+        with contextlib.suppress(BadValue):
+            assert isinstance(parse(words, 10**15), Filter)
+
+
+_NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+_SCALARS = st.none() | st.booleans() | _NUMBERS | st.text(max_size=8)
+
+
+@given(st.dictionaries(st.sampled_from("ab"), _SCALARS | st.lists(_SCALARS, max_size=3), min_size=1), st.data())
+def test_every_value_of_the_arguments_is_found_where_it_is(args: dict[str, Any], data: st.DataObject):
+    name = data.draw(st.sampled_from(sorted(args)))
+    value = args[name]
+    if isinstance(value, list):
+        if not value:
+            return
+        value = data.draw(st.sampled_from(value))
+    written = value if isinstance(value, str) else json.dumps(value)
+    wanted = Argument((name,), written)
+    packed = json.dumps(args)
+
+    assert is_argued(packed, [wanted])
+    assert all(trace.lower() in packed.lower() for trace in traces_of([wanted]))
+    assert number_of(written) is None or float(written) == number_of(written)
