@@ -1,9 +1,11 @@
-"""A copy of a SQLite storage, made while others use it: for the command and the page. Servers have their own ways."""
+"""A copy of a SQLite storage, made while others use it, and the space of what was removed: for the commands and the
+page. Servers have their own ways."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,15 +14,16 @@ from packhorse.errors import BadValue
 from packhorse.storage import Storage
 
 _OTHERS = "PostgreSQL has pg_dump, Redis BGSAVE; packhorse copy-store moves it to another storage"
+NO_NEED = "PostgreSQL and MariaDB reuse space by themselves, Redis gives it back"
 BESIDE = ("", "-wal", "-shm", "-journal")
 """How the files of one database end."""
 
 
-def file_of(storage: Storage) -> Path:
-    """The file that can be copied; BadValue if this storage is none."""
+def file_of(storage: Storage, done: str = "backed up", hint: str = _OTHERS) -> Path:
+    """The file that can be copied, or compacted; BadValue if this storage is none."""
     source = getattr(storage, "path", None)
     if not isinstance(source, Path):
-        raise BadValue("only a SQLite storage is backed up so", hint=_OTHERS)
+        raise BadValue(f"only a SQLite storage is {done} so", hint=hint)
     return source
 
 
@@ -52,3 +55,19 @@ def back_up(source: Path, file: Path) -> int:
         for end in BESIDE:
             draft.with_name(draft.name + end).unlink(missing_ok=True)
     return file.stat().st_size
+
+
+def compact(path: Path, patience: float) -> tuple[int, int]:
+    """Write the file anew without the space of what was removed; its size before and after, with what is written beside
+    it. Others who write wait meanwhile; for those that do now, so many seconds are waited. Raises sqlite3.Error."""
+    before = size_of(path)
+    with closing(sqlite3.connect(path, timeout=patience, isolation_level=None)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return before, size_of(path)
+
+
+def size_of(path: Path) -> int:
+    """Of the file and what is written beside it."""
+    files = (path.with_name(path.name + end) for end in ("", "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

@@ -4,13 +4,13 @@ the space of what was removed. Servers have their own ways."""
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import click
 
 from packhorse.amounts import size_text
-from packhorse.backup import back_up
+from packhorse.backup import NO_NEED, back_up
+from packhorse.backup import compact as written_anew
 from packhorse.cli.asking import is_sure
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
@@ -118,24 +118,13 @@ def _check_backup(file: Path, path: Path) -> None:
 def compact(invocation: Invocation) -> None:
     """Write a SQLite storage anew, without the space of what was removed; the disk gets it back. Without this, new jobs
     use it. Who wants to write meanwhile waits: seconds for a GiB. It needs as much free space as the file has."""
-    hint = "PostgreSQL and MariaDB reuse space by themselves, Redis gives it back"
-    path = _path_of(invocation.storage, "compacted", hint)
-    before = _size_of(path)
+    path = _path_of(invocation.storage, "compacted", NO_NEED)
     try:
-        with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        before, after = written_anew(path, _PATIENCE)
     except sqlite3.Error as error:
         hint = "others write to it, or the disk is full: packhorse storage tells; no job was lost"
         raise CommandError(f"cannot compact {path}", ExitCode.STORAGE, why=str(error), hint=hint) from error
-    after = _size_of(path)
     if invocation.as_json:
         invocation.print_json({"file": str(path), "before": before, "after": after})
     else:
         say(f"{escape(str(path))}: {size_text(before)} before, {size_text(after)} now")
-
-
-def _size_of(path: Path) -> int:
-    """Of the file and what is written beside it."""
-    files = (path.with_name(path.name + end) for end in ("", "-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())

@@ -27,6 +27,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.web.growth import Growth
 from packhorse.web.latencies import Latencies
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class Glance:
         self._locks: dict[Hashable, threading.Lock] = {}
         self._known: dict[Hashable, tuple[float, Any]] = {}
         self.latencies = Latencies(now)
+        self.growth = Growth(now)
 
     def queues(self) -> list[QueueInfo]:
         return self._shared("queues", self._storage.queues)
@@ -76,6 +78,7 @@ class Glance:
     def _felt(self) -> Health:
         health = self._storage.health()
         self.latencies.add(health.latency)
+        self.growth.add(health.size)
         return health
 
     def move(self) -> Move | None:

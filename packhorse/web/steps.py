@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.app import Packhorse
-from packhorse.backup import back_up, beside, file_of
+from packhorse.backup import NO_NEED, back_up, beside, compact, file_of
 from packhorse.calls import NewCall
 from packhorse.clock import SECOND, Duration
 from packhorse.codec import nearest
@@ -40,6 +40,7 @@ from packhorse.web.security.redaction import unmasked
 _AT_ONCE = 500
 _PATIENCE = 4.0  # seconds that a worker has to say where it stands
 _LOOK = 0.15
+_WRITERS_END = 5.0  # seconds until others have ended what they write
 _BUDGET = 2.0  # seconds of one call for many jobs; the caller goes on from the cursor
 
 T = TypeVar("T")
@@ -317,6 +318,18 @@ class Steps:
             return file, back_up(source, file)
         except (OSError, sqlite3.Error) as error:
             raise BadValue(f"the storage cannot be copied to {file.name}", why=str(error)) from error
+
+    def compact(self) -> tuple[int, int]:
+        """Write a SQLite storage anew without the space of what was removed. Its size before and after."""
+        self._require_all_queues("compact the storage")
+        path = file_of(self._app.storage, "compacted", NO_NEED)
+        try:
+            sizes = compact(path, _WRITERS_END)
+        except sqlite3.Error as error:
+            hint = "others write to it, or the disk is full; no job was lost"
+            raise BadValue("the storage cannot be compacted just now", why=str(error), hint=hint) from error
+        self._glance.forget()
+        return sizes
 
     # --- failures, queues and schedules ---------------------------------------------------------------------------
 

@@ -249,6 +249,7 @@ def keep_house(hand: Hand, yard: Yard) -> None:
     hand.press("Back up", "backed_up")
     assert list(yard.path.parent.glob("*.bak"))
     hand.press("Prune now", "pruned", asks=True)
+    hand.press("Compact", "compacted", asks=True)
 
 
 def steer_a_schedule(hand: Hand, yard: Yard) -> None:

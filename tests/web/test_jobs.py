@@ -371,6 +371,21 @@ def test_jobs_are_moved_to_a_queue_that_is_known(web: TestClient, yard: Yard):
     assert [yard.get(job.id).queue for job in (one, many, running)] == ["slow", "slow", "mail"]
 
 
+def test_jobs_are_moved_to_a_queue_that_is_new_if_that_is_meant(web: TestClient, yard: Yard):
+    one, two, three = (yard.add(queue="mail") for _ in range(3))
+    refused = web.post(f"{API}/bulk", json={"action": "set_queue", "queue": "fresh", "filter": "queue:mail"})
+
+    moved = web.post(f"{API}/jobs/{one.id}/queue", json={"queue": "fresh", "new": True})
+    bulk = {"action": "set_queue", "new": True}
+    by_id = web.post(f"{API}/bulk", json={**bulk, "queue": "fresher", "ids": [two.id]})
+    by_filter = web.post(f"{API}/bulk", json={**bulk, "queue": "freshest", "filter": "queue:mail"})
+
+    assert (refused.status_code, moved.status_code) == (404, 200)
+    assert '"new": true' in refused.json()["hint"]
+    assert [answer.json()["changed"] for answer in (by_id, by_filter)] == [1, 1]
+    assert [yard.get(job.id).queue for job in (one, two, three)] == ["fresh", "fresher", "freshest"]
+
+
 def test_the_word_null_is_text_like_any_other(web: TestClient, yard: Yard):
     wanted = yard.add(args={"text": "is null here"})
     yard.add(args={"text": "other"})

@@ -134,7 +134,7 @@ def test_who_sees_one_queue_moves_nothing_to_others_and_keeps_no_house(guarded_w
 
     assert moved.status_code == 403
     assert guarded_web.post(f"{API}/bulk", json=bulk, headers=bearer(MAIL_SECRET)).status_code == 403
-    for path in ("/storage/prune", "/storage/backup"):
+    for path in ("/storage/prune", "/storage/backup", "/storage/compact"):
         assert guarded_web.post(API + path, headers=bearer(MAIL_SECRET)).status_code == 403
     assert yard.get(job.id).queue == "mail"
 

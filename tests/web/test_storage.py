@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from packhorse.storage.sqlite import SQLite
+from packhorse.web.application import Application
+from packhorse.web.growth import Growth
 from tests.cli.yard import Yard
 
 API = "/api/v1"
+HTML = {"accept": "text/html"}
 
 
 def test_the_storage_tells_of_latency_contention_and_size(web: TestClient, yard: Yard):
@@ -49,3 +53,36 @@ def test_a_sqlite_storage_is_backed_up_beside_itself_and_no_other_is(web: TestCl
     copy = SQLite(Path(answer.json()["file"]))
     assert copy.get(job.id) == job
     copy.close()
+
+
+def test_a_sqlite_storage_is_compacted_and_no_other_is(web: TestClient, yard: Yard):
+    kept, *others = [yard.add(args={"text": "x" * 10_000}) for _ in range(60)]
+    yard.storage.delete([job.id for job in others])
+
+    answer = web.post(f"{API}/storage/compact")
+
+    if yard.storage.health().kind != "sqlite":
+        assert answer.status_code == 400
+        return
+    assert answer.json()["after"] < answer.json()["before"] - 300_000
+    assert yard.get(kept.id) == kept
+    told = web.get(web.post("/storage/compact").headers["location"], headers={"accept": "text/html"}).text
+    assert re.search(r"The storage had [\d,.]+ KiB, and has [\d,.]+ KiB now", told)
+    assert "Write-ahead log" in told
+
+
+def test_the_page_says_by_how_much_the_storage_grows_and_when_it_is_full(web: TestClient, application: Application):
+    glance = application.site.glance
+    now = [0.0]
+    growth = glance.growth = Growth(lambda: now[0])
+    growth.add(1_000)
+    assert "It grows" not in web.get("/storage", headers=HTML).text
+
+    now[0] = 3_600.0
+    growth.add(1_000 + (10 << 20))
+    growth.add = lambda size: None  # type: ignore[method-assign]  # what it really has does not matter here
+    told = web.get("/storage", headers=HTML).text
+
+    assert "It grows by about 240 MiB a day" in told
+    assert ("would be full in about" in told) == (glance.health().free is not None)
+    assert web.get(f"{API}/storage").json()["growth"] == 240 << 20

@@ -33,6 +33,7 @@ from packhorse.web.security.operator import Role
 LONG_CALL = 120
 _LONG_JSON = 2_000
 _EXAMPLES = 3
+_UNKNOWN_QUEUE = '"new": true makes it'
 
 Limit = Annotated[int, Meta(ge=1, le=200)]
 Priority = Annotated[int, Meta(ge=1, le=10)]
@@ -115,14 +116,16 @@ class PriorityBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class QueueBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The queue in which it shall be; one that is known."""
+    """The queue in which it shall be. With `new` it need not be known yet; without, one that is misspelt is refused."""
 
     queue: Annotated[str, Meta(min_length=1)]
+    new: bool = False
 
 
 class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to do to which jobs: those in `ids`, or all that fit `filter` and have not changed since `seen_at`, the
-    moment at which the list was seen. One answer covers what can be done in two seconds; `cursor` goes on."""
+    moment at which the list was seen. One answer covers what can be done in two seconds; `cursor` goes on. `new` is of
+    set_queue: the queue need not be known yet."""
 
     action: Literal["abort", "force_start", "retry", "set_priority", "set_queue", "delete"]
     filter: str | None = None
@@ -131,6 +134,7 @@ class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
     priority: Priority | None = None
     queue: str | None = None
+    new: bool = False
     preview: bool = False
 
 
@@ -318,9 +322,14 @@ def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
 
 
 def _steered(
-    call: Call, operation: Operation, id: str, priority: int | None = None, queue: str | None = None
+    call: Call,
+    operation: Operation,
+    id: str,
+    priority: int | None = None,
+    queue: str | None = None,
+    new: bool = False,
 ) -> SteeredFields:
-    before = call.steps.steer(operation, id, priority, queue)
+    before = call.steps.steer(operation, id, priority, queue, unknown=_UNKNOWN_QUEUE, new=new)
     after = call.site.storage.get(id)
     return SteeredFields(id, True, after.state if after else before.state, None)
 
@@ -352,7 +361,7 @@ def set_job_priority(call: Call, id: str, body: PriorityBody) -> SteeredFields:
 @post("/jobs/{id}/queue")
 def set_job_queue(call: Call, id: str, body: QueueBody) -> SteeredFields:
     """Put a job that does not run, and may still, in another queue. It keeps its priority and its age."""
-    return _steered(call, Operation.SET_QUEUE, id, queue=body.queue)
+    return _steered(call, Operation.SET_QUEUE, id, queue=body.queue, new=body.new)
 
 
 @delete("/jobs/{id}")
@@ -382,14 +391,17 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     if body.preview:
         return _preview(call, operation, where, now)
     seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else now
-    done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority, body.queue)
+    call.steps.check(operation, body.priority, body.queue, unknown=_UNKNOWN_QUEUE, new=body.new)
+    done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority, body.queue, new=body.new)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))
 
 
 def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
     if body.filter is not None or body.preview:
         raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
-    done = call.steps.steer_these(Operation(body.action), body.ids or [], body.priority, body.queue)
+    operation = Operation(body.action)
+    call.steps.check(operation, body.priority, body.queue, unknown=_UNKNOWN_QUEUE, new=body.new)
+    done = call.steps.steer_these(operation, body.ids or [], body.priority, body.queue, new=body.new)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(now)))
 
 

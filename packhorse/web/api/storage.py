@@ -21,9 +21,11 @@ class LatencyFields(msgspec.Struct, kw_only=True):
 
 class StorageFields(HealthFields, kw_only=True):
     """How the storage is. `latencies` are what this web process saw in the last hour, or since it began to look; there
-    are none of minutes in which nobody looked."""
+    are none of minutes in which nobody looked. `growth` is by how many bytes a day the storage grows, as far as this
+    process has seen that for long enough."""
 
     latencies: list[LatencyFields] = msgspec.field(default_factory=list)
+    growth: int | None = None
 
 
 class PrunedFields(msgspec.Struct):
@@ -42,11 +44,20 @@ class BackupFields(msgspec.Struct):
     size: int
 
 
+class CompactedFields(msgspec.Struct):
+    """How many bytes it had, and has."""
+
+    before: int
+    after: int
+
+
 @get("/storage")
 def get_storage(call: Call) -> StorageFields:
     """Latencies, contention, connections, memory and size of the storage, and what an operator should know."""
     fields = health_fields(call.site.glance.health())
-    return StorageFields(**msgspec.structs.asdict(fields), latencies=_latencies(call))
+    return StorageFields(
+        **msgspec.structs.asdict(fields), latencies=_latencies(call), growth=call.site.glance.growth.per_day()
+    )
 
 
 @post("/storage/prune", role=Role.ADMIN)
@@ -61,6 +72,13 @@ def back_up_storage(call: Call) -> BackupFields:
     """Copy a SQLite storage, of one moment, to a file beside it, while others use it. Servers have their own ways."""
     file, size = call.steps.back_up()
     return BackupFields(str(file), size)
+
+
+@post("/storage/compact", role=Role.ADMIN)
+def compact_storage(call: Call) -> CompactedFields:
+    """Write a SQLite storage anew without the space of what was removed, which new jobs would else use. Who writes
+    meanwhile waits: seconds for a GiB. It needs as much free space as the file has."""
+    return CompactedFields(*call.steps.compact())
 
 
 def _latencies(call: Call) -> list[LatencyFields]:

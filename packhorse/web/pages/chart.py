@@ -279,9 +279,16 @@ class Intervals:
                 self._sorted[point.at].append(point)
         self.each: list[Measured] = [measured(self._sorted[at]) for at in self.times]
 
-    def of(self, name: str, keep: Callable[[Point], bool] = lambda point: True) -> list[int]:
-        """One count, interval by interval."""
-        return [sum(point.values.get(name, 0) for point in self._sorted[at] if keep(point)) for at in self.times]
+    def growth(self) -> dict[str, list[int]]:
+        """By how many unfinished jobs each queue grew, interval by interval; those that did not change are left out.
+        In one walk, for there may be hundreds of queues."""
+        found: dict[str, list[int]] = {}
+        for place, at in enumerate(self.times):
+            for point in self._sorted[at]:
+                grew = sum(point.values.get(name, 0) for name in CAME) - sum(point.values.get(name, 0) for name in WENT)
+                if grew:
+                    found.setdefault(point.queue, [0] * len(self.times))[place] += grew
+        return found
 
     def oldest(self, queued_at: int | None) -> list[Value]:
         """The age of the oldest job in line, interval by interval, in seconds; see `waiting_time`."""
@@ -343,7 +350,8 @@ def _durations(title: str, unit: str, intervals: Intervals, lines: list[Line]) -
 
 def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> Chart:
     """Jobs that had not ended, by queue: counted back from the present through what came and what ended."""
-    history = {name: _counted_back(intervals, name, number) for name, number in present.items()}
+    growth, still = intervals.growth(), [0] * len(intervals.times)
+    history = {name: _counted_back(growth.get(name, still), number) for name, number in present.items()}
     largest = sorted(history, key=lambda name: -max(history[name], default=0))
     lines = [
         Line(cut(name, _LONG_NAME), f"hue{place}", list(map(float, history[name])))
@@ -364,15 +372,7 @@ def answering(means: Sequence[Value], longest: Sequence[Value], now: int) -> Cha
     return Chart("One small read", "where somebody looked", times, lines, "lines", _span, MINUTE)
 
 
-def _counted_back(intervals: Intervals, queue: str, present: int) -> list[int]:
-    def of_queue(point: Point) -> bool:
-        return point.queue == queue
-
-    came, went = (
-        [sum(each) for each in zip(*(intervals.of(name, of_queue) for name in names), strict=True)]
-        for names in (CAME, WENT)
-    )
-    grew = [a - b for a, b in zip(came, went, strict=True)]
+def _counted_back(grew: Sequence[int], present: int) -> list[int]:
     later = list(accumulate(reversed(grew[1:]), initial=0))[::-1]
     return [max(0, present - growth) for growth in later]
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from packhorse import __version__
-from packhorse.amounts import count_text
+from packhorse.amounts import count_text, size_text
 from packhorse.clock import SECOND
 from packhorse.job import HELD, State
 from packhorse.totals import Totals
@@ -225,6 +225,9 @@ def _said(asked: Asked) -> str:
         jobs, events = (_counted(asked, name) for name in ("changed", "skipped"))
         rest = " There is more: prune again." if said == "pruned_some" else ""
         return f"{count_text(jobs, 'job')} and {count_text(events, 'event')} are gone.{rest}"
+    if said == "compacted":
+        before, after = (size_text(_counted(asked, name)) for name in ("changed", "skipped"))
+        return f"The storage had {before}, and has {after} now."
     if said == "backed_up":
         return f"The copy is {words.safe(asked.query.get('file', ''))[:120]}, beside the storage."
     return SAYINGS.get(said, "")
@@ -233,7 +236,7 @@ def _said(asked: Asked) -> str:
 def _counted(asked: Asked, name: str) -> int:
     """A number that the address says, and that anybody may have written."""
     text = asked.query.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 15 else 0
 
 
 def _undo(call: Call, asked: Asked, now: int) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import islice
 from typing import NamedTuple
 
-from packhorse.clock import DAY, to_datetime
+from packhorse.clock import DAY, MINUTE, to_datetime
 from packhorse.coming import late_by, words_and_slots
+from packhorse.cron import Cron
 from packhorse.job import FINAL, Job
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
@@ -98,16 +100,18 @@ def _planned(info: ScheduleInfo, now: int, ticks: list[Tick], jobs: dict[str, Jo
     skipped = info.options.get("skip")
     last = jobs.get(info.last_job_id or "")
     is_coming = isinstance(skipped, int) and skipped > now
-    marks = _marks(info, now) if slots else []
+    marks = _marks(cron_of(info), now // MINUTE * MINUTE) if slots else []
     late = late_by(info, now) if slots else None
     squares = [_square(tick, jobs, now) for tick in ticks]
     lately = _outcome(last, now) if last is not None else ""
     return Planned(info, safe(says), slots, skipped if is_coming else None, squares, lately, marks, late)
 
 
-def _marks(info: ScheduleInfo, now: int) -> list[int]:
-    """Where its slots of the coming day lie; those that would touch each other are told as one."""
-    cron, at, marks = cron_of(info), now, []
+@functools.lru_cache(maxsize=2_000)
+def _marks(cron: Cron, now: int) -> list[int]:
+    """Where its slots of the coming day lie; those that would touch each other are told as one. Remembered, for a page
+    that is looked at is drawn again every few seconds, and hundreds of schedules have thousands of slots."""
+    at, marks = now, []
     while (at := cron.next_after(at)) < now + DAY:
         marks.append(round(1000 * (at - now) / DAY))
         at += DAY // _MOST_MARKS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from packhorse.amounts import fact_text
-from packhorse.clock import SECOND
+from packhorse.clock import DAY, SECOND
 from packhorse.settings import mask_url
+from packhorse.storage.records import Health
 from packhorse.web.latencies import MINUTES
 from packhorse.web.pages.chart import answering
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page
@@ -20,6 +21,7 @@ def storage(call: Call, asked: Asked) -> Shown:
     """All that is known of it."""
     health, settings = call.site.glance.health(), call.site.app.settings
     facts = {name: safe(fact_text(name, value)) for name, value in health.facts.items() if value is not None}
+    growth = call.site.glance.growth.per_day()
     kept = {name.removeprefix("keep_").replace("_", " "): settings.shown(name) for name in _KEEP}
     known = call.site.glance.latencies.last_hour()
     minutes = [None] * (MINUTES - len(known)) + known
@@ -33,10 +35,20 @@ def storage(call: Call, asked: Asked) -> Shown:
         "url": mask_url(health.url),
         "facts": facts,
         "kept": kept,
+        "wal": facts.pop("wal_size", "–"),
+        "growth": growth,
+        "full_in": health.free / growth * DAY if health.free and growth and growth > 0 else None,
+        "spare": _spare(health),
         "may_keep_house": call.operator.may(Role.ADMIN) and not call.operator.queues,
         "operations": sorted(health.operations, key=lambda each: -each.run_mean * each.calls),
     }
     return Shown("storage.html", "Storage", context)
+
+
+def _spare(health: Health) -> int | None:
+    """Bytes of a SQLite file that hold nothing; new jobs use them, or compacting gives them back."""
+    pages, width = (health.facts.get(name) for name in ("free_pages", "page_size"))
+    return pages * width if isinstance(pages, int) and isinstance(width, int) else None
 
 
 @deed("/storage/prune", Role.ADMIN)
@@ -52,3 +64,10 @@ def back_up(call: Call, asked: Asked) -> Elsewhere:
     """A copy beside the file."""
     file, _ = call.steps.back_up()
     return Elsewhere(address("/storage", said="backed_up", file=file.name))
+
+
+@deed("/storage/compact", Role.ADMIN)
+def compact(call: Call, asked: Asked) -> Elsewhere:
+    """The file anew, without what was removed."""
+    before, after = call.steps.compact()
+    return Elsewhere(address("/storage", said="compacted", changed=before, skipped=after))
