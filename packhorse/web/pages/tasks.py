@@ -10,10 +10,10 @@ from packhorse.job import FINAL
 from packhorse.measures import Measured, by_task, steps_of
 from packhorse.series import LIMITS
 from packhorse.storage.records import Filter, Point
-from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
 from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.pages.ranges import chosen_range
 from packhorse.web.pages.words import span, took
 from packhorse.web.site import Call
 
@@ -24,8 +24,9 @@ _SLOWEST = 20
 @page("/tasks", "tasks")
 def tasks(call: Call, asked: Asked) -> Shown:
     """Every task."""
-    chosen, now = chosen_range(asked), call.reader.now()
-    points = [point for point in call.reader.series(chosen.span) if point.at > now - chosen.length]
+    now = call.reader.now()
+    chosen = chosen_range(asked, now)
+    points = [point for point in call.reader.series(chosen.span) if chosen.holds(point.at, now)]
     found = by_task(points)
     rows = [(task, found.get(task.name, Measured())) for task in call.reader.tasks()]
     rows.sort(key=lambda row: (-row[1].ran, row[0].name))
@@ -38,11 +39,12 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     info = next((task for task in call.reader.tasks() if task.name == name), None)
     if info is None:
         raise TaskNotFound(f"no task is called {name[:128]!r}", hint="see /tasks")
-    chosen, now = chosen_range(asked), call.reader.now()
+    now = call.reader.now()
+    chosen = chosen_range(asked, now)
     charts, sums = charts_of(call.reader, chosen, lambda point: point.task == name)
     ended = call.reader.find(Filter(states=FINAL, task=name), None, _LOOKED_AT).jobs
     slowest = sorted(ended, key=lambda job: -(took(job, now) or 0))[:_SLOWEST]
-    points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
+    points = [point for point in call.reader.series(chosen.span, task=name) if chosen.holds(point.at, now)]
     context = {
         "task": info,
         "charts": charts,
