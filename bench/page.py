@@ -31,7 +31,7 @@ logs errors only; what else differs from the defaults is in the last table.
 - **Drain**: jobs wait, then the workers start; jobs that have *run* a second, between the first twentieth and the last.
   Ten slots a process, but one where a process can run only one job.
 - **Latency**: from just before the call that enqueues to the first line of the job. Idle: 20 jobs a second. Half load:
-  half of what the same worker drains, sent every 10 ms.
+  half of what the same worker drains, sent every 10 ms, to workers that have just had others.
 - **Idle**: as many processes as ten slots need. Memory counts shared pages once. Requests are what Redis has read
   from its clients, the transactions of PostgreSQL, or the statements of MariaDB; commands are those of Redis, the ones
   inside scripts included.

@@ -13,7 +13,7 @@ import msgspec
 
 from packhorse.clock import SECOND, to_datetime
 from packhorse.event import Event, Kind, Subject
-from packhorse.job import Job, Reason, State
+from packhorse.job import HELD, Job, Reason, State
 from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
@@ -173,8 +173,9 @@ def steered_fields(answer: Steered) -> SteeredFields:
 # --- queues, tasks, schedules -----------------------------------------------------------------------------------------
 
 
-class QueueFields(msgspec.Struct):
-    """A queue."""
+class QueueFields(msgspec.Struct, kw_only=True):
+    """A queue. `count` is how many wait in line, `latency` how long the oldest of the next ones has, in seconds, and
+    `running` how many are in workers' hands."""
 
     name: str
     counts: dict[State, int]
@@ -183,12 +184,23 @@ class QueueFields(msgspec.Struct):
     paused_why: str | None
     paused_until: Moment
     oldest_queued_at: Moment
+    is_paused: bool
+    count: int
+    running: int
+    latency: Seconds
 
 
-def queue_fields(queue: QueueInfo) -> QueueFields:
-    """A queue."""
+def queue_fields(queue: QueueInfo, now: int) -> QueueFields:
+    """A queue, as it is now."""
     times = {name: iso(getattr(queue, name)) for name in ("paused_at", "paused_until", "oldest_queued_at")}
-    return QueueFields(**{**msgspec.structs.asdict(queue), **times})
+    oldest = queue.oldest_queued_at
+    return QueueFields(
+        **{**msgspec.structs.asdict(queue), **times},
+        is_paused=queue.is_paused,
+        count=queue.counts.get(State.QUEUED, 0),
+        running=sum(queue.counts.get(state, 0) for state in HELD),
+        latency=None if oldest is None else max(0, now - oldest) / SECOND,
+    )
 
 
 class TaskFields(msgspec.Struct):

@@ -131,7 +131,10 @@ def parse_moment(text: str) -> datetime:
     except ValueError:
         hint = "write ISO 8601, e.g. 2030-01-31T07:00 or 2030-01-31T07:00Z"
         raise BadValue(f"{text!r} is not a time", hint=hint) from None
-    return moment if moment.tzinfo else moment.astimezone()
+    try:
+        return moment if moment.tzinfo else moment.astimezone()
+    except (ValueError, OverflowError):  # the first or the last day of all that calendars have
+        raise BadValue(f"{text!r} is not a time that has a zone here", hint="name the zone, e.g. Z for UTC") from None
 
 
 def past_moment(text: str, now: int) -> int:

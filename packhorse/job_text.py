@@ -35,6 +35,11 @@ def _arguments(text: str, whole: bool) -> str:
     return ", ".join(f"{name}={cut(msgspec.json.encode(value).decode(), most)}" for name, value in args.items())
 
 
+def python_text(job: Job) -> str:
+    """The Python that enqueues such a job: "app.enqueue('resize', {'image_id': 7})"."""
+    return f"app.enqueue({job.task!r}, {msgspec.json.decode(job.args)!r})"
+
+
 def try_text(job: Job) -> str:
     """Which try it is, will be or was, of how many."""
     number = max(job.failures, 1) if job.state is State.DEAD else min(job.attempt, job.max_attempts)

@@ -20,7 +20,7 @@ class Do(StrEnum):
     QUIET = "quiet"  # take no more jobs; what runs goes on
     STOP = "stop"  # finish what runs, and end
     RESTART = "restart"  # give way to fresh workers, one after the other
-    SCALE = "scale"  # keep so many workers
+    SCALE = "scale"  # keep so many workers, or give each so many slots
     STACKS = "stacks"  # say where every thread stands
 
 
@@ -31,6 +31,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str | None = None
     least: int | None = None  # of `scale`: how many workers at least,
     most: int | None = None  # and at most
+    slots: int | None = None  # and of each; workers with another number give way to fresh ones
     now: bool = False  # of `stop`: without waiting for what runs, which is handed back
 
     def facts(self, by: str | None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from packhorse.clock import SECOND, from_datetime, to_datetime
 from packhorse.event import Subject
 from packhorse.fields import Seconds
 from packhorse.job import State
-from packhorse.measures import measured
 from packhorse.storage.records import Point, QueueInfo, WorkerInfo
 
 _COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
@@ -44,12 +43,12 @@ def totals_of(
     queues: Sequence[QueueInfo],
     workers: Sequence[WorkerInfo],
     ever: Mapping[str, int],
-    two_days: Iterable[Point],
+    today: Mapping[str, int],
     *,
     failure_kinds: int,
     schedules: int,
 ) -> Totals:
-    """The numbers; `two_days` are the hours of the last two days, `ever` the counts since ever."""
+    """The numbers; `ever` are the counts since ever, `today` those that `today_of` tells."""
     states: Counter[State] = Counter()
     for queue in queues:
         states.update(queue.counts)
@@ -59,8 +58,8 @@ def totals_of(
     return Totals(
         states={state: states[state] for state in State},
         ever={name: ever.get(name, 0) for name in _COUNTED},
-        today=_today(two_days, now),
-        processed=ever.get("completed", 0) + ever.get("failed", 0) + ever.get("halted", 0),
+        today={name: today.get(name, 0) for name in _COUNTED},
+        processed=ended(ever),
         failed=ever.get("failed", 0),
         queues=len(queues),
         paused=sum(queue.is_paused for queue in queues),
@@ -74,7 +73,17 @@ def totals_of(
     )
 
 
-def _today(points: Iterable[Point], now: int) -> dict[str, int]:
-    midnight = from_datetime(to_datetime(now).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
-    found = measured(point for point in points if point.at >= midnight)
-    return {name: getattr(found, name) for name in _COUNTED}
+def today_of(points: Iterable[Point], midnight: int) -> dict[str, int]:
+    """What these points, which are the hours of the last two days, come to since midnight."""
+    today = [point.values for point in points if point.at >= midnight]
+    return {name: sum(values.get(name, 0) for values in today) for name in _COUNTED}
+
+
+def midnight_before(now: int) -> int:
+    """When the present day began (UTC)."""
+    return from_datetime(to_datetime(now).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
+
+
+def ended(counts: Mapping[str, int]) -> int:
+    """How many attempts have ended, however."""
+    return sum(counts.get(name, 0) for name in ("completed", "failed", "halted"))

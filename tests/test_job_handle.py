@@ -414,7 +414,7 @@ def test_why_looks_again(app: Packhorse, send: Task[..., Any]):
     run(app.storage, job.record, "ann")
 
     assert before == "it is delayed until 2027-01-15 08:01:00 UTC (in 1m)"
-    assert job.why() == "it runs on worker ann since 0ms"
+    assert job.why() == "it runs on worker ann for 0ms"
 
 
 # --- steering -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from packhorse.conformance.builders import join
 from packhorse.errors import BadValue, NotUnique, StorageError
 from packhorse.outcome import Completed, Verdict
 from packhorse.testing import testing
-from tests.children import ROOT, until
+from tests.children import PATIENCE, ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
 from tests.place import Place, Sleeper, needs_mysql, needs_postgres, run, send
 from tests.postgres_server import PostgresServer, new_database_url, shared_postgres
@@ -1007,7 +1007,7 @@ def test_two_transactions_want_the_same_key_and_the_second_waits_for_the_first(m
         until(lambda: run(bystander, waits).fetchone()[1] != "0", "the second waits")
 
     first.commit()
-    thread.join(30)
+    thread.join(PATIENCE)
     second.commit()
 
     assert told == [winner.id]

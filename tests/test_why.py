@@ -255,13 +255,13 @@ def test_a_reserved_job_waits_for_a_slot():
 def test_a_running_job_does_not_wait():
     job = a_job(RUNNING, owner="ann", started_at=NOW - 12 * SECOND, progress=40)
 
-    assert explain(job, seen()) == "it runs on worker ann since 12s, 40 % done"
+    assert explain(job, seen()) == "it runs on worker ann for 12s, 40 % done"
 
 
 def test_a_running_job_may_have_been_asked_to_stop():
     job = a_job(RUNNING, owner="ann", started_at=NOW - 12 * SECOND, abort_at=NOW - 3 * SECOND)
 
-    assert explain(job, seen()) == "it runs on worker ann since 12s; it was asked to stop 3s ago"
+    assert explain(job, seen()) == "it runs on worker ann for 12s; it was asked to stop 3s ago"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ def presence(contender: Contender, storage: Storage, plan: Plan, *, drained: flo
             time.sleep(storage.tells_after)
             figures |= _idle(trial, plan.idle_seconds)
         if plan.half_seconds:
+            # Whoever polls more and more seldom would begin with a backlog, and be measured at more than half load.
+            _latency(trial, "awake", _IDLE_RATE, _SETTLING_SECONDS)
             figures |= _latency(trial, "half", drained / 2, plan.half_seconds)
     return figures
 

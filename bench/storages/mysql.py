@@ -18,6 +18,7 @@ class MySQL(Server):
     """Every trial has a database of its own. MariaDB refuses to run as root, so root starts it as somebody else."""
 
     name = "mysql"
+    tells_after = 6.0  # whoever had a job looks for others often, then ever more seldom, for as long as this
 
     def __enter__(self) -> Self:
         places = (Path("/usr/sbin"), Path("/usr/libexec"), Path("/usr/local/sbin"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from bench.family import members
+from bench.family import cost, members
 from bench.machine import is_busy, machine
 from bench.storages import TITLES
 from bench.storages.mysql import MySQL
@@ -72,8 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--server", type=int, help="the process of that storage's server, whose work counts, too")
     parser.add_argument("--rounds", type=int, default=20, help="how often each page is asked for (20)")
     parser.add_argument("--viewers", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=6, help="length of each stretch of watching (6)")
-    parser.add_argument("--turns", type=int, default=5, help="stretches with and without viewers (5); 0 leaves it out")
+    parser.add_argument("--seconds", type=float, default=3, help="length of each stretch of watching (3)")
+    parser.add_argument("--turns", type=int, default=12, help="stretches with viewers, each between two (12); 0: none")
     return parser
 
 
@@ -118,7 +118,7 @@ def _is_told(timed: list[Timed], slowest: float) -> bool:
 
 
 def _watched(storage: Storage, url: str, web: Web, options: argparse.Namespace) -> bool:
-    enough = int(_PACE[url.partition(":")[0].replace("postgresql", "postgres")] * 2 * (options.seconds + 2))
+    enough = int(_PACE[url.partition(":")[0].replace("postgresql", "postgres")] * 3 * (options.seconds + 2))
 
     def feed() -> None:
         while sum(tally.number for tally in storage.tallies() if tally.state is QUEUED) < enough:
@@ -133,9 +133,11 @@ def _watched(storage: Storage, url: str, web: Web, options: argparse.Namespace) 
         while storage.totals().get("completed", 0) < before + 5_000:
             time.sleep(0.2)
         course = Course(storage, web.host, web.port, web.pid, members(_MARK, "work"))
-        throughput, thrift = watched_share(course, options.viewers, options.seconds, options.turns, feed)
-    print(f"Watched, it keeps {throughput:.1%} of its throughput, and {thrift:.1%} of what a processor gives.")
-    return (thrift if is_busy() else throughput) >= _LEAST
+        share = watched_share(course, options.viewers, options.seconds, options.turns, feed)
+    low, high = share.spread
+    print(f"Watched, it keeps {share.throughput:.1%} of its throughput (half of the turns: {low:.1%} to {high:.1%}),")
+    print(f"and {share.thrift:.1%} of what a processor gives. The web holds {cost([web.pid]).largest_mb:.0f} MB.")
+    return (share.thrift if is_busy() else share.throughput) >= _LEAST
 
 
 class Web(NamedTuple):

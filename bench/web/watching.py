@@ -1,8 +1,12 @@
-"""What watching costs the workers: how many jobs end in a stretch of time with viewers, and in one without, in turn."""
+"""What watching costs the workers: how many jobs end in a stretch of time with viewers, between two without.
+
+Counted are jobs that ended; each stretch with viewers is held against the mean of its two neighbours, so that what the
+machine does meanwhile cancels out. Web, viewers and workers share the machine's cores; what each of them used is told.
+"""
 
 from __future__ import annotations
 
-import http.client
+import os
 import statistics
 import threading
 import time
@@ -10,55 +14,24 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bench.web.processor import milliseconds
+from bench.web.viewers import Viewers
+from packhorse.ids import new_id
+from packhorse.job import NewJob
 from packhorse.storage import Storage
+from packhorse.storage.records import LogLine, WorkerInfo
 
-_STREAM = "/api/v1/stream?topics=overview"
-_AGAIN = 2.5  # seconds after which a page fetches its tables again
-
-
-class Viewers:
-    """People with the overview open: each listens to the stream and, as the page does, fetches it again when something
-    has changed. A context manager."""
-
-    def __init__(self, host: str, port: int, number: int) -> None:
-        self._address = (host, port)
-        self._number = number
-        self._leave = threading.Event()
-        self._threads: list[threading.Thread] = []
-
-    def __enter__(self) -> Viewers:
-        self._threads = [threading.Thread(target=self._watch, daemon=True) for _ in range(self._number)]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leave.set()
-        for thread in self._threads:
-            thread.join(10)
-
-    def _watch(self) -> None:
-        stream = http.client.HTTPConnection(*self._address, timeout=30)
-        pages = http.client.HTTPConnection(*self._address, timeout=30)
-        stream.request("GET", _STREAM)
-        answer = stream.getresponse()
-        fetched_at = time.monotonic()
-        while not self._leave.is_set():
-            if not answer.readline().startswith(b"event: overview") or time.monotonic() - fetched_at < _AGAIN:
-                continue
-            pages.request("GET", "/")
-            pages.getresponse().read()
-            fetched_at = time.monotonic()
-        stream.close()
-        pages.close()
+_SETTLING = 0.7  # seconds after viewers have come or gone
+_QUEUE = "watched"
 
 
 class Stretch(NamedTuple):
     """What was done in a stretch of time."""
 
     jobs: float  # a second
-    work: float  # of the worker for one job, in microseconds of a processor
+    work: float  # of the workers for one job, in microseconds of a processor
     web: float  # of the web, in processors
+    viewers: float  # of those who watch
+    asked: float  # pages and logs a second
 
 
 class Course(NamedTuple):
@@ -71,37 +44,89 @@ class Course(NamedTuple):
     workers: list[int]
 
 
-def watched_share(
-    course: Course, viewers: int, seconds: float, turns: int, feed: Callable[[], None]
-) -> tuple[float, float]:
-    """With so many viewers, and with none: the ratio of the jobs that end in a second, and of those that a worker does
-    with a second of its processor. Medians of several turns; before each, `feed` sees that there are jobs for it."""
+class Share(NamedTuple):
+    """What workers keep while they are watched: of the jobs that end in a second, and of those that they do with a
+    second of their processor. `spread` are the first and the last quarter of what the single turns came to."""
+
+    throughput: float
+    spread: tuple[float, float]
+    thrift: float
+
+
+def watched_share(course: Course, viewers: int, seconds: float, turns: int, feed: Callable[[], None]) -> Share:
+    """Medians of several turns; before each, `feed` sees that there are jobs for it."""
     alone: list[Stretch] = []
     watched: list[Stretch] = []
-    for _ in range(turns):
+    with LoggingJob(course.storage) as job_id:
         feed()
-        alone.append(_stretch(course, seconds))
-        with Viewers(course.host, course.port, viewers):
-            time.sleep(1)
-            watched.append(_stretch(course, seconds))
+        _stretch(course, seconds)  # to warm up
+        for _ in range(turns):
+            feed()
+            before = _stretch(course, seconds)
+            with Viewers(course.host, course.port, viewers, job_id) as present:
+                watched.append(_stretch(course, seconds, present))
+            alone += [before, _stretch(course, seconds)]
     for title, stretches in (("alone", alone), ("watched", watched)):
-        print(f"  {title:8}", "  ".join(f"{each.jobs:,.0f}" for each in stretches), "jobs/s;", end=" ")
+        print(f"  {title:8}", " ".join(f"{each.jobs:,.0f}" for each in stretches), "jobs/s;", end=" ")
         print(f"{_median(stretches, 'work'):.1f} µs of a processor for a job,", end=" ")
         print(f"the web uses {_median(stretches, 'web'):.1%} of one")
-    return (
-        _median(watched, "jobs") / _median(alone, "jobs"),
-        _median(alone, "work") / _median(watched, "work"),
-    )
+    asked, used = _median(watched, "asked"), _median(watched, "viewers")
+    print(f"  {viewers} viewers ask for {asked:.1f} pages a second, and themselves use {used:.1%} of a processor")
+    pairs = list(zip(alone[::2], watched, alone[1::2], strict=True))
+    shares = [each.jobs / statistics.mean((before.jobs, after.jobs)) for before, each, after in pairs]
+    thrift = [statistics.mean((before.work, after.work)) / each.work for before, each, after in pairs]
+    quarters = statistics.quantiles(shares, n=4) if len(shares) > 1 else shares * 3
+    return Share(statistics.median(shares), (quarters[0], quarters[2]), statistics.median(thrift))
 
 
 def _median(stretches: list[Stretch], name: str) -> float:
     return float(statistics.median(getattr(each, name) for each in stretches))
 
 
-def _stretch(course: Course, seconds: float) -> Stretch:
-    done, began_at = course.storage.totals().get("completed", 0), time.monotonic()
-    worked, served = milliseconds(course.workers), milliseconds([course.web])
+def _stretch(course: Course, seconds: float, viewers: Viewers | None = None) -> Stretch:
+    time.sleep(_SETTLING)
+
+    def used() -> tuple[int, int, float, float, float]:
+        asked = viewers.asked if viewers else 0
+        done = course.storage.totals().get("completed", 0)
+        return done, asked, milliseconds(course.workers), milliseconds([course.web]), 1_000 * sum(os.times()[:2])
+
+    before, began_at = used(), time.monotonic()
     time.sleep(seconds)
-    jobs, took = course.storage.totals().get("completed", 0) - done, time.monotonic() - began_at
-    worked, served = milliseconds(course.workers) - worked, milliseconds([course.web]) - served
-    return Stretch(jobs / took, 1_000 * worked / max(1, jobs), served / 1_000 / took)
+    after, took = used(), time.monotonic() - began_at
+    jobs, asked, worked, served, seen = (last - first for first, last in zip(before, after, strict=True))
+    return Stretch(jobs / took, 1_000 * worked / max(1, jobs), served / 1_000 / took, seen / 1_000 / took, asked / took)
+
+
+class LoggingJob:
+    """A job that runs and writes a line each second, watched or not, so that somebody can follow its log. A context
+    manager, which gives its id."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._owner = f"bench-{new_id()}"
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> str:
+        self._storage.join(WorkerInfo(self._owner, host="bench", pid=os.getpid(), queues=[_QUEUE], concurrency=1))
+        self._storage.enqueue([NewJob(new_id(), _QUEUE, _QUEUE, "{}")])
+        [job] = self._storage.reserve(self._owner, {_QUEUE: 1}, 1)
+        self._token = job.token
+        self._storage.start([job.token])
+        self._thread.start()
+        return job.id
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._storage.release([self._token], "the bench is over")
+        self._storage.leave(self._owner)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._end.wait(1):
+            number += 1
+            self._storage.append_log(self._token, [LogLine(f"step {number} of many")])
+            if number % 5 == 0:
+                self._storage.beat({self._owner: {}})

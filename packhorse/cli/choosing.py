@@ -6,7 +6,7 @@ The jobs are chosen before the question: those that come or change while one thi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import click
@@ -28,14 +28,19 @@ from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter
 
 _EXAMPLES = 3
-_LIKELY = {Operation.DELETE: "finished", Operation.ABORT: "unfinished", Operation.RETRY: "dead"}
+_LIKELY: dict[Operation | None, str] = {
+    Operation.DELETE: "finished",
+    Operation.ABORT: "unfinished",
+    Operation.RETRY: "dead",
+    None: "dead",
+}
 
 
 class Intent(Protocol):
     """What is to be done, as far as choosing needs to know: in words, and to jobs in which states."""
 
     @property
-    def operation(self) -> Operation: ...
+    def operation(self) -> Operation | None: ...
     @property
     def verb(self) -> str: ...
     @property
@@ -136,6 +141,14 @@ def _chosen_on_stdin(storage: Storage, ids: list[str]) -> Chosen:
         what = "the job on stdin is not there" if len(ids) == 1 else f"none of the {len(ids):,} jobs on stdin is there"
         raise CommandError(what, ExitCode.NOT_FOUND, hint=hint)
     return Chosen([job.id for job in jobs], jobs[:_EXAMPLES], len(ids) - len(jobs))
+
+
+def together(parts: Iterable[Chosen]) -> Chosen:
+    """The jobs of several choices as one."""
+    every = list(parts)
+    examples = [job for part in every for job in part.examples]
+    ids = dict.fromkeys(job_id for part in every for job_id in part.ids)
+    return Chosen(list(ids), examples[:_EXAMPLES], sum(part.missing for part in every))
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------

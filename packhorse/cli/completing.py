@@ -21,7 +21,7 @@ from packhorse.storage.records import Filter
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_PATIENCE = 0.5  # seconds; whoever presses Tab waits for it
+_PATIENCE = 0.2  # seconds; whoever presses Tab waits for it
 _JOBS = 30
 
 Ask = Callable[[Storage], Iterable[tuple[str, str]]]

@@ -146,7 +146,7 @@ def _tell(error: BaseException, storage_source: str | None) -> Told:
     if isinstance(error, CommandError):
         return Told(error.exit_code, error.exit_code.name.lower(), error.what, error.why, error.source, error.hint)
     exit_code = next((number for kind, number in _EXIT_CODES if isinstance(error, kind)), ExitCode.UNSUCCESSFUL)
-    source = storage_source if isinstance(error, StorageError) else None
+    source = storage_source if isinstance(error, StorageError) else getattr(error, "source", None)
     return Told(exit_code, code, error.what, error.why, source, error.hint)
 
 
@@ -159,12 +159,17 @@ def _misused(error: click.ClickException) -> Told:
         known = {name for parameter in context.command.params for name in parameter.opts}
         if "-n" in known:
             what = f"there is no option {error.option_name}; did you mean -n?"
-    return Told(ExitCode.USAGE, "usage", what, hint=hint)
+    return Told(ExitCode.USAGE, "usage", what, source=getattr(error, "source", None), hint=hint)
 
 
 def _bug(error: BaseException) -> Told:
     what = f"something went wrong that should not: {type(error).__name__}: {error}"
-    return Told(ExitCode.UNSUCCESSFUL, "bug", what, hint=f"report it with {_saved(error)}")
+    return Told(
+        ExitCode.UNSUCCESSFUL,
+        "bug",
+        what,
+        hint=f"report it with {_saved(error)}, and with what packhorse doctor --report prints",
+    )
 
 
 def _saved(error: BaseException) -> str:

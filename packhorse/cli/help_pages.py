@@ -24,7 +24,8 @@ TOPICS = {
   5  refused: it wants --yes, or a token
   6  unhealthy (check, doctor)
   7  timed out (run --wait, wait --timeout, delete --force, stop --wait)
-130  interrupted""",
+130  interrupted
+143  ended by TERM, as a shell tells it""",
     "filters": """\
 packhorse jobs, and --where of the commands that steer, take the same words.
 All of them must hold.
@@ -60,7 +61,10 @@ the environment, or a line below [tool.packhorse] in pyproject.toml; the first
 of these wins. Durations are written 90s, 10m, 24h, 30d; sizes 512KiB, 1MiB.
 
 packhorse config         every setting, its value, and where it came from
-packhorse config --set   those that were set""",
+packhorse config --set   those that were set
+
+Options of commands may come from the environment too: PACKHORSE_COLOR=never,
+PACKHORSE_UTC=1. Those that say what one call is about, as --where, may not.""",
     "signals": """\
 To a foreman (packhorse work, up, dev):
 

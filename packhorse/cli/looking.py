@@ -111,7 +111,12 @@ def jobs(
 
 
 def print_jobs(shown: Shown, listed: Sequence[Job]) -> None:
-    """A table of jobs. On a terminal, columns that would tell nothing are left out."""
+    """A table of jobs."""
+    print_table(*job_table(shown, listed))
+
+
+def job_table(shown: Shown, listed: Sequence[Job]) -> tuple[list[Column], list[list[str]]]:
+    """Columns and rows of a table of jobs. On a terminal, columns that would tell nothing are left out."""
     ids = short_ids(job.id for job in listed) if shown.is_terminal else {}
     has_queues = not shown.is_terminal or any(job.queue != job.task for job in listed)
     has_remarks = not shown.is_terminal or any(map(remark, listed))
@@ -119,10 +124,10 @@ def print_jobs(shown: Shown, listed: Sequence[Job]) -> None:
         Column("ID"),
         Column("STATE", style=state_style),
         Column("TRY", right=True),
-        Column("PRI", right=True),
+        Column("PRI", right=True, spare=2),
         Column("WHEN", right=shown.is_terminal),
-        *([Column("QUEUE")] if has_queues else []),
-        Column("CALL", flexible=True),
+        *([Column("QUEUE", flexible=True, spare=1)] if has_queues else []),
+        Column("CALL", flexible=True, least=30),
         *([Column("REMARK", flexible=True, style="dim")] if has_remarks else []),
     ]
     rows = [
@@ -138,7 +143,7 @@ def print_jobs(shown: Shown, listed: Sequence[Job]) -> None:
         ]
         for job in listed
     ]
-    print_table(columns, rows)
+    return columns, rows
 
 
 def _none_fit(invocation: Invocation, where: Filter) -> str:
@@ -170,8 +175,9 @@ def queues(invocation: Invocation) -> None:
     invocation.tell_move()
     found = invocation.storage.queues()
     if invocation.as_json:
+        now = invocation.storage.now()
         for queue in found:
-            invocation.print_json(queue_fields(queue))
+            invocation.print_json(queue_fields(queue, now))
     elif not found:
         invocation.note("There are no queues yet: the first job makes one.")
     else:

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("Start", "demo:demo", "see it work: sample jobs of every kind on a temporary file"),
-    "dev": Entry("Start", "working:dev", "run jobs while you write them; workers are replaced on save"),
+    "dev": Entry("Start", "developing:dev", "run jobs while you write them: reload on save, and the web"),
     "work": Entry("Start", "working:work", "run jobs: a foreman and its workers"),
     "web": Entry("Start", "serving:web", "serve the web pages and the JSON API, on port 5040"),
     "up": Entry("Start", "serving:up", "run jobs and serve the web pages, both in one"),
@@ -61,6 +61,7 @@ COMMANDS: dict[str, Entry] = {
     "priority": Entry("Steer", "steering:priority", "move waiting jobs in line"),
     "move": Entry("Steer", "steering:move", "put jobs in another queue"),
     "retry": Entry("Steer", "steering:retry", "run dead or aborted jobs again, or retrying ones now"),
+    "copy": Entry("Steer", "copying:copy", "enqueue jobs like these, perhaps with other arguments"),
     "delete": Entry("Steer", "steering:delete", "remove jobs with their log lines"),
     "purge": Entry("Steer", "steering:purge", "delete all that waits in a queue"),
     "pause": Entry("Steer", "pausing:pause", "let no job of a queue begin, for a while or until resumed"),
@@ -94,6 +95,7 @@ _OTHER_WORDS = {
     **dict.fromkeys(("cancel", "revoke", "kill"), "abort"),
     **dict.fromkeys(("send", "add", "push", "defer", "submit"), "enqueue"),
     **dict.fromkeys(("requeue", "rerun", "again"), "retry"),
+    **dict.fromkeys(("clone", "duplicate"), "copy"),
     **dict.fromkeys(("remove", "rm"), "delete"),
     **dict.fromkeys(("list", "ls", "search", "find"), "jobs"),
     **dict.fromkeys(("show", "info", "inspect", "get"), "job"),
@@ -114,7 +116,7 @@ _OTHER_WORDS = {
     **dict.fromkeys(("diagnose", "debug"), "doctor"),
     **dict.fromkeys(("report", "bug-report"), "doctor --report"),
     "vacuum": "compact",
-    **dict.fromkeys(("move", "copy", "transfer"), "copy-store"),
+    **dict.fromkeys(("transfer", "copy-storage"), "copy-store"),
     **dict.fromkeys(("dump",), "export"),
     **dict.fromkeys(("load",), "import"),
 }

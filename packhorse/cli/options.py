@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -17,8 +18,18 @@ from packhorse.cli.pager import paged
 from packhorse.clock import microseconds
 from packhorse.errors import BadValue
 from packhorse.filter_words import parse_moment
+from packhorse.settings import Settings
 
 Function = Callable[..., Any]
+
+_OF_ONE_CALL = {
+    *("where", "all", "force", "now", "cancel", "new", "args", "args_file", "set", "in", "at", "key"),
+    *("task", "job", "state", "events", "again", "parent", "help"),
+}
+"""Options that say what one call is about. A variable that is left over from another must not do it again."""
+_OF_OTHERS = {"port", "host", "worker"}
+"""Kubernetes sets PACKHORSE_PORT beside a service of our name, and a worker PACKHORSE_WORKER for what it starts. Where
+the web listens are settings: PACKHORSE_WEB_HOST, PACKHORSE_WEB_PORT."""
 
 
 class CommonOption(click.Option):
@@ -36,6 +47,7 @@ class Command(click.Command):
         for param in self.params:
             if isinstance(param, CommonOption):  # a command may want a short name for itself, as `work -q` does
                 param.opts = [name for name in param.opts if name not in own]
+            param.envvar = param.envvar or variable_of(param)
 
     def invoke(self, ctx: click.Context) -> Any:
         goes_on = any(ctx.params.get(name) for name in ("follow", "watch"))
@@ -59,14 +71,38 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # an option without its value does not say whose it is
+        except (click.UsageError, BadValue) as error:
+            if isinstance(error, click.UsageError):
+                error.ctx = error.ctx or ctx  # an option without its value does not say whose it is
+            error.source = self._variable_meant(error)  # type: ignore[union-attr]  # for `report`
             raise
+
+    def _variable_meant(self, error: Exception) -> str | None:
+        """The variable from which a wrong value came, for people."""
+        told = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        names = [param.envvar for param in self.params if any(name in told for name in param.opts)]
+        return next((f"{name} in the environment" for name in names if os.environ.get(str(name))), None)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
             for example in self.examples:
                 formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+def variable_of(param: click.Parameter) -> str | None:
+    """The variable of the environment that stands for an option: PACKHORSE_EVERY for --every; None: it has none, or it
+    is that of a setting, which is read there.
+
+    >>> variable_of(click.Option(["--max-age"]))
+    'PACKHORSE_MAX_AGE'
+    """
+    names = [name for name in param.opts if name.startswith("--")]
+    word = names[-1].removeprefix("--").replace("-", "_") if names else ""
+    if not isinstance(param, click.Option) or word in (
+        {""} | _OF_ONE_CALL | _OF_OTHERS | {*Settings.__struct_fields__}
+    ):
+        return None
+    return f"PACKHORSE_{word.upper()}"
 
 
 def command(name: str, *examples: str, cls: type[Command] = Command, **rest: Any) -> Callable[[Function], Command]:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from packhorse.app import Packhorse
+from packhorse.cli.looking import job_table
 from packhorse.cli.output import Shown, short_id, short_owner, unless_nought
 from packhorse.cli.snapshot import Snapshot, number_in
 from packhorse.cli.status import QUEUE_COLUMNS, queue_cells
-from packhorse.cli.table import Column
+from packhorse.cli.table import Column, table_lines
 from packhorse.cli.tasks import TASK_COLUMNS, known_tasks, task_cells
 from packhorse.event import Subject
-from packhorse.job import HELD, State
+from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, remark
 from packhorse.storage.records import Filter, Span
 from packhorse.why import span_text
@@ -45,6 +46,11 @@ def _span(since: int | None, looked: Looked) -> str:
     return "-" if since is None else span_text(looked.shown.now - since)
 
 
+def list_lines(jobs: Sequence[Job], shown: Shown, width: int) -> list[str]:
+    """Jobs as the lines of a table, for what belongs to a queue or a worker."""
+    return table_lines(*job_table(shown, jobs), width)
+
+
 class Pane(ABC):
     """One pane."""
 
@@ -66,13 +72,13 @@ class Running(Pane):
         Column("RAN", right=True),
         Column("TRY", right=True, spare=True),
         Column("QUEUE", flexible=True, spare=True),
-        Column("CALL", flexible=True),
+        Column("CALL", flexible=True, least=30),
         Column("DOES", flexible=True, style="dim"),
         Column("WORKER", spare=True, style="dim"),
     )
     sorts = ("longest", "task", "worker")
     empty = "Nothing runs."
-    hints = "Enter job  l log  a abort"
+    hints = "Enter job  l log  x mark  a abort"
 
     def rows(self, looked: Looked) -> list[Row]:
         jobs = looked.client.storage.find(Filter(states=frozenset({State.RUNNING})), limit=_MOST).jobs
@@ -99,7 +105,7 @@ class Queues(Pane):
     columns = QUEUE_COLUMNS
     sorts = ("oldest", "name", "held")
     empty = "There are no queues yet: the first job makes one."
-    hints = "p pause or resume"
+    hints = "Enter jobs  x mark  p pause or resume"
 
     def rows(self, looked: Looked) -> list[Row]:
         now = looked.snapshot.now
@@ -124,7 +130,7 @@ class Failures(Pane):
     )
     sorts = ("latest", "count", "task")
     empty = "Nothing has failed."
-    hints = "Enter cause  r retry all of it"
+    hints = "Enter cause  x mark  r retry all of it"
 
     def rows(self, looked: Looked) -> list[Row]:
         return [
@@ -159,6 +165,7 @@ class Workers(Pane):
     )
     sorts = ("host", "busy", "youngest")
     empty = "No worker is running. Start some: packhorse work"
+    hints = "Enter jobs"
 
     def rows(self, looked: Looked) -> list[Row]:
         snapshot = looked.snapshot

@@ -1,13 +1,17 @@
-"""Pausing: let no job of a queue begin, and undo it."""
+"""Pausing: let no job of some queues begin, and undo it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import click
 
+from packhorse.amounts import count_text
+from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_queue
-from packhorse.cli.failing import ExitCode
+from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import by_option, command, span_option
+from packhorse.cli.options import Function, by_option, command, span_option
 from packhorse.cli.output import escape, say
 from packhorse.cli.where import check_queue
 from packhorse.clock import SECOND
@@ -15,14 +19,60 @@ from packhorse.pause_text import pause_text
 from packhorse.why import span_text
 
 
-@command("pause", "packhorse pause mail", "packhorse pause mail --for 2h --why 'the mail server is down'")
-@click.argument("queue", shell_complete=complete_queue)
+def on_queues(function: Function) -> Function:
+    """The options that name queues; `named_queues` reads them."""
+    options: tuple[Callable[[Function], Function], ...] = (
+        click.argument("names", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue),
+        click.option("--all", "everything", is_flag=True, help="Every queue that there is."),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def named_queues(invocation: Invocation, names: Sequence[str], everything: bool) -> list[str]:
+    """The queues that are meant; CommandError if there are none, or one is not there."""
+    if everything and names:
+        raise CommandError("name queues or say --all, not both", ExitCode.USAGE)
+    if everything:
+        return [queue.name for queue in invocation.storage.queues()]
+    if not names:
+        hint = f"packhorse {click.get_current_context().info_name} --help; packhorse queues lists them"
+        raise CommandError("name a queue, or say --all", ExitCode.USAGE, hint=hint)
+    for name in names:
+        check_queue(invocation.storage, name)
+    return list(dict.fromkeys(names))
+
+
+@command(
+    "pause",
+    "packhorse pause mail",
+    "packhorse pause mail --for 2h --why 'the mail server is down'",
+    "packhorse pause --all --yes",
+)
+@on_queues
 @click.option("--why", help="For those who wonder.")
-@span_option("--for", "duration", help="Resume it by itself after so long, e.g. 2h.")
+@span_option("--for", "duration", help="Resume them by themselves after so long, e.g. 2h.")
 @by_option
-def pause(invocation: Invocation, queue: str, why: str | None, duration: int | None, by: str | None) -> int:
-    """Let no job of a queue begin but forced ones, until it is resumed or for a while. Running ones go on."""
-    check_queue(invocation.storage, queue)
+def pause(
+    invocation: Invocation,
+    names: tuple[str, ...],
+    everything: bool,
+    yes: bool,
+    why: str | None,
+    duration: int | None,
+    by: str | None,
+) -> int:
+    """Let no job of these queues begin but forced ones, until they are resumed or for a while. Running ones go on."""
+    queues = named_queues(invocation, names, everything)
+    if not _are_meant(invocation, queues, "pause", yes):
+        return ExitCode.REFUSED
+    codes = [_pause_one(invocation, queue, why, duration, by) for queue in queues]
+    return max(codes, default=ExitCode.OK)
+
+
+def _pause_one(invocation: Invocation, queue: str, why: str | None, duration: int | None, by: str | None) -> int:
     span = None if duration is None else duration / SECOND
     changed = invocation.client.pause(queue, by=by, why=why, duration=span)
     if changed:
@@ -36,14 +86,33 @@ def pause(invocation: Invocation, queue: str, why: str | None, duration: int | N
     return ExitCode.UNSUCCESSFUL
 
 
-@command("resume", "packhorse resume mail", "packhorse resume mail --by ann")
-@click.argument("queue", shell_complete=complete_queue)
+@command("resume", "packhorse resume mail", "packhorse resume --all --by ann")
+@on_queues
 @by_option
-def resume(invocation: Invocation, queue: str, by: str | None) -> None:
-    """Undo a pause."""
-    check_queue(invocation.storage, queue)
-    changed = invocation.client.resume(queue, by=by)
-    _tell_queue(invocation, queue, changed, "resumed" if changed else "not paused")
+def resume(invocation: Invocation, names: tuple[str, ...], everything: bool, yes: bool, by: str | None) -> int:
+    """Undo pauses."""
+    queues = named_queues(invocation, names, everything)
+    if everything:
+        queues = [queue.name for queue in invocation.storage.queues() if queue.is_paused]
+        if not queues:
+            invocation.note("No queue is paused.")
+    if not _are_meant(invocation, queues, "resume", yes):
+        return ExitCode.REFUSED
+    for queue in queues:
+        changed = invocation.client.resume(queue, by=by)
+        _tell_queue(invocation, queue, changed, "resumed" if changed else "not paused")
+    return ExitCode.OK
+
+
+def _are_meant(invocation: Invocation, queues: Sequence[str], verb: str, yes: bool) -> bool:
+    """Are these the ones? More than one is asked about."""
+    if len(queues) < 2 or yes:
+        return True
+    number = count_text(len(queues), "queue")
+    if is_sure(f"{verb} {number}: {escape(', '.join(queues))}", f"will not {verb} {number} without being sure"):
+        return True
+    invocation.note("nothing was done")
+    return False
 
 
 def _pause_of(invocation: Invocation, name: str) -> str:

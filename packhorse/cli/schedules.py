@@ -13,12 +13,14 @@ from packhorse.cli.output import escape, paint, say, short_id, unless_nought
 from packhorse.cli.table import Column, print_table
 from packhorse.clock import from_datetime
 from packhorse.coming import late_by, shown_schedule, words_and_slots
+from packhorse.errors import BadValue
 from packhorse.fields import iso
 from packhorse.schedule import find_schedule
 from packhorse.storage.records import ScheduleInfo
 from packhorse.why import span_text
 
 _SLOTS = 5
+_MOST_SLOTS = 10_000
 
 
 @command("schedules", "packhorse schedules", "packhorse schedules --json | jq '{name, says, coming}'", pages=True)
@@ -117,6 +119,8 @@ def schedule(invocation: Invocation, do: str, name: str, number: int, by: str | 
 
 
 def _list_slots(invocation: Invocation, name: str, number: int) -> None:
+    if number > _MOST_SLOTS:
+        raise BadValue(f"-n {number} is more slots than anybody reads", hint=f"{_MOST_SLOTS:,} is the most")
     found, shown = find_schedule(invocation.storage, name), invocation.shown
     says, slots = words_and_slots(found, shown.now, number)
     if invocation.as_json:

@@ -5,6 +5,7 @@ The terminal is as it was before when the block ends, however it ends, and while
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -41,6 +42,9 @@ _KEYS = {
 }
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Z])|.", re.DOTALL)
 _PAINT = re.compile(r"(\x1b\[[0-9;]*m)")
+_REST = 0.05  # seconds in which the rest of a key's sequence comes, also over a slow line
+RESIZED = "resized"  # a key that nobody has: the terminal has another size
+GONE = "gone"  # another: there is no terminal any more
 
 
 class Screen:
@@ -48,6 +52,8 @@ class Screen:
 
     def __init__(self) -> None:
         self._stdin = sys.stdin.fileno()
+        self._woken, self._wake = os.pipe()  # select waits on for keys when a signal has come, unless it is told
+        os.set_blocking(self._wake, False)
         self._before: list[object] = []
 
     @staticmethod
@@ -59,7 +65,13 @@ class Screen:
         self._begin()
         self._handlers = {
             number: signal.signal(number, handler)
-            for number, handler in ((signal.SIGTSTP, self._suspend), (signal.SIGTERM, _end), (signal.SIGHUP, _end))
+            for number, handler in (
+                (signal.SIGTSTP, self._suspend),
+                (signal.SIGTERM, _end),
+                (signal.SIGHUP, _end),
+                (signal.SIGQUIT, _end),
+                (signal.SIGWINCH, self._resize),
+            )
         }
         return self
 
@@ -67,6 +79,12 @@ class Screen:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._finish()
+        os.close(self._wake)
+        os.close(self._woken)
+
+    def _resize(self, number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is told often enough
+            os.write(self._wake, b".")
 
     def _begin(self) -> None:
         self._before = termios.tcgetattr(self._stdin)
@@ -96,10 +114,23 @@ class Screen:
         self._write("\x1b[H" + "\r\n".join(shown) + "\x1b[J")
 
     def keys(self, seconds: float) -> list[str]:
-        """The keys that are pressed within so many seconds; answers with the first."""
-        if not select.select([self._stdin], [], [], max(seconds, 0))[0]:
-            return []
-        return keys_in(os.read(self._stdin, 1_024).decode(errors="ignore"))
+        """The keys that are pressed within so many seconds; answers with the first. `RESIZED` and `GONE` are among
+        them."""
+        ready = select.select([self._stdin, self._woken], [], [], max(seconds, 0))[0]
+        resized = [RESIZED] if self._woken in ready and os.read(self._woken, 1_024) else []
+        return resized + (self._pressed() if self._stdin in ready else [])
+
+    def _pressed(self) -> list[str]:
+        text = self._read()
+        if text.endswith(("\x1b", "\x1b[", "\x1bO")) and select.select([self._stdin], [], [], _REST)[0]:
+            text += self._read()
+        return keys_in(text) if text else [GONE]
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._stdin, 1_024).decode(errors="ignore")
+        except OSError:  # the line was cut
+            return ""
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text)

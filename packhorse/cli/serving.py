@@ -45,6 +45,15 @@ def web_options(function: Function) -> Function:
     return function
 
 
+WEB_OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("host", "port", "token_file")),
+    "hosts": (),
+    "read_only": False,
+    "hide_args": False,
+}
+"""Those options as they are when none is given."""
+
+
 @command(
     "web",
     "packhorse web",
@@ -105,25 +114,25 @@ def up(invocation: Invocation, target: str | None, **options: Any) -> int:
     app in app.py, jobs.py or tasks.py here."""
     target = target or invocation.settings.app or find_target()
     app, settings = app_and_settings(invocation, target, options)
-    _check_web(invocation.settings, options)
+    check_web(invocation.settings, options, "packhorse up")
     foreman = make_foreman(app, settings, target, options)
     if not invocation.quiet:
         for line in banner(app, settings, target):
             say(line, err=True)
-    with _web_beside(settings, options, quiet=invocation.quiet):
+    with web_beside(settings, options, quiet=invocation.quiet):
         return foreman.run()
 
 
-def _check_web(settings: Settings, options: dict[str, Any]) -> None:
+def check_web(settings: Settings, options: dict[str, Any], command: str) -> None:
     """Raises what the web would end with, before a worker starts: nobody shall find out later that it is not there."""
     from packhorse.web.listening import listening_socket
 
     _access(settings, options)
-    listening_socket(*_address(settings, options), "packhorse up").close()
+    listening_socket(*_address(settings, options), command).close()
 
 
 @contextlib.contextmanager
-def _web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> Iterator[None]:
+def web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> Iterator[None]:
     """The web in a process of its own, so that no page can slow a heartbeat; started again if it ends."""
     words, environment = web_command(settings, options, quiet=quiet)
     over = threading.Event()

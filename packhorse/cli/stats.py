@@ -18,7 +18,9 @@ from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import DAY, MINUTE, SECOND
 from packhorse.errors import BadValue
 from packhorse.measures import Measured, bounded, by_queue, by_task, measured
+from packhorse.storage import Storage
 from packhorse.storage.records import Point, Span
+from packhorse.totals import ended, midnight_before, today_of
 from packhorse.why import span_text
 
 _LONGEST = 90 * DAY
@@ -31,7 +33,14 @@ _LONGEST = 90 * DAY
     "packhorse stats --range 1h --queue mail --json | jq '{name, run_p95}'",
     pages=True,
 )
-@click.option("--by", type=click.Choice(["task", "queue"]), default="task", show_default=True, help="A row for each.")
+@click.option(
+    "--by",
+    type=click.Choice(["task", "queue"]),
+    default="task",
+    show_default=True,
+    envvar="PACKHORSE_STATS_BY",  # PACKHORSE_BY is who does something
+    help="A row for each.",
+)
 @span_option("--range", "length", default="24h", show_default=True, help="How far to look back, up to 90d.")
 @click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
 @click.option("--task", metavar="TASK", help="Only of this task.", shell_complete=complete_task)
@@ -51,11 +60,8 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
         check_task(invocation.storage, task)
     span = span_for(length)
     since = max(invocation.storage.now() - length, 0)
-    points = [
-        point
-        for point in invocation.storage.series(span, queue=queue, task=task)
-        if point.at + span.level.width > since
-    ]
+    found = invocation.storage.series(span, queue=queue, task=task)
+    points = [point for point in found if point.at + span.level.width > since]
     groups = sorted((by_task if by == "task" else by_queue)(points).items(), key=lambda item: -item[1].ran)
     if invocation.as_json:
         for name, each in groups:
@@ -66,6 +72,9 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
     else:
         _print_stats(by, groups, points, length)
         invocation.note(paint(_remark(length, span), "dim", err=True))
+        is_all = span is Span.TWO_DAYS and queue is None and task is None  # read already
+        if not invocation.quiet:
+            invocation.note(paint(_since_ever(invocation.storage, found if is_all else None), "dim", err=True))
 
 
 def span_for(length: int) -> Span:
@@ -76,6 +85,14 @@ def span_for(length: int) -> Span:
 def _remark(length: int, span: Span) -> str:
     finest = {"minute": "minutes", "hour": "whole hours", "day": "whole days, in UTC"}[span.level.name]
     return f"the last {span_text(length)}, in {finest}; WAIT50 … RUN99 are right to a fifth"
+
+
+def _since_ever(storage: Storage, two_days: Sequence[Point] | None) -> str:
+    """How many attempts ended, and failed, since ever and today."""
+    two_days = storage.series(Span.TWO_DAYS) if two_days is None else two_days
+    today = today_of(two_days, midnight_before(storage.now()))
+    told = (("since ever", storage.totals()), ("today", today))
+    return "; ".join(f"{word} {ended(counts):,} ended, {counts.get('failed', 0):,} failed" for word, counts in told)
 
 
 def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> dict[str, Any]:

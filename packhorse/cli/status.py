@@ -23,7 +23,7 @@ from packhorse.event import Subject
 from packhorse.fields import queue_fields
 from packhorse.job import HELD, State
 from packhorse.storage.records import QueueInfo, Span
-from packhorse.totals import totals_of
+from packhorse.totals import midnight_before, today_of, totals_of
 from packhorse.why import span_text
 
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
@@ -75,7 +75,7 @@ def status_fields(invocation: Invocation, snapshot: Snapshot) -> dict[str, Any]:
         snapshot.queues,
         snapshot.workers,
         storage.totals(),
-        storage.series(Span.TWO_DAYS),
+        today_of(storage.series(Span.TWO_DAYS), midnight_before(snapshot.now)),
         failure_kinds=len(storage.failures(limit=500)),
         schedules=len(storage.schedules()),
     )
@@ -83,7 +83,7 @@ def status_fields(invocation: Invocation, snapshot: Snapshot) -> dict[str, Any]:
     for queue in snapshot.queues:
         flow = snapshot.flow(queue.name)
         rates = {"comes_per_second": flow.comes, "ends_per_second": flow.ends, "ended_last_hour": flow.hour}
-        queues.append({**msgspec.structs.asdict(queue_fields(queue)), **rates})
+        queues.append({**msgspec.structs.asdict(queue_fields(queue, snapshot.now)), **rates})
     return {
         "storage": {"kind": health.kind, "url": health.url, "size": health.size, "latency": health.latency / SECOND},
         "totals": totals,

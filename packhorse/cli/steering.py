@@ -12,15 +12,16 @@ from typing import Any
 
 import click
 
-from packhorse.cli.choosing import Chosen, Selection, are_meant, choose, number_of_jobs, on_jobs, show_choice
-from packhorse.cli.completing import complete_queue
+from packhorse.cli.choosing import Chosen, Selection, are_meant, choose, number_of_jobs, on_jobs, show_choice, together
+from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import escape, say, short_id
+from packhorse.cli.pausing import named_queues, on_queues
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.watching import looks
-from packhorse.cli.where import check_queue, warn_unserved
+from packhorse.cli.where import check_queue, check_task, warn_unserved
 from packhorse.clock import SECOND
 from packhorse.errors import WrongState
 from packhorse.fields import steered_fields
@@ -32,7 +33,6 @@ from packhorse.storage.records import Steered
 from packhorse.task import TaskOptions, check_name
 from packhorse.why import still_goes_on
 
-_LONG_ARGS = 300
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
 
 
@@ -142,24 +142,40 @@ def delete(invocation: Invocation, selection: Selection, force: bool, patience: 
     return _steer(invocation, action, selection)
 
 
-@command("purge", "packhorse purge mail --dry-run", "packhorse purge mail --yes")
-@click.argument("queue", shell_complete=complete_queue)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@command("purge", "packhorse purge mail --dry-run", "packhorse purge mail --yes", "packhorse purge --task newsletter")
+@on_queues
+@click.option("--task", metavar="TASK", help="Only jobs of this task.", shell_complete=complete_task)
 @click.option("--dry-run", is_flag=True, help="Only show which jobs it would be.")
 @by_option
-def purge(invocation: Invocation, queue: str, yes: bool, dry_run: bool, by: str | None) -> int:
+def purge(
+    invocation: Invocation,
+    names: tuple[str, ...],
+    everything: bool,
+    task: str | None,
+    yes: bool,
+    dry_run: bool,
+    by: str | None,
+) -> int:
     """Delete the jobs that wait in a queue: those queued, scheduled or retrying. What runs goes on."""
-    check_queue(invocation.storage, queue)
-    where = f"waiting {shlex.quote(f'queue:{queue}')}"
-    selection = Selection(ids=(), where=where, yes=yes, dry_run=dry_run, by=by)
-    return _steer(invocation, Action(Operation.DELETE, "delete", "deleted"), selection)
+    if task is not None:
+        check_task(invocation.storage, task)
+    queues = named_queues(invocation, names, everything or (task is not None and not names))
+    of_task = f" {shlex.quote(f'task:{task}')}" if task is not None else ""
+    where = [f"waiting {shlex.quote(f'queue:{queue}')}{of_task}" for queue in queues]
+    action = Action(Operation.DELETE, "delete", "deleted")
+    selection = Selection(ids=(), where=None, yes=yes, dry_run=dry_run, by=by)
+    chosen = together(choose(invocation, action, selection._replace(where=each)) for each in where)
+    return _steer_chosen(invocation, action, chosen, selection)
 
 
 # --- doing ------------------------------------------------------------------------------------------------------------
 
 
 def _steer(invocation: Invocation, action: Action, selection: Selection) -> int:
-    chosen = choose(invocation, action, selection)
+    return _steer_chosen(invocation, action, choose(invocation, action, selection), selection)
+
+
+def _steer_chosen(invocation: Invocation, action: Action, chosen: Chosen, selection: Selection) -> int:
     if not chosen.ids and not chosen.missing:
         invocation.note("No jobs fit.")
         return ExitCode.OK
@@ -204,18 +220,10 @@ def _advice(operation: Operation, job: Job) -> str | None:
     if operation is Operation.RETRY and job.state in WAITING:
         return f"it waits in line already; packhorse start {short_id(job.id)} makes it the next"
     if operation in (Operation.RETRY, Operation.FORCE_START) and job.state is State.COMPLETED:
-        return f"what it did is done; for another one like it: {_another(job)}"
+        return f"what it did is done; for another one like it: packhorse copy {short_id(job.id)}"
     if operation is Operation.FORCE_START and job.state in FINAL:
         return f"packhorse retry {short_id(job.id)}"
     return None
-
-
-def _another(job: Job) -> str:
-    """The command that enqueues the same call once more."""
-    if len(job.args) > _LONG_ARGS:
-        return f"packhorse job {short_id(job.id)} --args | packhorse enqueue {job.task} --args-file -"
-    args = f" --args {shlex.quote(job.args)}" if job.args != "{}" else ""
-    return f"packhorse enqueue {job.task}{args}"
 
 
 def _steer_many(invocation: Invocation, action: Action, chosen: Chosen, by: str | None) -> int:

@@ -17,13 +17,15 @@ _GAP = "  "
 
 
 class Column(NamedTuple):
-    """One column. On a narrow screen a flexible one gives way and a spare one goes. `style` may depend on the text."""
+    """One column. On a narrow screen a flexible one gives way, down to `least`, and spare ones go, the most spare
+    first. `style` may depend on the text."""
 
     title: str
     right: bool = False
     flexible: bool = False
     style: str | Callable[[str], str | None] | None = None
-    spare: bool = False
+    spare: int = False
+    least: int = _LEAST
 
     def style_of(self, text: str) -> str | None:
         return self.style(text) if callable(self.style) else self.style
@@ -63,9 +65,9 @@ def _line(columns: Sequence[Column], row: list[str], widths: list[int], colours:
 def _without_spare(
     columns: Sequence[Column], cells: list[list[str]], width: int
 ) -> tuple[Sequence[Column], list[list[str]]]:
-    """Leave out spare columns, the last ones first, for as long as the rest does not fit."""
+    """Leave out spare columns, of those that are as spare the last first, for as long as the rest does not fit."""
     while _least_width(columns, cells) > width and any(column.spare for column in columns):
-        gone = max(place for place, column in enumerate(columns) if column.spare)
+        gone = max(range(len(columns)), key=lambda place: (columns[place].spare, place))
         columns = [column for place, column in enumerate(columns) if place != gone]
         cells = [[text for place, text in enumerate(row) if place != gone] for row in cells]
     return columns, cells
@@ -73,7 +75,9 @@ def _without_spare(
 
 def _least_width(columns: Sequence[Column], cells: list[list[str]]) -> int:
     wanted = _wanted(cells)
-    least = [min(width, _LEAST) if column.flexible else width for width, column in zip(wanted, columns, strict=True)]
+    least = [
+        min(width, column.least) if column.flexible else width for width, column in zip(wanted, columns, strict=True)
+    ]
     return sum(least) + len(_GAP) * (len(columns) - 1)
 
 
@@ -86,7 +90,8 @@ def _widths(columns: Sequence[Column], cells: list[list[str]], room: int | None)
     for place in flexible:
         widths[place] = min(widths[place], max(room, _LEAST))
     for _ in range(sum(widths) + len(_GAP) * (len(columns) - 1) - room):
-        widest = max(flexible, key=lambda place: widths[place])
+        # Those that have more than their least give way first; on a very narrow screen, all do.
+        widest = max(flexible, key=lambda place: (widths[place] > columns[place].least, widths[place]))
         if widths[widest] <= _LEAST:
             break
         widths[widest] -= 1

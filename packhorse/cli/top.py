@@ -7,7 +7,8 @@ drawn on, one frame is printed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 import click
@@ -19,23 +20,27 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_page import page_lines
 from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import Shown, escape, paint, say, short_id, terminal_size, unpainted
-from packhorse.cli.panes import PANES, Failures, Looked, Pane, Queues, Row, Running
-from packhorse.cli.screen import Screen
+from packhorse.cli.panes import PANES, Failures, Looked, Pane, Queues, Row, Running, Workers, list_lines
+from packhorse.cli.screen import GONE, RESIZED, Screen
 from packhorse.cli.snapshot import Snapshot, take_snapshot
 from packhorse.cli.status import header_lines, status_fields
 from packhorse.cli.table import table_lines
 from packhorse.clock import SECOND
 from packhorse.errors import PackhorseError, StorageError
+from packhorse.job import HELD, UNFINISHED
 from packhorse.storage.moving import problems
+from packhorse.storage.records import Filter
 
 _REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
 _FASTEST, _SLOWEST = 0.25, 60.0
+_LISTED = 200
 _HELP = """\
 1 … 5, Tab     running, queues, failures, workers, tasks
 j k, arrows    down and up; Page Up and Page Down; g first, G last
-Enter          open a job or a cause; Escape goes back
-l              the log of a job
-a              abort a job
+Enter          open a job, a cause, a queue or a worker; Escape goes back
+x              mark a row, or take the mark away; what comes is done to all
+l              follow the log of a job
+a, c           abort a job
 r              retry a job, or all jobs of a cause
 p              pause or resume a queue
 /              show only what has this text in it; Escape shows all again
@@ -96,12 +101,24 @@ class Question(NamedTuple):
     do: Callable[[], str]
 
 
+class Kind(Enum):
+    """What a row, or a page, is about."""
+
+    JOB = "job"
+    CAUSE = "cause"
+    OTHER = "other"
+
+
 class Detail(NamedTuple):
-    """One job or one cause, opened. `read` is asked at each look."""
+    """One thing, opened. `read` is asked at each look."""
 
     key: str
     read: Callable[[Shown], list[str]]
-    is_job: bool
+    kind: Kind
+
+
+def _jobs_text(ids: Sequence[str]) -> str:
+    return f"job {short_id(ids[0])}" if len(ids) == 1 else f"{len(ids)} jobs"
 
 
 class Top:
@@ -121,6 +138,8 @@ class Top:
         self._looked: Looked | None = None
         self._rows: list[Row] = []
         self._key: str | None = None  # of the row that is chosen
+        self._at = 0  # where that row was seen last
+        self._marked: set[str] = set()  # keys of rows
         self._find = ""
         self._typed: str | None = None  # of a search that is being written
         self._question: Question | None = None
@@ -141,6 +160,7 @@ class Top:
             shown = Shown(snapshot.now, utc=self._invocation.utc, is_terminal=self._is_live or None)
             self._looked = Looked(self._client, snapshot, shown)
             self._rows = self._fitting(self._pane.rows(self._looked))
+            self._keep_place()
             if self._detail is not None:
                 self._detail_lines = self._detail.read(shown)
             self._trouble = ""
@@ -150,6 +170,17 @@ class Top:
             self._trouble = f"{error.what}; what you see is what was there before"
         except PackhorseError as error:  # the job that was open is gone
             self._detail, self._message = None, error.what
+
+    def _keep_place(self) -> None:
+        """Rows come and go: the chosen one is followed, and where it is gone the one in its place is chosen. So no key
+        falls on a row that has just moved in elsewhere."""
+        keys = [row.key for row in self._rows]
+        self._marked &= set(keys)
+        if self._key in keys:
+            self._at = keys.index(self._key)
+        elif keys:
+            self._at = min(self._at, len(keys) - 1)
+            self._key = keys[self._at]
 
     def _fitting(self, rows: list[Row]) -> list[Row]:
         place = self._sorts[self._pane.title]
@@ -192,7 +223,7 @@ class Top:
             return self._detail_lines[self._scroll : self._scroll + room]
         if not self._rows:
             return [self._pane.empty if not self._find else f"Nothing here has {self._find!r} in it."]
-        title, *rows = self._table(width)
+        title, *rows = self._marked_table(width) if self._marked else self._table(width)
         place = self._place()
         rows[place] = f"{_REVERSE}{unpainted(rows[place]):<{width}}{_PLAIN}"
         first = max(0, min(place - (room - 1) // 2, len(rows) - (room - 1)))
@@ -200,6 +231,11 @@ class Top:
 
     def _table(self, width: int | None) -> list[str]:
         return table_lines(self._pane.columns, [row.cells for row in self._rows], width)
+
+    def _marked_table(self, width: int) -> list[str]:
+        title, *lines = self._table(width - 2)
+        marks = ("* " if row.key in self._marked else "  " for row in self._rows)
+        return [f"  {title}", *(mark + line for mark, line in zip(marks, lines, strict=True))]
 
     def _foot(self) -> str:
         if self._typed is not None:
@@ -210,7 +246,10 @@ class Top:
             return escape(self._message)
         hints = [self._pane.hints]
         if self._detail is not None:
-            hints = ["Escape back", "l log  a abort  r retry" if self._detail.is_job else "r retry all of it"]
+            does = {Kind.JOB: "l log  a abort  r retry", Kind.CAUSE: "r retry all of it"}
+            hints = ["Escape back", does.get(self._detail.kind, "")]
+        elif self._marked:
+            hints = [f"{len(self._marked)} marked", *hints]
         return paint("  ".join(filter(None, [*hints, "/ find  s sort  ? help  q end"])), "dim")
 
     def _seen(self) -> Looked:
@@ -223,8 +262,12 @@ class Top:
 
     def press(self, key: str) -> None:
         """Do what this key means here and now."""
+        if key == RESIZED:
+            return  # it is drawn anew, and what was asked is still asked
         self._message = ""
-        if self._typed is not None:
+        if key == GONE:
+            self.is_over = True
+        elif self._typed is not None:
             self._type(key)
         elif self._question is not None:
             self._answer(key)
@@ -253,6 +296,7 @@ class Top:
         else:
             return False
         self._pane, self._detail, self._key, self._find = self._panes[there], None, None, ""
+        self._at, self._marked = 0, set()
         self._refresh()
         return True
 
@@ -265,7 +309,8 @@ class Top:
         if self._detail is not None:
             self._scroll = max(0, min(self._scroll + step, len(self._detail_lines)))
         elif self._rows:
-            self._key = self._rows[max(0, min(self._place() + step, len(self._rows) - 1))].key
+            self._at = max(0, min(self._place() + step, len(self._rows) - 1))
+            self._key = self._rows[self._at].key
         return True
 
     def _place(self) -> int:
@@ -277,6 +322,8 @@ class Top:
             self._has_help = False
         elif self._detail is not None:
             self._detail = None
+        elif self._marked:
+            self._marked = set()
         else:
             self._find = ""
             self._refresh()
@@ -284,14 +331,13 @@ class Top:
     def _type(self, key: str) -> None:
         typed = self._typed or ""
         if key == "enter":
-            self._find, self._typed = typed, None
-            self._refresh()
-        elif key == "escape":
             self._typed = None
-        elif key == "backspace":
-            self._typed = typed[:-1]
-        elif len(key) == 1 and key.isprintable():
-            self._typed = typed + key
+        elif key == "escape":
+            self._typed, self._find = None, ""
+            self._refresh()
+        elif key == "backspace" or (len(key) == 1 and key.isprintable()):
+            self._typed = self._find = typed[:-1] if key == "backspace" else typed + key
+            self._refresh()
 
     def _answer(self, key: str) -> None:
         question, self._question = self._question, None
@@ -317,38 +363,76 @@ class Top:
             self._sorts[self._pane.title] = (self._sorts[self._pane.title] + 1) % len(self._pane.sorts)
             self._refresh()
         elif self._detail is not None:
-            self._act_on_job(key, self._detail.key) if self._detail.is_job else self._act_on_cause(
-                key, self._detail.key
-            )
+            self._act_on(key, self._detail.kind, [self._detail.key])
+        elif self._rows and key == "x":
+            self._marked ^= {self._rows[self._place()].key}
+            self._move("j")
         elif self._rows:
-            self._act_on_row(key, self._rows[self._place()].key)
+            chosen = self._rows[self._place()].key
+            marked = [row.key for row in self._rows if row.key in self._marked]
+            self._act_on_row(key, chosen, marked or [chosen])
 
-    def _act_on_row(self, key: str, chosen: str) -> None:
-        if isinstance(self._pane, Running):
-            self._act_on_job(key, chosen)
+    def _act_on_row(self, key: str, chosen: str, keys: Sequence[str]) -> None:
+        if key in ("enter", "l"):
+            self._open_row(key, chosen)
+        elif isinstance(self._pane, Running):
+            self._act_on(key, Kind.JOB, keys)
         elif isinstance(self._pane, Failures):
-            self._act_on_cause(key, chosen)
+            self._act_on(key, Kind.CAUSE, keys)
         elif isinstance(self._pane, Queues) and key == "p":
-            is_paused = any(each.name == chosen and each.is_paused for each in self._seen().snapshot.queues)
-            verb, do = ("resume", self._deeds.resume) if is_paused else ("pause", self._deeds.pause)
-            self._question = Question(f"{verb} {escape(chosen)}?", lambda: do(chosen))
+            self._ask_to_pause(keys)
 
-    def _act_on_job(self, key: str, job_id: str) -> None:
-        short = short_id(job_id)
-        if key == "enter":
-            self._open(Detail(job_id, lambda shown: self._page(job_id, shown), True))
+    def _open_row(self, key: str, chosen: str) -> None:
+        """Show more of the row under the cursor, whatever is marked."""
+        if isinstance(self._pane, Running):
+            read = self._page if key == "enter" else self._log
+            self._open(Detail(chosen, lambda shown: read(chosen, shown), Kind.JOB))
         elif key == "l":
-            self._open(Detail(job_id, lambda shown: self._log(job_id, shown), True))
-        elif key == "a":
-            self._question = Question(f"abort job {short}?", lambda: self._deeds.abort(job_id))
-        elif key == "r":
-            self._question = Question(f"retry job {short}?", lambda: self._deeds.retry(job_id))
+            return
+        elif isinstance(self._pane, Failures):
+            self._open(Detail(chosen, lambda shown: self._about_cause(chosen, shown), Kind.CAUSE))
+        elif isinstance(self._pane, Queues):
+            where = Filter(queue=chosen, states=UNFINISHED)
+            self._open(Detail(chosen, lambda shown: self._list(where, f"in line in {chosen}", shown), Kind.OTHER))
+        elif isinstance(self._pane, Workers):
+            held = Filter(owner=chosen, states=HELD)
+            self._open(Detail(chosen, lambda shown: self._list(held, f"in the hands of {chosen}", shown), Kind.OTHER))
 
-    def _act_on_cause(self, key: str, cause: str) -> None:
-        if key == "enter":
-            self._open(Detail(cause, lambda shown: self._about_cause(cause, shown), False))
-        elif key == "r":
-            self._question = Question("retry all jobs of this cause?", lambda: self._deeds.retry_cause(cause))
+    def _act_on(self, key: str, kind: Kind, keys: Sequence[str]) -> None:
+        if kind is Kind.JOB and key == "l":
+            (job_id,) = keys
+            self._open(Detail(job_id, lambda shown: self._log(job_id, shown), Kind.JOB))
+        elif kind is Kind.JOB and key in ("a", "c"):
+            self._ask("abort", _jobs_text(keys), keys, self._deeds.abort)
+        elif kind is Kind.JOB and key == "r":
+            self._ask("retry", _jobs_text(keys), keys, self._deeds.retry)
+        elif kind is Kind.CAUSE and key == "r":
+            whom = "all jobs of this cause" if len(keys) == 1 else f"all jobs of {len(keys)} causes"
+            self._ask("retry", whom, keys, self._deeds.retry_cause)
+
+    def _ask_to_pause(self, queues: Sequence[str]) -> None:
+        """Pause them, or resume them if all are paused."""
+        paused = {each.name for each in self._seen().snapshot.queues if each.is_paused}
+        verb, do = ("resume", self._deeds.resume) if paused.issuperset(queues) else ("pause", self._deeds.pause)
+        self._ask(verb, escape(", ".join(queues)), queues, do)
+
+    def _ask(self, verb: str, whom: str, keys: Sequence[str], do: Callable[[str], str]) -> None:
+        self._question = Question(f"{verb} {whom}?", lambda: self._do_all(keys, do))
+
+    def _do_all(self, keys: Sequence[str], do: Callable[[str], str]) -> str:
+        """Do it to each; of many it is told how many went well, and what stood in the way of the last that did not."""
+        if len(keys) == 1:
+            return do(keys[0])
+        wrong = []
+        for key in keys:
+            try:
+                do(key)
+            except StorageError:
+                raise
+            except PackhorseError as error:
+                wrong.append(error.what)
+        self._marked = set()
+        return f"{len(keys) - len(wrong)} of {len(keys)} done{f'; {wrong[-1]}' if wrong else ''}"
 
     def _open(self, detail: Detail) -> None:
         self._detail = detail
@@ -361,6 +445,11 @@ class Top:
         lines = [f"{shown.clock_time(line.at)}  {escape(line.message)}" for line in self._client.get(job_id).logs()]
         self._scroll = len(lines)  # the end of it, as it grows
         return lines or ["It has written no log."]
+
+    def _list(self, where: Filter, what: str, shown: Shown) -> list[str]:
+        """The first jobs that fit, in their order."""
+        jobs = self._client.storage.find(where, limit=_LISTED).jobs
+        return list_lines(jobs, shown, terminal_size().columns) if jobs else [f"No job is {escape(what)}."]
 
     def _about_cause(self, cause: str, shown: Shown) -> list[str]:
         groups = [group for group in self._client.storage.failures(limit=500) if group.cause == cause]

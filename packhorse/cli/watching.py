@@ -133,4 +133,4 @@ def _failed_attempt(job: Job, now: int) -> str:
     at = f" at {place}" if place else ""
     next_try = span_text(max(0, (job.due_at or now) - now))
     text = f"attempt {job.failures} of {job.max_attempts} failed: {error_line(job)}{at}; next try in {next_try}"
-    return escape(text)
+    return f"{escape(text)}\n  see it: packhorse job {short_id(job.id)} --trace"

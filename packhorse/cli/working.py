@@ -1,4 +1,4 @@
-"""Starting workers: `work` for good, `dev` while you write. Both are a foreman with its crew, in this process."""
+"""Starting workers: `work` is a foreman with its crew, in this process. `dev` and `up` are made of the same parts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import contextlib
 import inspect
 import logging
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -27,26 +24,36 @@ from packhorse.cli.output import say
 from packhorse.cli.target import source_in_app
 from packhorse.errors import BadValue, StorageError
 from packhorse.foreman import Foreman
-from packhorse.foreman.pulse import FIGURES
 from packhorse.loading import find_target, load_app
-from packhorse.settings import Settings
+from packhorse.log_lines import LOG_FORMATS, formatter_of
+from packhorse.settings import Settings, Size
 from packhorse.storage import open_storage
 from packhorse.storage.moving import closed
 from packhorse.task import RegisteredTask
 
 log = logging.getLogger("packhorse")
 
-_LOOK_FOR_CHANGES = 0.5
+
+def _size(ctx: click.Context, parameter: click.Parameter, value: str | None) -> object:
+    """Bytes, or a number with its unit."""
+    return None if value is None else Size(1 << 20, 1 << 50).read("--max-rss", value)
 
 
 def crew_options(function: Function) -> Function:
-    """The options that `work` and `dev` share."""
+    """The options that `work`, `dev` and `up` share."""
     options = [
         click.option("--min", "least", type=click.IntRange(0), help="Workers at least (1)."),
         click.option("--max", "most", type=click.IntRange(1), help="Workers at most (one for each CPU)."),
         click.option("-c", "--concurrency", type=click.IntRange(1), help="Slots of each worker (10)."),
         click.option("--queues", help="Only these queues, separated by commas."),
         click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error."),
+        click.option(
+            "--log-format",
+            type=click.Choice(LOG_FORMATS),
+            default="text",
+            show_default=True,
+            help="How log lines look.",
+        ),
     ]
     for option in reversed(options):
         function = option(function)
@@ -58,14 +65,14 @@ def crew_options(function: Function) -> Function:
 @crew_options
 @click.option("--burst", is_flag=True, help="End when nothing is left to run.")
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a worker after so many jobs.")
-@click.option("--max-rss", type=click.IntRange(1 << 20), help="Replace a worker that has grown to so many bytes.")
+@click.option("--max-rss", metavar="SIZE", callback=_size, help="Replace a worker that has grown to this, e.g. 512MiB.")
 @click.option(
     "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
 )
 @span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s).")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process, which started it, has ended.")
 @click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive.")
-@click.option("--checkin-cmd", help="Run this command every minute, for the same.")
+@click.option("--checkin-cmd", help="Run this command every minute, without a shell, for the same.")
 def work(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
     the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
@@ -90,35 +97,11 @@ def _tell_move(app: Packhorse) -> None:
             log.warning("%s: no job is taken. %s", why.what, why.hint)
 
 
-@command("dev", "packhorse dev", "packhorse dev jobs.py -c 2")
-@click.argument("target", required=False)
-@crew_options
-def dev(invocation: Invocation, target: str | None, **options: Any) -> int:
-    """Run jobs while you write them: as `work`, with a line for each job that begins and ends, and workers that are
-    replaced whenever a Python file here is saved."""
-    seen = _saved(Path.cwd())  # before anything is imported: whatever is saved from here on is not what runs
-    target = target or invocation.settings.app or find_target()
-    app, settings = app_and_settings(invocation, target, options)
-    FIGURES.setLevel(max(logging.WARNING, log.getEffectiveLevel()))  # what jobs do says more than the crew's figures
-    # It gives up until the next save, which may mend it.
-    foreman = make_foreman(app, settings, target, {**options, "tell_jobs": True}, gives_up=True)
-    for line in banner(app, settings, target):
-        say(line, err=True)
-    say("Workers are replaced when a Python file here is saved.", err=True)
-    over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask, over), daemon=True)
-    watch.start()
-    try:
-        return foreman.run()
-    finally:
-        over.set()
-
-
 def app_and_settings(invocation: Invocation, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
     """The user's app, and its settings as the options change them."""
-    logging.basicConfig(
-        level=_level(options["log_level"]), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter_of(options["log_format"]))
+    logging.basicConfig(level=_level(options["log_level"]), handlers=[handler])
     app = load_app(target)
     if invocation.url is not None:
         app.use(open_storage(invocation.url))
@@ -152,7 +135,7 @@ def make_foreman(
     app.put_schedules()
     if options.get("queues") is not None:
         options = {**options, "queues": ",".join(_queues(app, options["queues"]))}
-    names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level")
+    names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level", "log_format")
     arguments = [
         word
         for name in names
@@ -195,10 +178,10 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     each = "" if most == 1 else " each"
     yield f"{least}{count_text(most, 'worker')} with {count_text(settings.concurrency, 'slot')}{each}"
     tasks = list(app.registry)
-    for task in tasks[:8]:
-        weight = f", weight {task.options.weight}" if task.options.weight > 1 else ""
-        queue = f" in {task.queue}" if task.queue != task.name else ""
-        yield f"  {task.name}{queue}{weight}   {_place(task)}"
+    names = [_task_text(task) for task in tasks[:8]]
+    width = max(map(len, names), default=0)
+    for name, task in zip(names, tasks, strict=False):
+        yield f"  {name:<{width}}   {_place(task)}"
     if len(tasks) > 8:
         yield f"  … and {count_text(len(tasks) - 8, 'more task')}"
     if not tasks:
@@ -209,38 +192,13 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     yield "Ctrl-C once: finish running jobs; twice: stop now"
 
 
+def _task_text(task: RegisteredTask) -> str:
+    weight = f", weight {task.options.weight}" if task.options.weight > 1 else ""
+    queue = f" in {task.queue}" if task.queue != task.name else ""
+    return f"{task.name}{queue}{weight}"
+
+
 def _place(task: RegisteredTask) -> str:
     """Where a task is written, in the form that editors and terminals follow: jobs.py:12."""
     code = getattr(inspect.unwrap(task.function), "__code__", None)
     return f"{place_text(code.co_filename)}:{task.line}" if code else task.place
-
-
-# --- reloading --------------------------------------------------------------------------------------------------------
-
-
-def _watch(
-    directory: Path, seen: dict[Path, int], ask: Callable[[signal.Signals], None], over: threading.Event
-) -> None:
-    """Ask for a rolling restart when a Python file has been saved since it was `seen`."""
-    while not over.wait(_LOOK_FOR_CHANGES):
-        now = _saved(directory)
-        if now != seen:
-            changed = sorted(path for path in now.keys() | seen.keys() if now.get(path) != seen.get(path))
-            say(f"{changed[0].name} was saved; the workers are replaced", err=True)
-            seen = now
-            ask(signal.SIGHUP)
-
-
-def _saved(directory: Path) -> dict[Path, int]:
-    """When each Python file here was saved; what is hidden or installed is left out."""
-    found: dict[Path, int] = {}
-    for folder, folders, files in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith((".", "__")) and name != "node_modules"]
-        for name in files:
-            if name.endswith(".py"):
-                path = Path(folder) / name
-                try:
-                    found[path] = path.stat().st_mtime_ns
-                except OSError:
-                    continue
-    return found

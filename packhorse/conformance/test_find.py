@@ -418,3 +418,16 @@ def test_jobs_of_one_cause_are_counted_whatever_their_state(storage: Storage) ->
     assert len(find_all(storage, Filter(cause=group.cause))) == 5
     assert storage.count(Filter(cause=group.cause), cap=3) == Count(3, exact=False)
     assert storage.count(Filter(cause="nothing")) == Count(0)
+
+
+def test_jobs_of_one_cause_are_listed_in_the_order_of_their_states_page_by_page(storage: Storage) -> None:
+    for failure, delay in ((PAPER_JAM, 3), (PAPER_JAM, 1), (FAILURE, 2), (PAPER_JAM, 2), (PAPER_JAM, None)):
+        for retry_in in (None, delay and delay * HOUR):
+            job = run(storage, add(storage))
+            finish(storage, Failed(job.token, failure, retry_in=retry_in))
+    cause = PAPER_JAM.cause("send")
+
+    for states in (frozenset({State.RETRYING}), frozenset({State.DEAD}), frozenset({State.DEAD, State.ABORTED})):
+        wanted = [job for job in find_all(storage, Filter(states=states)) if job.cause == cause]
+        assert len(wanted) in (3, 5)
+        assert find_all(storage, Filter(states=states, cause=cause), limit=2) == wanted

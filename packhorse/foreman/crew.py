@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.board import Board
 from packhorse.channel import Channel, Message
@@ -99,6 +100,10 @@ class Crew:
         """What scaling needs to know."""
         slots = self._launch.concurrency
         return [member.hand(slots, now) for member in self.members if member.is_active]
+
+    def set_slots(self, slots: int) -> None:
+        """How many each ordinary worker has that is started from now on."""
+        self._launch = replace(self._launch, concurrency=slots)
 
     # --- starting -------------------------------------------------------------------------------------------------
 
@@ -211,14 +216,14 @@ class Crew:
         if member.quit_at is None:
             member.ordered(why)
             member.quit_at = time.monotonic() + grace
-            member.channel.send({"do": "drain"})
+            member.channel.send({"do": "drain", "why": why})
 
     def quit(self, member: Member, why: str) -> None:
         """Have it hand back what it holds and end; a moment later it is killed."""
         if member.kill_at is None:
             member.ordered(why)
             member.kill_at = time.monotonic() + QUIT_GRACE
-            member.channel.send({"do": "quit"})
+            member.channel.send({"do": "quit", "why": why})
 
     def dismiss(self, member: Member) -> None:
         """The storage does not know it any more. That is no order of ours: it may have left by itself."""

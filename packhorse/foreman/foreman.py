@@ -299,6 +299,10 @@ class Foreman:
         log.info("from %d to %d workers (%s)", least, most, _ORDERED)
         self.limits = replace(self.limits, least=least, most=most)
         self.wanted = min(max(self.wanted, least), most)
+        if order.slots is not None and order.slots != self.limits.slots and not self._is_stopping:
+            self.limits = replace(self.limits, slots=order.slots)
+            self.crew.set_slots(order.slots)
+            self._restart(_ORDERED)
 
     # --- the crew -------------------------------------------------------------------------------------------------
 
@@ -407,6 +411,7 @@ class Foreman:
             "wanted": self.wanted,
             "min": self.limits.least,
             "max": self.limits.most,
+            "slots": self.limits.slots,
             "extra": len(self.crew.extra),
             "leaving": len(self.crew.leaving),
             "busy": sum(member.report.get("busy", 0) for member in members),

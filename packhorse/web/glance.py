@@ -2,7 +2,7 @@
 again by themselves. Everybody who looks shares it.
 
 What was read less than a second ago is not read again, so twenty viewers cost the storage what one does, and none costs
-nothing.
+nothing. What takes long to read is read less often.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.web.departures import Departure, departures
 from packhorse.web.growth import Growth
 from packhorse.web.latencies import Latencies
+from packhorse.web.looking_back import look_back, newest_id, stretches
 
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
-_FRESH_SERIES = {Span.TWO_HOURS: 2.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
+_REST = 10  # times as long as a read took: so it takes no more than a tenth of a core, or of the storage
+_LONGEST_REST = 5.0
+_FRESH_SERIES = {Span.TWO_HOURS: 5.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
 _FRESH_TURNS = 10.0
 _TURNS = 50  # of a kind
+_FIRST, _LOOKS = 100_000, 10  # events: among them those of foremen, workers and queues are few, and found by an index
 _MOST_FAILURES = 500
 _MOST_KNOWN = 100
 
@@ -47,12 +52,19 @@ class Glance:
         self._now = now
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = {}
-        self._known: dict[Hashable, tuple[float, Any]] = {}
+        self._known: dict[Hashable, tuple[float, Any]] = {}  # until when it is fresh, and what it is
+        self._reckoned: dict[Hashable, tuple[object, Any]] = {}
         self.latencies = Latencies(now)
         self.growth = Growth(now)
 
     def queues(self) -> list[QueueInfo]:
         return self._shared("queues", self._storage.queues)
+
+    def last_queues(self) -> tuple[float, list[QueueInfo]] | None:
+        """What was last known of them, and how many seconds ago; for when the storage is away."""
+        with self._lock:
+            until, queues = self._known.get("queues", (0.0, None))
+        return None if queues is None else (max(0.0, self._now() - until + _FRESH), queues)
 
     def tasks(self) -> list[TaskInfo]:
         return self._shared("tasks", self._storage.tasks)
@@ -98,12 +110,37 @@ class Glance:
             EventFilter(subject=Subject.WORKER, kind=Kind.DIED),
             EventFilter(subject=Subject.QUEUE),
         ]
-        found = [event for where in wanted for event in self._storage.events(where, limit=_TURNS, newest_first=True)]
+        top, found = newest_id(self._storage) + 1, []
+        for where in wanted:
+            found += look_back(self._storage, where, top, _TURNS, stretches(self._storage, _LOOKS, _FIRST))[0]
         return sorted(found, key=lambda event: -event.at)
+
+    def departures(self) -> list[Departure]:
+        """The workers that have ended lately."""
+        return self._shared("departures", lambda: departures(self._storage), _FRESH_TURNS)
+
+    def reckoned(self, name: Hashable, source: object, reckon: Callable[[], T]) -> T:
+        """What comes of something that was read, which is `source`: reckoned anew once that was read anew."""
+        with self._lock:
+            known = self._reckoned.get(name)
+        if known is None or known[0] is not source:
+            known = (source, reckon())
+            with self._lock:
+                if len(self._reckoned) > _MOST_KNOWN:
+                    self._reckoned.clear()
+                self._reckoned[name] = known
+        value: T = known[1]
+        return value
 
     def page(self, key: Hashable, draw: Callable[[], T]) -> T:
         """A page, as it is drawn for all who would see the same."""
         return self._shared(("page", key), draw)
+
+    def drawn(self, key: Hashable) -> Any:
+        """That page, if somebody has had it just now; None costs nothing, and neither does the page."""
+        with self._lock:
+            until, value = self._known.get(("page", key), (float("-inf"), None))
+        return value if self._now() < until else None
 
     def forget(self) -> None:
         """Somebody has changed something and wants to see it."""
@@ -115,19 +152,26 @@ class Glance:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:  # those who ask meanwhile wait for the one who reads
             with self._lock:
-                at, value = self._known.get(name, (float("-inf"), None))
-            if self._now() - at < fresh:
+                until, value = self._known.get(name, (float("-inf"), None))
+            read_at = self._now()
+            if read_at < until:
                 return value  # type: ignore[no-any-return]
-            read_at, value = self._now(), read()
+            value = read()
+            rest = min(_REST * (self._now() - read_at), _LONGEST_REST)
             with self._lock:
                 self._make_room()
-                self._known[name] = (read_at, value)
+                self._known[name] = (read_at + max(fresh, rest), value)
             return value
 
     def _make_room(self) -> None:
-        """Forget the pages that were drawn the longest time ago, once there are many."""
-        if len(self._known) > _MOST_KNOWN:
-            pages = [name for name in self._known if isinstance(name, tuple)]
-            for name in sorted(pages, key=lambda name: self._known[name][0])[: len(pages) // 2]:
+        """Forget the pages that nobody gets any more, and half of the others, the older ones, once there are many."""
+        pages = sorted(
+            (until, place, name)
+            for place, (name, (until, _)) in enumerate(self._known.items())
+            if isinstance(name, tuple)
+        )
+        many = len(pages) // 2 if len(self._known) > _MOST_KNOWN else 0
+        for place, (until, _, name) in enumerate(pages):
+            if until <= self._now() or place < many:
                 del self._known[name]
                 self._locks.pop(name, None)

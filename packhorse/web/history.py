@@ -1,6 +1,6 @@
 """History for one operator: events, and the audit of what people did. The reader has one; API and pages ask it.
 
-One look goes back, or on, over a bounded number of events, and says where the next one begins.
+What one request looks through is bounded, and it says where the next one begins; see `looking_back.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from packhorse.errors import JobNotFound
 from packhorse.event import Event, Kind, Subject
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
+from packhorse.web.departures import Departure
+from packhorse.web.looking_back import look_back, newest_id, stretches
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 
-WINDOW = 50_000  # events that one look goes over
 _AT_ONCE = 1_000
-_LOOKS = 4  # that the audit takes for one page, where little was done
 # What only operators do, or what says who did it: these events make the audit.
 _JOB_DEEDS = frozenset(
     (
@@ -44,10 +44,6 @@ class History:
         self._redaction = redaction
         self._operator = operator
 
-    @property
-    def _window(self) -> int:
-        return WINDOW * self._storage.event_stride
-
     # --- events ---------------------------------------------------------------------------------------------------
 
     def of_job(self, job_id: str, limit: int, after: int = 0) -> Told:
@@ -61,26 +57,25 @@ class History:
     def since(self, where: EventFilter, limit: int) -> Told:
         """Events that fit and came after `where.after`, the oldest first."""
         after = where.after or 0
-        edge = after + self._window
-        found = self._storage.events(replace(where, after=after, before=edge + 1), limit=limit)
-        if len(found) == limit:
-            return self._told(found, found[-1].id, None)
-        # Only when one beyond the edge can be seen are all before it sure to be there.
-        beyond = self._storage.events(EventFilter(after=edge), limit=1)
-        last = beyond[0].id - 1 if beyond else found[-1].id if found else after
-        return self._told(found, last, None)
+        found: list[Event] = []
+        for width in stretches(self._storage):
+            edge = after + width
+            asked = replace(where, after=after, before=edge + 1)
+            found += self._storage.events(asked, limit=limit - len(found))
+            if len(found) == limit:
+                return self._told(found, found[-1].id, None)
+            # Only when one beyond the edge can be seen are all before it sure to be there.
+            beyond = self._storage.events(EventFilter(after=edge), limit=1)
+            if not beyond:
+                return self._told(found, max(after, found[-1].id if found else 0), None)
+            after = beyond[0].id - 1
+        return self._told(found, after, None)
 
     def latest(self, where: EventFilter, limit: int) -> Told:
         """Events that fit and came before `where.before`, the newest first."""
-        top = self._newest(where.before) + 1
-        edge = max(0, top - self._window)
-        found = self._storage.events(replace(where, after=edge, before=top), limit=limit, newest_first=True)
-        before = found[-1].id if len(found) == limit else edge + 1 if edge else None
+        top = newest_id(self._storage, where.before) + 1
+        found, before = look_back(self._storage, where, top, limit, stretches(self._storage))
         return self._told(found, found[0].id if found else top - 1, before)
-
-    def _newest(self, before: int | None) -> int:
-        newest = self._storage.events(EventFilter(before=before), limit=1, newest_first=True)
-        return newest[0].id if newest else 0
 
     # --- the audit ------------------------------------------------------------------------------------------------
 
@@ -88,19 +83,19 @@ class History:
         """What people did, the newest first; `by` asks for one of them. One look may find little, so several are taken
         until there is a page of them; `before` is None if nothing at all is older."""
         deeds = Told()
-        for _ in range(_LOOKS):
-            found = self._deeds(before, limit - len(deeds), by)
+        for width in stretches(self._storage):
+            found = self._deeds(before, width, limit - len(deeds), by)
             deeds += found
             deeds.last, before = max(deeds.last, found.last), found.before
             if before is None or len(deeds) >= limit:
                 break
-        deeds.before = before if before is not None and self._newest(before) else None
+        deeds.before = before if before is not None and newest_id(self._storage, before) else None
         return deeds
 
-    def _deeds(self, before: int | None, limit: int, by: str | None) -> Told:
+    def _deeds(self, before: int | None, width: int, limit: int, by: str | None) -> Told:
         """What one look finds."""
-        top = self._newest(before) + 1
-        edge = max(0, top - self._window)
+        top = newest_id(self._storage, before) + 1
+        edge = max(0, top - width)
         at_once = limit + 1 if by is None else _AT_ONCE
         lists = [
             self._storage.events(where, limit=at_once, newest_first=True)
@@ -121,6 +116,13 @@ class History:
     def _is_deed(self, event: Event, by: str | None) -> bool:
         who = (event.data or {}).get("by")
         return bool(who) and by in (None, who) and self._sees(event)
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def shown_departure(self, departure: Departure) -> Departure:
+        """A worker's end as this operator may see it: with the jobs of their queues."""
+        jobs = [self._shown(event) for event in departure.jobs if self._sees(event)]
+        return departure._replace(ended=self._shown(departure.ended), jobs=jobs)
 
     # --- what may be shown ------------------------------------------------------------------------------------------
 

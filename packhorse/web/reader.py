@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cached_property
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -30,11 +31,13 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.web.departures import Departure
 from packhorse.web.glance import Glance
 from packhorse.web.history import History
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 
+T = TypeVar("T")
 _MOST_HELD = 5_000
 _PATIENCE = 0.08  # seconds of looking through ids
 _SURE = 8  # letters of an id that hardly two of the same day share
@@ -56,13 +59,22 @@ class Reader:
         return self._app.settings.lease
 
     def now(self) -> int:
+        """The time by the storage's clock, which is asked once: an answer is of one moment."""
+        return self._asked_at
+
+    @cached_property
+    def _asked_at(self) -> int:
         return self._storage.now()
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
     def get(self, job_id: str) -> Job:
         """The job as it may be shown; JobNotFound also if it is of a queue that does not concern them."""
-        return self._redaction.job(self.stored(job_id))
+        return self.shown(self.stored(job_id))
+
+    def shown(self, job: Job) -> Job:
+        """A job that they may see, as it may be shown."""
+        return self._redaction.job(job)
 
     def stored(self, job_id: str) -> Job:
         """The job as it is, for copying it."""
@@ -171,6 +183,10 @@ class Reader:
         report = {name: value for name, value in worker.report.items() if name not in ("running", "stacks")}
         return replace(worker, report=report, queues=[name for name in worker.queues if self._operator.sees(name)])
 
+    def departures(self) -> list[Departure]:
+        """The workers that have ended in the last day, the latest first."""
+        return [self.history.shown_departure(each) for each in self._glance.departures()]
+
     def is_alive(self, worker: WorkerInfo, now: int) -> bool:
         return now - worker.beat_at <= self.lease
 
@@ -224,6 +240,11 @@ class Reader:
             for point in self._glance.series(span)
             if self._operator.sees(point.queue) and queue in (None, point.queue) and task in (None, point.task)
         ]
+
+    def reckoned(self, name: Hashable, span: Span, reckon: Callable[[list[Point]], T]) -> T:
+        """What comes of the points of this span; all whom the same queues concern share it."""
+        key = (name, span, self._operator.queues)
+        return self._glance.reckoned(key, self._glance.series(span), lambda: reckon(self.series(span)))
 
     def totals(self) -> dict[str, int]:
         return self._glance.totals()

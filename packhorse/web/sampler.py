@@ -1,16 +1,18 @@
-"""The sampler: one look at the storage each second for all who watch, and none when nobody does. Now and then it also
-looks how quickly the storage answers.
+"""The sampler: one look at the storage each second for all who watch, less often where a look takes long, and none when
+nobody watches. Now and then it also looks how quickly the storage answers.
 
 Viewers name topics: `overview` for the numbers that lead every page, `job:ID` for one job. What has not changed is not
-sent again. The latest events are kept for a while, so that a viewer who was cut off can go on where it was.
+sent again, and what has is written out once for all. The latest events are kept for a while, so that a viewer who was
+cut off can go on where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,18 +20,22 @@ from starlette.concurrency import run_in_threadpool
 
 from packhorse.errors import BadValue, PackhorseError, TooBusy
 from packhorse.fields import iso
-from packhorse.job import Job
+from packhorse.job import HELD, Job
 from packhorse.web.api.problem import problem_of
 from packhorse.web.api.totals import totals_for
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.site import Call
 
 EVERY = 1.0
+PING = 15.0  # seconds after which all hear that the stream is still there
 MOST_VIEWERS = 100
 _RING = 1_000
 _BACKLOG = 100
 _MOST_TOPICS = 10
 _FEEL_EVERY = 10  # looks
+_REST = 10  # times as long as a look took: so it takes no more than a tenth of a core, or of the storage
+_LONGEST_REST = 5.0
+_STILL_HERE = b": still here\n\n"
 
 
 class Key(NamedTuple):
@@ -39,26 +45,41 @@ class Key(NamedTuple):
     queues: frozenset[str]
 
 
+class Found(NamedTuple):
+    """What a look came to: the name of an event, and its data. `last_line` is the last line of a job's log."""
+
+    name: str
+    data: bytes
+    last_line: int = 0
+
+
 class Sent(NamedTuple):
-    """One event, as it is sent."""
+    """One event, and `text`, the bytes that go to everybody who hears it."""
 
     number: int
     key: Key
-    name: str
-    data: bytes
+    found: Found
+    text: bytes
 
 
 class Viewer:
-    """Somebody who watches; takes events from its queue. None means the end."""
+    """Somebody who watches; what is for them waits in `queue` as it is sent. None means the end."""
 
     def __init__(self, keys: frozenset[Key]) -> None:
         self.keys = keys
-        self.queue: asyncio.Queue[Sent | None] = asyncio.Queue(_BACKLOG)
+        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(_BACKLOG)
 
-    def put(self, sent: Sent | None) -> None:
+    def put(self, text: bytes | None) -> None:
         if self.queue.full():  # a slow one misses what is old: the newest numbers are what matters
             self.queue.get_nowait()
-        self.queue.put_nowait(sent)
+        self.queue.put_nowait(text)
+
+    async def take(self) -> bytes | None:
+        """All that waits, at once; None once it is over."""
+        texts = [await self.queue.get()]
+        while not self.queue.empty():
+            texts.append(self.queue.get_nowait())
+        return None if None in texts else b"".join(filter(None, texts))
 
 
 class Sampler:
@@ -83,7 +104,7 @@ class Sampler:
             raise TooBusy(f"{MOST_VIEWERS} viewers watch already", hint="close a tab, or look without watching")
         viewer = Viewer(frozenset(Key(_checked(topic), operator.queues) for topic in topics[:_MOST_TOPICS]))
         for sent in self._missed(viewer.keys, last_id):
-            viewer.put(sent)
+            viewer.put(sent.text)
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -99,9 +120,6 @@ class Sampler:
             viewer.put(None)
         self._viewers.clear()
 
-    def event_id(self, sent: Sent) -> str:
-        return f"{self._epoch}-{sent.number}"
-
     def _missed(self, keys: frozenset[Key], last_id: str | None) -> list[Sent]:
         epoch, _, number = (last_id or "").partition("-")
         if epoch == self._epoch and number.isdigit() and self._ring and int(number) >= self._ring[0].number - 1:
@@ -111,58 +129,90 @@ class Sampler:
     # --- looking --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        pinging = asyncio.create_task(self._ping())  # by itself: a storage may keep a look waiting for long
+        try:
+            await self._look_on()
+        finally:
+            pinging.cancel()
+        self._latest.clear()  # old numbers are not shown to the next one who comes
+
+    async def _look_on(self) -> None:
         while self._viewers:
             keys = frozenset().union(*(viewer.keys for viewer in self._viewers))
+            began_at = time.monotonic()
             try:
                 found = await run_in_threadpool(self._look, keys)
             except PackhorseError as error:
-                found = dict.fromkeys(keys, ("trouble", msgspec.json.encode(problem_of(error))))
+                found = dict.fromkeys(keys, Found("trouble", msgspec.json.encode(problem_of(error))))
             self.samples += 1
-            for key, (name, data) in found.items():
-                self._publish(key, name, data)
-            await asyncio.sleep(self._every)
-        self._latest.clear()  # old numbers are not shown to the next one who comes
+            for key, each in found.items():
+                self._publish(key, each)
+            await asyncio.sleep(self._rest(time.monotonic() - began_at))
 
-    def _look(self, keys: frozenset[Key]) -> dict[Key, tuple[str, bytes]]:
+    def _rest(self, took: float) -> float:
+        """How long nobody looks after a look that took so long."""
+        return max(self._every, min(_REST * took, _LONGEST_REST))
+
+    def _look(self, keys: frozenset[Key]) -> dict[Key, Found]:
         if self.samples % _FEEL_EVERY == 0:
             self._call(Operator("viewer", Role.VIEW)).site.glance.health()
-        return {key: (name, msgspec.json.encode(data)) for key in keys for name, data in [self._sample(key)]}
+        jobs = self._jobs(key.topic.removeprefix("job:") for key in keys if key.topic != "overview")
+        return {
+            key: self._overview(key) if key.topic == "overview" else self._job(key, jobs.get(key.topic[4:]))
+            for key in keys
+        }
 
-    def _sample(self, key: Key) -> tuple[str, Any]:
-        call = self._call(Operator("viewer", Role.VIEW, key.queues))
-        if key.topic == "overview":
-            return "overview", totals_for(call.reader)
-        job_id = key.topic.removeprefix("job:")
-        try:
-            job = call.reader.get(job_id)
-        except PackhorseError:
-            return "job", {"id": job_id, "state": None}
-        lines = call.site.storage.log_lines(job_id, after=self._last_line(key), limit=1_000)
-        return "job", {**_job(job), "last_line": lines[-1].id if lines else self._last_line(key)}
+    def _jobs(self, ids: Iterable[str]) -> dict[str, Job]:
+        """All jobs that anybody watches, by one call."""
+        wanted = sorted({*ids})
+        storage = self._call(Operator("viewer", Role.VIEW)).site.storage
+        return {job.id: job for job in storage.get_many(wanted)} if wanted else {}
 
-    def _last_line(self, key: Key) -> int:
+    def _overview(self, key: Key) -> Found:
+        reader = self._call(Operator("viewer", Role.VIEW, key.queues)).reader
+        return Found("overview", msgspec.json.encode(totals_for(reader)))
+
+    def _job(self, key: Key, job: Job | None) -> Found:
+        call, before = self._call(Operator("viewer", Role.VIEW, key.queues)), self._latest.get(key)
+        if job is None or not call.operator.sees(job.queue):
+            return Found("job", msgspec.json.encode({"id": key.topic.removeprefix("job:"), "state": None}))
+        facts, last_line = _facts(call.reader.shown(job)), before.found.last_line if before else 0
+        same = Found("job", msgspec.json.encode({**facts, "last_line": last_line}), last_line)
+        if before is not None and same == before.found and job.state not in HELD:
+            return same  # who holds no job writes no log
+        lines = call.site.storage.log_lines(job.id, after=last_line, limit=1_000)
+        if not lines:
+            return same
+        return Found("job", msgspec.json.encode({**facts, "last_line": lines[-1].id}), lines[-1].id)
+
+    def _publish(self, key: Key, found: Found) -> None:
         before = self._latest.get(key)
-        return int(msgspec.json.decode(before.data).get("last_line", 0)) if before and before.name == "job" else 0
-
-    def _publish(self, key: Key, name: str, data: bytes) -> None:
-        before = self._latest.get(key)
-        if before is not None and (before.name, before.data) == (name, data):
+        if before is not None and before.found == found:
             return
         self._number += 1
-        sent = self._latest[key] = Sent(self._number, key, name, data)
+        text = f"id: {self._epoch}-{self._number}\nevent: {found.name}\ndata: ".encode() + found.data + b"\n\n"
+        sent = self._latest[key] = Sent(self._number, key, found, text)
         self._ring.append(sent)
         for viewer in self._viewers:
             if key in viewer.keys:
-                viewer.put(sent)
+                viewer.put(sent.text)
+
+    async def _ping(self) -> None:
+        """Tell all now and then that the stream is there: one clock for everybody, instead of one for each."""
+        while True:
+            await asyncio.sleep(PING)
+            for viewer in self._viewers:
+                viewer.put(_STILL_HERE)
 
 
 def _checked(topic: str) -> str:
-    if topic != "overview" and not (topic.startswith("job:") and 4 < len(topic) < 200):
+    is_job = topic.startswith("job:") and 4 < len(topic) < 200 and topic.isprintable()
+    if topic != "overview" and not is_job:
         raise BadValue(f"there is no topic {topic[:40]!r}", hint="topics are overview and job:ID")
     return topic
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _facts(job: Job) -> dict[str, Any]:
     return {
         **{name: getattr(job, name) for name in ("id", "state", "progress", "progress_text", "checkin")},
         **{name: getattr(job, name) for name in ("attempts", "failures", "halts")},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from typing import NamedTuple
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 from packhorse.app import Packhorse
 from packhorse.errors import NotSignedIn
@@ -23,6 +25,8 @@ class Site:
         self.app = app
         self.access = access
         self.redaction = redaction or Redaction()
+        # The pages that are drawn just now; who asks for the same one meanwhile waits for it without a thread.
+        self.drawing: dict[Hashable, asyncio.Future[Any]] = {}
 
     @functools.cached_property
     def storage(self) -> Storage:

@@ -350,7 +350,8 @@ class Steps:
     def pause_again(self, queue: str) -> bool | None:
         """Take back that it was resumed: for the same reason, and for what is left of its time. None: that is over, and
         nothing was changed. False: it was paused already."""
-        events = self._app.storage.events(EventFilter(kind=Kind.PAUSED, queue=queue), limit=1, newest_first=True)
+        paused = EventFilter(subject=Subject.QUEUE, kind=Kind.PAUSED, queue=queue)
+        events = self._app.storage.events(paused, limit=1, newest_first=True)
         was = events[0].data or {} if events else {}
         until, why = was.get("until"), was.get("why")
         left = None if until is None else (until - self._app.storage.now()) / SECOND

@@ -1,7 +1,8 @@
 """Telltales: what the arguments of failed jobs have in common that those of completed ones have not, in a sample.
 
-The page of a cause and the API ask. It looks at no more than a hundred jobs of either kind and four megabytes, so it
-costs the same with a million of them; what chance alone might have done is not told.
+The page of a cause and the API ask. It looks at no more than a hundred jobs of either kind and four megabytes, and does
+not look long where there are few, so it costs the same with a million of them; what chance alone might have done is not
+told.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from packhorse.job import ABORTED, COMPLETED, DEAD, RETRYING, Job
 from packhorse.storage.records import FailureGroup, Filter
@@ -23,7 +26,7 @@ from packhorse.web.security.redaction import MASK
 MOST = 5
 _SAMPLE = 100
 _PAGE = 25
-_CALLS = 8
+_CALLS = 6
 _BYTES = 4 << 20
 _FEWEST = 5  # jobs of either kind from which anything can be learned
 _LONG_ARGS = 64_000
@@ -63,21 +66,32 @@ class Telltales(msgspec.Struct, frozen=True):
 
 def telltales_of(reader: Reader, group: FailureGroup) -> Telltales:
     """What tells the jobs of this cause from jobs of the same task that went well."""
-    failed = _sample(reader, Filter(states=frozenset({RETRYING, DEAD, ABORTED}), task=group.task, cause=group.cause))
-    completed = _sample(reader, Filter(states=frozenset({COMPLETED}), task=group.task))
+    wanted = Filter(task=group.task, cause=group.cause)
+    failed = _sample(reader, [replace(wanted, states=frozenset({state})) for state in (DEAD, RETRYING, ABORTED)])
+    completed = _sample(reader, [Filter(states=frozenset({COMPLETED}), task=group.task)])
     return compare(failed, completed)
 
 
-def _sample(reader: Reader, where: Filter) -> list[dict[str, Any]]:
+def _sample(reader: Reader, filters: Iterable[Filter]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    cursor, size = None, 0
-    for _ in range(_CALLS):
-        page = reader.find(where, cursor, _PAGE)
-        found += [values for job in page.jobs if (values := _values(job)) is not None]
-        size, cursor = size + sum(len(job.args) + len(job.result or "") for job in page.jobs), page.next
-        if cursor is None or len(found) >= _SAMPLE or size >= _BYTES:
+    size = 0
+    for jobs in islice(_pages(reader, filters), _CALLS):
+        found += [values for job in jobs if (values := _values(job)) is not None]
+        size += sum(len(job.args) + len(job.result or "") for job in jobs)
+        if len(found) >= _SAMPLE or size >= _BYTES:
             break
     return found[:_SAMPLE]
+
+
+def _pages(reader: Reader, filters: Iterable[Filter]) -> Iterator[list[Job]]:
+    """The jobs of each filter in turn. A page is short, although more may follow, where the storage has looked at many
+    jobs for it: then that filter is left."""
+    for where in filters:
+        page = reader.find(where, None, _PAGE)
+        yield page.jobs
+        while page.next is not None and 2 * len(page.jobs) > _PAGE:
+            page = reader.find(where, page.next, _PAGE)
+            yield page.jobs
 
 
 def _values(job: Job) -> dict[str, Any] | None:

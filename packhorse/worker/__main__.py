@@ -20,6 +20,7 @@ from packhorse.channel import Channel
 from packhorse.errors import PackhorseError, StorageError
 from packhorse.kinship import die_with_parent
 from packhorse.loading import load_app
+from packhorse.log_lines import LOG_FORMATS, formatter_of
 from packhorse.middleware import Chain, compose, is_async
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"error: a worker needs a foreman, who beats for it - run: packhorse work {options.target}\n")
         return 2
     die_with_parent(options.parent or os.getppid())
-    _log_to_stderr(options.log_level.upper())
+    _log_to_stderr(options.log_level.upper(), options.log_format)
     telling.hear(options.tell_jobs or options.log_level.lower() == "debug")
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
@@ -108,11 +109,12 @@ def _take_signals(worker: WorkerProcess) -> None:
         signal.signal(signal.SIGUSR2, lambda number, frame: dump_stacks())
 
 
-def _log_to_stderr(level: str) -> None:
+def _log_to_stderr(level: str, kind: str) -> None:
     """The level is the handler's: for the logs of jobs more is let through; see capture.py."""
     handler = logging.StreamHandler()
     handler.setLevel(level)
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(message)s", handlers=[handler])
+    handler.setFormatter(formatter_of(kind))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def _nursery(app: Packhorse, options: argparse.Namespace) -> Nursery | None:
@@ -163,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stop-grace", type=float)
     parser.add_argument("--burst", action="store_true", help="end when there is nothing left to run")
     parser.add_argument("--log-level", default="warning")
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default="text")
     parser.add_argument("--tell-jobs", action="store_true", help="a line for each job taken and ended")
     return parser
 

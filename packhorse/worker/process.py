@@ -105,6 +105,7 @@ class WorkerProcess:
         self._stopping: list[bool] = []  # shared with the seats: non-empty asks the jobs to end
         self._drain_until: float | None = None
         self._condemned: str | None = None
+        self._told_why = "stopped"  # the foreman says more, which is what operators read about this worker's end
         self._quits = False
         self._drains = False
         self._handlers = ResultHandlers(app)
@@ -224,7 +225,7 @@ class WorkerProcess:
             self.desk.write_down_the_rest()
             self._handlers.close(timeout=self.limits.abort_grace)
             self._storage.record_stat(self.owner, self._report.figures())
-            self._storage.leave(self.owner, why=self._condemned or "stopped")
+            self._storage.leave(self.owner, why=self._condemned or self._told_why)
         self._say({"say": "leaving", "why": self._condemned or "drained", "done": self.desk.done})
 
     # --- what the foreman and signals may ask ---------------------------------------------------------------------
@@ -262,6 +263,7 @@ class WorkerProcess:
 
     def handle(self, message: dict[str, Any]) -> None:
         """A message from the foreman."""
+        self._told_why = message.get("why") or self._told_why
         match message.get("do"):
             case "drain":
                 self.drain_soon()

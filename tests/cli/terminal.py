@@ -60,6 +60,10 @@ class Terminal:
         """How the terminal is set just now."""
         return termios.tcgetattr(self._theirs)
 
+    def resize(self, width: int, height: int) -> None:
+        """Another size; the program is told by a signal."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
     def write(self, keys: bytes) -> None:
         os.write(self._ours, keys)
 

@@ -7,6 +7,7 @@ import pytest
 from packhorse import clock
 from packhorse.clock import HOUR
 from packhorse.event import Subject
+from packhorse.fields import QueueFields
 from packhorse.job import NewJob, State
 from packhorse.storage import open_storage
 from packhorse.storage.records import LogLine, WorkerInfo
@@ -243,3 +244,20 @@ def test_a_queue_that_is_not_there_is_told_with_the_nearest(yard: Yard, packhors
 
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "No jobs fit: there is no queue 'mial'; did you mean 'mail'?\n"
+
+
+def test_json_of_queues_has_what_the_api_has(yard: Yard, packhorse: Call):
+    yard.job("running")
+
+    told = [json.loads(line) for line in packhorse("queues", "--json").stdout.splitlines()]
+
+    (fields,) = (each for each in told if each["name"] == "for-running")
+    assert list(fields) == list(QueueFields.__struct_fields__)
+    assert (fields["running"], fields["count"], fields["is_paused"]) == (1, 0, False)
+
+
+def test_a_time_at_the_end_of_all_calendars_is_no_fault_of_ours(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert packhorse("jobs", "until:0001-01-01").exit_code in (0, 2)
+    assert packhorse("jobs", "since:9999-12-31T23:59:59").exit_code in (0, 2)

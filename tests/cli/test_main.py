@@ -287,7 +287,8 @@ def test_looking_imports_no_code_of_the_users_and_nothing_it_does_not_need(yard:
     result = subprocess.run(
         [sys.executable, "-c", script, name, *([job.id] if name == "job" else [])],
         cwd=yard.directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # Nobody falls silent before the program has started, however slow the machine.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PACKHORSE_LEASE": "1h"},
         capture_output=True,
         text=True,
         check=True,

@@ -132,3 +132,9 @@ def test_mistakes_are_told(planned: Yard, packhorse: Call, words: tuple[str, ...
 
     assert result.exit_code == code
     assert text in result.stderr
+
+
+def test_more_slots_than_anybody_reads_are_refused(planned: Yard, packhorse: Call):
+    result = packhorse("schedule", "next", "nightly", "-n", "999999999")
+
+    assert (result.exit_code, "10,000 is the most" in result.stderr) == (2, True)

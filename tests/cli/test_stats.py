@@ -108,3 +108,14 @@ def test_they_fit_a_narrow_screen(ran: Yard, command: str):
     _, seen = on_terminal(ran, command, width=80)
 
     assert max(map(len, plain(seen).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words", [(), ("--range", "1h"), ("--range", "7d"), ("--queue", "for-dead")])
+def test_below_the_table_stands_what_ended_since_ever_and_today(yard: Yard, packhorse: Call, words: tuple[str, ...]):
+    yard.job("completed")
+    yard.job("dead")
+
+    told = packhorse("stats", *words).stderr
+
+    assert "since ever 2 ended, 1 failed; today " in told  # which may be another day by now
+    assert packhorse("stats", "--quiet", *words).stderr == ""

@@ -74,7 +74,7 @@ def test_delete_removes_a_job(yard: Yard, packhorse: Call):
         (["priority", "9"], "dead", "only waiting jobs"),
         (["start"], "dead", "try:  packhorse retry {id}"),
         (["retry"], "queued", "it waits in line already; packhorse start {id} makes it the next"),
-        (["retry"], "completed", "for another one like it: packhorse enqueue resize --args '{{\"image_id\": 7}}'"),
+        (["retry"], "completed", "for another one like it: packhorse copy {id}"),
         (["delete"], "running", "abort it first, or do both: packhorse delete {id} --force"),
     ],
 )
@@ -384,3 +384,57 @@ def test_who_would_delete_running_jobs_is_told_of_force(yard: Yard, packhorse: C
 
     assert result.exit_code == 2
     assert "with --force, those that run are aborted first" in result.stderr
+
+
+# --- several queues ---------------------------------------------------------------------------------------------------
+
+
+def paused(yard: Yard) -> list[str]:
+    return [queue.name for queue in yard.storage.queues() if queue.is_paused]
+
+
+def test_several_queues_are_paused_and_resumed_at_once(yard: Yard, packhorse: Call):
+    for name in ("a", "b", "c"):
+        yard.add(queue=name)
+
+    assert packhorse("pause", "a", "b", "--yes").stdout == "a is paused\nb is paused\n"
+    assert paused(yard) == ["a", "b"]
+    assert packhorse("pause", "--all", "--yes").exit_code == 0
+    assert paused(yard) == ["a", "b", "c"]
+    assert packhorse("resume", "--all", "--yes").exit_code == 0
+    assert paused(yard) == []
+    assert "No queue is paused." in packhorse("resume", "--all").stderr
+
+
+def test_more_than_one_queue_is_not_paused_without_being_sure(yard: Yard, packhorse: Call):
+    yard.add(queue="a")
+    yard.add(queue="b")
+
+    result = packhorse("pause", "--all")
+
+    assert (result.exit_code, paused(yard)) == (5, [])
+    assert "will not pause 2 queues without being sure" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [((), "name a queue, or say --all"), (("--all", "a"), "name queues or say --all, not both")]
+)
+@pytest.mark.parametrize("command", ["pause", "resume", "purge"])
+def test_queues_must_be_named(yard: Yard, packhorse: Call, command: str, words: tuple[str, ...], told: str):
+    yard.add(queue="a")
+
+    result = packhorse(command, *words)
+
+    assert (result.exit_code, told in result.stderr) == (2, True)
+
+
+def test_purge_takes_several_queues_or_a_task(yard: Yard, packhorse: Call):
+    for name in ("a", "b", "c"):
+        yard.add(queue=name)
+    other = yard.add(task="send_notice", queue="a")
+
+    assert "delete 2 jobs" in packhorse("purge", "b", "c", "--dry-run").stdout
+    assert packhorse("purge", "--task", "resize", "--yes").stdout == "3 deleted\n"
+    assert yard.get(other.id).state is State.QUEUED
+    assert packhorse("purge", "--all", "--yes").exit_code == 0
+    assert yard.storage.get(other.id) is None

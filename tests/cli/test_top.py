@@ -14,10 +14,12 @@ import pytest
 
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import unpainted
+from packhorse.cli.screen import GONE, RESIZED
 from packhorse.cli.table import width_of
 from packhorse.cli.top import Top
 from packhorse.errors import StorageUnavailable
 from packhorse.job import State
+from packhorse.outcome import Completed
 from packhorse.storage.records import Filter
 from tests.children import ROOT
 from tests.cli.conftest import Call
@@ -149,6 +151,92 @@ def test_a_queue_is_paused_and_resumed(top: Top, yard: Yard):
     assert not any(queue.is_paused for queue in yard.storage.queues())
 
 
+def running(yard: Yard, number: int) -> list[str]:
+    """The ids of so many more jobs that run, the one that has run longest first."""
+    yard.join()
+    return [yard.start(yard.add(queue=f"q{place}", args={"image_id": place})).id for place in range(number)]
+
+
+def test_what_is_marked_is_done_to_all(top: Top, yard: Yard):
+    ids = running(yard, 2)
+    top.look()
+
+    shown = press(top, "j", "x", "x")
+    assert "2 marked" in shown
+    assert shown.count("\n* ") == 2
+    assert "abort 2 jobs?" in press(top, "c")
+    assert "2 of 2 done" in press(top, "y")
+    assert [yard.get(job_id).abort_at is not None for job_id in ids] == [True, True]
+    assert "marked" not in screen(top)
+
+
+def test_a_mark_is_taken_away_again(top: Top):
+    assert "1 marked" in press(top, "x")
+    assert "marked" not in press(top, "x")
+    assert "1 marked" in press(top, "x")
+    assert "marked" not in press(top, "escape")
+
+
+def test_what_stands_in_the_way_of_some_is_told(top: Top, yard: Yard):
+    ids = running(yard, 2)
+    top.look()
+    press(top, "j", "x", "x", "a")
+    yard.finish(Completed(yard.get(ids[0]).token, result="1"))
+
+    assert "1 of 2 done; cannot abort" in press(top, "y")
+
+
+def test_the_cursor_stays_where_it_is_when_its_row_goes(top: Top, yard: Yard):
+    _, second, third = running(yard, 3)
+    top.look()
+    press(top, "j", "j")
+    assert f"abort job {second[-8:]}?" in press(top, "a")
+    press(top, "n")
+
+    yard.finish(Completed(yard.get(second).token, result="1"))
+    top.look()
+
+    assert f"abort job {third[-8:]}?" in press(top, "a")
+
+
+def test_a_row_that_moves_in_above_does_not_take_the_cursor(top: Top, yard: Yard):
+    press(top, "s")  # by task
+    (job,) = yard.storage.find(Filter(states=frozenset({State.RUNNING}))).jobs
+    yard.start(yard.add(task="another", queue="q"))
+    top.look()
+
+    assert f"abort job {job.id[-8:]}?" in press(top, "a")
+
+
+def test_enter_shows_the_jobs_of_a_queue_and_of_a_worker(top: Top, yard: Yard):
+    yard.add(queue="for-queued", args={"image_id": 8})
+
+    press(top, "2", "/", *"for-queued", "enter")
+    shown = press(top, "enter")
+    assert "resize(image_id=7)" in shown
+    assert "resize(image_id=8)" in shown
+    assert "running" in press(top, "4", "j", "enter")
+    assert "No job is in the hands of" in press(top, "escape", "k", "enter")
+
+
+def test_a_search_narrows_as_it_is_typed(top: Top):
+    shown = press(top, "2", "/", *"for-d")
+
+    assert ("for-dead" in shown, "for-queued" in shown) == (True, False)
+    assert "for-queued" in press(top, "escape")
+
+
+def test_another_size_changes_no_question(top: Top):
+    assert "abort job" in press(top, "a")
+    assert "abort job" in press(top, RESIZED)
+
+
+def test_without_a_terminal_it_ends(top: Top):
+    top.press(GONE)
+
+    assert top.is_over
+
+
 def test_what_cannot_be_done_is_told(top: Top, yard: Yard):
     press(top, "enter")
     shown = press(top, "r", "y")
@@ -253,6 +341,17 @@ def test_it_leaves_the_terminal_as_it_was(yard: Yard, ending: bytes):
         assert terminal.now() == before
         assert terminal.seen.endswith("\x1b[?25h\x1b[?1049l")
         assert terminal.seen.count("\x1b[?1049h") == 1
+
+
+def test_it_is_drawn_anew_when_the_terminal_gets_another_size(yard: Yard):
+    yard.job("running")
+    with Terminal(yard, "top", "--every", "60s", width=100, height=24) as terminal:
+        terminal.read_until("q end")
+        terminal.resize(120, 30)
+        terminal.read_until("q end", times=2)
+        terminal.write(b"q")
+
+        assert terminal.wait() == 0
 
 
 def test_a_signal_to_end_restores_it_too(yard: Yard):

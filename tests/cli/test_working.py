@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -85,12 +89,28 @@ def save(folder: Path, text: str) -> None:
     (folder / "jobs.new").replace(folder / "jobs.py")
 
 
+# --- how log lines look -----------------------------------------------------------------------------------------------
+
+
+def test_the_log_can_be_lines_of_json(tmp_path: Path, start: Start):
+    save(tmp_path, APP.format(text="one"))
+    work = start("work", "--max", "1", "--log-level", "debug", "--log-format", "json", "--quiet")
+    assert result_of_a_job(tmp_path) == "one"
+    work.until_told("send completed")
+    work.end()
+
+    lines = [json.loads(line) for line in work.told().splitlines()]
+
+    assert {"at", "level", "logger", "message"} <= set(lines[0])
+    assert {line["logger"] for line in lines if "send completed" in line["message"]} == {"packhorse.jobs"}
+
+
 # --- dev --------------------------------------------------------------------------------------------------------------
 
 
 def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path: Path, start: Start):
     (tmp_path / "jobs.py").write_text(APP.format(text="first"))
-    dev = start("dev", "--max", "1")
+    dev = start("dev", "--max", "1", "--no-web")
     first = result_of_a_job(tmp_path)
 
     save(tmp_path, "def broken(:\n")
@@ -109,16 +129,30 @@ def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path:
 def test_dev_misses_no_file_that_is_saved_while_it_starts(tmp_path: Path, start: Start):
     save_once = "from pathlib import Path\nif not Path('late.py').exists():\n    Path('late.py').touch()\n"
     (tmp_path / "jobs.py").write_text(APP.format(text="sent") + save_once)
-    dev = start("dev", "--max", "1")
+    dev = start("dev", "--max", "1", "--no-web")
 
     dev.until_told("late.py was saved")
 
     assert dev.end() == 0
 
 
+def test_dev_serves_the_web_at_a_free_port_if_its_own_is_taken(tmp_path: Path, start: Start):
+    save(tmp_path, APP.format(text="one"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (tmp_path / "pyproject.toml").write_text(f"[tool.packhorse]\nweb_port = {taken.getsockname()[1]}\n")
+        dev = start("dev", "--max", "1")
+        dev.until_told("Ctrl-C stops it")
+        (address,) = re.findall(r"Packhorse is at (\S+)", dev.told())
+
+        with urllib.request.urlopen(f"{address}api/v1/queues", timeout=PATIENCE) as answer:
+            assert answer.status == 200
+    assert "Nothing is queued yet. Try: packhorse run send" in dev.told()
+    assert dev.end() == 0
+
+
 def test_dev_tells_of_each_job_that_begins_and_ends(tmp_path: Path, start: Start):
     (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
-    dev = start("dev", "--max", "1")
+    dev = start("dev", "--max", "1", "--no-web")
 
     result_of_a_job(tmp_path)
 

@@ -43,6 +43,21 @@ def test_a_crew_is_scaled_up_and_down_again(start: Start) -> None:
     assert foreman.report()["deaths"] == 0
 
 
+def test_workers_give_way_to_fresh_ones_with_other_slots(start: Start) -> None:
+    foreman = start()
+    until(lambda: slots(foreman) == [2], "the first worker has said how many it has")
+
+    is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=1, slots=5)))
+
+    until(lambda: slots(foreman) == [5], "a fresh one has taken its place")
+    assert (foreman.report()["slots"], foreman.report()["deaths"]) == (5, 0)
+
+
+def slots(foreman: RunningForeman) -> list[int | None]:
+    """How many each worker says that it has."""
+    return [worker.report.get("slots") for worker in foreman.workers()]
+
+
 def test_a_quiet_crew_takes_no_more_jobs_and_fresh_workers_do(start: Start, storage: Storage) -> None:
     foreman = start()
 

@@ -8,6 +8,7 @@ import pytest
 
 from packhorse.storage.meter import Meter
 from packhorse.storage.records import OperationTimes
+from tests.children import PATIENCE
 
 MICROSECOND = 1e-6
 
@@ -89,7 +90,7 @@ def test_threads_may_record_at_once() -> None:
     start = threading.Barrier(8)
 
     def record() -> None:
-        start.wait(20)
+        start.wait(PATIENCE)
         for _ in range(500):
             meter.record("get", MICROSECOND, MICROSECOND)
             meter.report()

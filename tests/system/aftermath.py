@@ -17,8 +17,10 @@ from tests.system.soundness import Stories, assert_sound, final_events, stories_
 
 TAKEN_BACK = frozenset({Kind.HALTED, Kind.READDED})
 """How a holding ends that came to nothing; with the worker that held the job."""
+FATAL = frozenset({"kill a worker", "kill a foreman", "stop and restart"})
+"""Faults after which nobody who was hit comes back: whatever was taken from them was lost by that, however late."""
 AFTERWARDS = 10.0
-"""Seconds for which a fault may have consequences, counted from its end."""
+"""Seconds for which any other fault may have consequences, counted from its end, with the usual lease."""
 
 
 class Fault(NamedTuple):
@@ -30,9 +32,10 @@ class Fault(NamedTuple):
     crew: int  # the pid of the foreman
     owner: str | None  # the worker that was hit; None: the foreman was
 
-    def explains(self, owner: str, crew: int | None, at: float) -> bool:
+    def explains(self, owner: str, crew: int | None, at: float, patience: int = 1) -> bool:
         """May it be the reason why this worker lost a job at this time?"""
-        is_near = self.at - 0.1 <= at <= self.until + AFTERWARDS
+        latest = math.inf if self.kind in FATAL else self.until + AFTERWARDS * patience
+        is_near = self.at - 0.1 <= at <= latest
         return is_near and (self.owner == owner or (self.owner is None and self.crew == crew))
 
 
@@ -85,9 +88,11 @@ def percentiles(values: Sequence[float], *shares: float) -> list[float]:
     return [ordered[max(0, place)] if ordered else math.nan for place in places]
 
 
-def look_at(site: Site, faults: Sequence[Fault], crew_of: dict[str, int], asked: Set[str]) -> Aftermath:
+def look_at(
+    site: Site, faults: Sequence[Fault], crew_of: dict[str, int], asked: Set[str], patience: int = 1
+) -> Aftermath:
     """End the site and judge it. `crew_of` has the foreman's pid for each worker; `asked` are the jobs that an operator
-    wanted to end."""
+    wanted to end; the lease was `patience` times the usual one."""
     violations: list[str] = []
     try:
         assert_sound(site)
@@ -100,7 +105,8 @@ def look_at(site: Site, faults: Sequence[Fault], crew_of: dict[str, int], asked:
         event
         for _, event in taken
         if not any(
-            fault.explains(event.owner or "", crew_of.get(event.owner or ""), event.at / 1e6) for fault in faults
+            fault.explains(event.owner or "", crew_of.get(event.owner or ""), event.at / 1e6, patience)
+            for fault in faults
         )
     ]
     violations += [

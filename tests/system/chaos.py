@@ -272,7 +272,7 @@ def run(plan: Plan, directory: Path, storage: str = "sqlite") -> Aftermath:
     chaos = Chaos(site, plan)
     try:
         chaos.run()
-        return look_at(site, chaos.faults, chaos.crew_of, chaos.aborted)
+        return look_at(site, chaos.faults, chaos.crew_of, chaos.aborted, plan.patience)
     finally:
         site.close()
 

@@ -10,10 +10,12 @@ from playwright import sync_api as playwright
 
 from packhorse import Packhorse
 from packhorse.failure import Failure
+from packhorse.ids import new_id
 from packhorse.job import State
 from packhorse.outcome import Completed, Failed
-from packhorse.storage.records import LogLine
+from packhorse.storage.records import LogLine, WorkerInfo
 from packhorse.web.application import Application
+from packhorse.web.pages.serving import LIVE
 from tests.children import until
 from tests.cli.yard import Yard
 from tests.web.browsing import WIDTHS, keep_picture, opened
@@ -33,6 +35,7 @@ def fill(yard: Yard) -> dict[State, str]:
     app.put_schedules()
     jobs = {state: job.id for state, job in yard.in_every_state().items()}
     yard.add("a" * 128, {"text": "x" * 500_000, "ünïcode": "日本語 · עברית"}, queue="q" * 128)
+    yard.storage.join(WorkerInfo(new_id(), host="h" * 200, pid=77, queues=["q" * 128], concurrency=4))
     return jobs
 
 
@@ -60,6 +63,11 @@ def test_no_page_complains_or_runs_over_the_edge(
             over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert over <= 0, f"{path} is {over} px too wide"
             assert page.locator("h1").count() == 1
+            if width == min(WIDTHS) and theme == "light":  # as wide as 1,280 px are when all is four times as large
+                page.set_viewport_size({"width": 320, "height": 900})
+                over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert over <= 0, f"{path} is {over} px too wide for 320"
+                page.set_viewport_size(size)
             if path in LISTS and width == min(WIDTHS):
                 page.locator("[data-theme-button]").wait_for()
                 tops = page.evaluate(
@@ -110,11 +118,33 @@ def test_a_change_right_after_another_is_shown_though_nothing_follows(
         page.goto("/jobs")
         page.locator("[data-livemark]:not([hidden])").wait_for()
         for job in jobs:
-            with page.expect_request(lambda request: request.headers.get("x-packhorse") == "live") as asked:
+            with page.expect_request(lambda request: request.headers.get("x-packhorse") in LIVE) as asked:
                 yard.finish(Completed(job.token))
             assert asked.value.headers["last-event-id"]
 
             playwright.expect(page.locator(f'[data-row="{job.id}"]')).to_contain_text("completed")
+
+
+def test_a_hidden_tab_hangs_up_after_half_a_minute_and_listens_again_when_it_is_seen(
+    browser: Any, application: Application, yard: Yard
+):
+    viewers = application.sampler._viewers
+    with served(application) as base, opened(browser, base) as page:
+        page.clock.install()
+        page.goto("/queues")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        assert len(viewers) == 1
+        see = (
+            "(is_hidden) => { Object.defineProperty(document, 'hidden', { configurable: true, get: () => is_hidden });"
+        )
+        see += " document.dispatchEvent(new Event('visibilitychange')); }"
+
+        page.evaluate(see, True)
+        page.clock.fast_forward(31_000)
+        until(lambda: not viewers, "a hidden tab still listens")
+
+        page.evaluate(see, False)
+        until(lambda: viewers, "a tab that is seen again does not listen")
 
 
 def test_a_question_is_about_the_form_that_asked_however_long_it_stands(
@@ -126,7 +156,7 @@ def test_a_question_is_about_the_form_that_asked_however_long_it_stands(
         page.locator("[data-livemark]:not([hidden])").wait_for()
         page.get_by_role("button", name="Delete").click()
         for _ in range(2):  # when the second comes, the first was put into the page
-            with page.expect_response(lambda answer: answer.request.headers.get("x-packhorse") == "live"):
+            with page.expect_response(lambda answer: answer.request.headers.get("x-packhorse") in LIVE):
                 yard.add()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
 

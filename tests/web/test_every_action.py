@@ -221,7 +221,7 @@ def silence_a_failure(hand: Hand, yard: Yard) -> None:
 
 
 def pause_a_queue(hand: Hand, yard: Yard) -> None:
-    yard.add(queue="mail")
+    yard.add("send_notice", queue="mail")
     hand.go("/queues/mail")
     hand.page.get_by_label("Why").fill("server down")
     hand.page.get_by_label("for", exact=True).fill("2h")
@@ -233,6 +233,10 @@ def pause_a_queue(hand: Hand, yard: Yard) -> None:
     row = 'tr:has(a[href$="/queues/mail"])'
     hand.press("Pause", "paused", within=row)
     hand.press("Resume", "resumed", within=row)
+    hand.go("/tasks/send_notice")  # the only task of that queue
+    hand.press("Pause", "paused")
+    assert hand.page.url.partition("?")[0].endswith("/tasks/send_notice")
+    hand.press("Resume", "resumed")
     assert not any(queue.is_paused for queue in yard.storage.queues())
 
 
@@ -266,7 +270,7 @@ def steer_a_schedule(hand: Hand, yard: Yard) -> None:
 
 def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
     def see_them() -> bool:
-        yard.storage.beat({FOREMAN: {"min": 1, "max": 4}, WORKER: {}})
+        yard.storage.beat({FOREMAN: {"min": 1, "max": 4, "slots": 4}, WORKER: {}})
         glance.forget()
         hand.visit("Workers")
         return hand.page.get_by_label("at most").count() == 1
@@ -275,6 +279,7 @@ def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
     hand.press("Quiet", "quieted")
     hand.press("Restart", "ordered")
     hand.page.get_by_label("at most").fill("6")
+    hand.page.get_by_label("slots each").fill("7")
     hand.press("Scale", "ordered")
     with answering(yard):
         hand.press("Stacks", "stacks", within="article.worker")
@@ -284,7 +289,7 @@ def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
     given = [event.data or {} for event in yard.storage.events(EventFilter(kind=Kind.ORDERED))]
     others = [order for order in given if order["do"] != "stacks"]
     assert [order["do"] for order in others] == ["quiet", "restart", "scale", "stop"]
-    assert (others[2]["least"], others[2]["most"]) == (1, 6)
+    assert (others[2]["least"], others[2]["most"], others[2]["slots"]) == (1, 6, 7)
     assert len(given) - len(others) == 3  # a job's, a worker's from the list, and from its page
 
 

@@ -62,3 +62,31 @@ def test_pages_are_not_kept_without_end(yard: Yard):
 
     assert len(glance._known) <= 102
     assert len(glance._locks) <= 102
+
+
+def test_what_takes_long_to_read_is_read_less_often(yard: Yard):
+    clock, read = [0.0], []
+    glance = Glance(yard.storage, lambda: clock[0])
+
+    def draw() -> int:
+        clock[0] += 0.3
+        read.append(clock[0])
+        return len(read)
+
+    assert glance.page("slow", draw) == 1
+    clock[0] = 2.9
+    assert glance.page("slow", draw) == 1
+    assert glance.drawn("slow") == 1
+    clock[0] = 3.1
+    assert glance.drawn("slow") is None
+    assert glance.page("slow", draw) == 2
+
+
+def test_what_is_reckoned_from_a_read_is_reckoned_anew_with_the_next(yard: Yard):
+    glance, sums = Glance(yard.storage, lambda: 0.0), []
+    first, second = [1, 2], [1, 2]
+
+    for source in (first, first, second, second, first):
+        assert glance.reckoned("sum", source, lambda source=source: sums.append(sum(source)) or sums[-1]) == 3
+
+    assert len(sums) == 3

@@ -17,7 +17,7 @@ from packhorse.order import Do, Order
 from packhorse.outcome import Completed
 from packhorse.series import STEPS
 from packhorse.storage.records import ClientInfo, EventFilter
-from packhorse.web import history
+from packhorse.web import looking_back
 from packhorse.web.api import ENDPOINTS
 from tests.cli.yard import FOREMAN, WORKER, Yard
 from tests.web.conftest import MAIL_SECRET, bearer
@@ -268,7 +268,7 @@ def test_events_of_a_kind_are_found_look_by_look_in_both_directions(
 ):
     dead = [yard.job("dead").id for _ in range(3)]
     [yard.job("completed") for _ in range(2)]
-    monkeypatch.setattr(history, "WINDOW", window)
+    monkeypatch.setattr(looking_back, "WINDOW", window)
 
     def walk(word: str, start: int | None, onward: str) -> list[str]:
         found: list[str] = []
@@ -381,13 +381,13 @@ def test_foremen_and_workers_are_ordered_about(web: TestClient, yard: Yard):
 
     assert web.post(f"{API}/workers/{FOREMAN}/quiet").json() == {"id": FOREMAN}
     assert web.post(f"{API}/workers/{WORKER}/restart").status_code == 200
-    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 2, "most": 8}).status_code == 200
+    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 2, "most": 8, "slots": 3}).status_code == 200
     assert web.post(f"{API}/workers/{WORKER}/stop", json={"now": True}).status_code == 200
 
     assert orders(yard) == [
         {"do": "quiet", "by": "local", "foreman": FOREMAN},
         {"do": "restart", "worker": WORKER, "by": "local", "foreman": FOREMAN},
-        {"do": "scale", "least": 2, "most": 8, "by": "local", "foreman": FOREMAN},
+        {"do": "scale", "least": 2, "most": 8, "slots": 3, "by": "local", "foreman": FOREMAN},
         {"do": "stop", "worker": WORKER, "now": True, "by": "local", "foreman": FOREMAN},
     ]
 

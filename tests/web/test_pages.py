@@ -8,14 +8,15 @@ from markupsafe import escape
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.clock import DAY
+from packhorse.clock import DAY, SECOND
 from packhorse.failure import Failure
 from packhorse.job import Reason, State
 from packhorse.outcome import Failed
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, LogLine, Retention
+from packhorse.web.application import Application
 from packhorse.web.pages import DEEDS, PAGES, banners
 from packhorse.web.security.operator import Role
-from tests.cli.yard import Yard
+from tests.cli.yard import WORKER, Yard
 from tests.web.conftest import BASE, SECRETS
 
 HTML = {"accept": "text/html"}
@@ -516,6 +517,16 @@ def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_f
     assert "images" in web.get("/jobs?queue=images", headers=live).text
 
 
+def test_what_a_browser_fetches_between_two_looks_at_the_charts_has_none(web: TestClient, yard: Yard):
+    yard.job("completed")
+    for path in ("/", "/queues/resize"):
+        quick, whole = (web.get(path, headers={"x-packhorse": word}).text for word in ("quick", "live"))
+
+        assert "<figure" in whole, path
+        assert "<figure" not in quick, path
+        assert "resize" in quick
+
+
 def test_who_heard_of_a_change_gets_no_page_from_before_it(web: TestClient, yard: Yard):
     job, live = yard.job("scheduled"), {"x-packhorse": "live"}
     assert "s-scheduled" in web.get(f"/jobs/{job.id}", headers={**live, "last-event-id": "a-1"}).text
@@ -557,3 +568,90 @@ def test_the_overview_tells_of_one_worker_and_of_rare_jobs_in_words(web: TestCli
 
     assert ">1 worker</span>" in text
     assert "<span>1/h" in text
+
+
+def told_of(text: str, title: str) -> str:
+    """The words of the section with this heading."""
+    section = text.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0]
+    return " ".join(re.sub(r"<[^>]+>", " ", section).split())
+
+
+def test_the_page_of_a_queue_tells_how_much_waits_of_each_priority(web: TestClient, yard: Yard):
+    for priority in (1, 9, 9, 4, 9):
+        yard.add(queue="mail", priority=priority)
+    yard.storage.force_start([yard.add(queue="mail", priority=2).id])
+    yard.add(queue="other", priority=5)
+
+    told = told_of(web.get("/queues/mail", headers=HTML).text, "Priorities in line")
+
+    rows = [list(map(int, row)) for row in re.findall(r"(\d+) (\d+) \d+ resize", told)]
+    assert rows == [[9, 3], [4, 1], [2, 1], [1, 1]]
+
+
+def test_in_a_long_line_the_priorities_are_found_and_not_counted(
+    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("packhorse.web.pages.queues._COUNTED", 2)
+    for priority in (9, 9, 4):
+        yard.add(queue="mail", priority=priority)
+
+    told = told_of(web.get("/queues/mail", headers=HTML).text, "Priorities in line")
+
+    assert re.findall(r"(\d+) – resize", told) == ["9", "4"]
+
+
+def test_a_running_job_tells_of_its_process_and_its_time(web: TestClient, yard: Yard):
+    job = yard.start(yard.add(timeout=600 * SECOND))
+    yard.storage.beat({WORKER: {"rss": 64 << 20, "cpu_percent": 7}})
+
+    told = told_of(web.get(f"/jobs/{job.id}", headers=HTML).text, "Facts")
+
+    assert re.search(r"mule · pid 12 · heartbeat .* · 64 MiB · CPU 7 %", told)
+    assert re.search(r"run 10 m \([^)]+ left\)", told)
+
+
+def test_a_job_can_be_copied_as_python(web: TestClient, yard: Yard):
+    job = yard.add(args={"image_id": 7, "draft": True, "of": None})
+
+    text = web.get(f"/jobs/{job.id}", headers=HTML).text
+
+    assert str(escape("app.enqueue('resize', {'image_id': 7, 'draft': True, 'of': None})")) in text
+
+
+def test_of_a_long_log_the_end_is_shown(web: TestClient, yard: Yard):
+    job = yard.job("running")
+    lines = [LogLine(f"this is line {number}") for number in range(2_500)]
+    yard.storage.append_log(job.token, lines, keep=5_000)
+
+    text = web.get(f"/jobs/{job.id}", headers=HTML).text
+
+    assert "the last 1,000 of 2,50" in text  # and those that it had written before
+    assert "this is line 2499" in text
+    assert "this is line 1400" not in text
+
+
+def test_a_job_that_was_pruned_says_how_long_it_was_kept(web: TestClient, yard: Yard):
+    job = yard.job("completed", queue="mail")
+    yard.storage.prune(
+        Retention(completed=0, dead=DAY, aborted=DAY, events=DAY, clients=DAY), at=yard.storage.now() + 1
+    )
+
+    gone = web.get(f"/jobs/{job.id}", headers=HTML)
+
+    assert gone.status_code == 404
+    words = " ".join(re.sub(r"<[^>]+>", " ", gone.text).split())
+    assert f"{job.id} of the queue mail was kept 1d after its end, and removed 20" in words
+
+
+def test_the_overview_leads_to_the_first_job_though_workers_are_there(
+    web: TestClient, application: Application, yard: Yard
+):
+    yard.join()
+    text = web.get("/", headers=HTML).text
+    assert "No jobs yet" in text
+    assert "/jobs/new?task=" in text
+
+    yard.add()
+    application.site.glance.forget()
+
+    assert "No jobs yet" not in web.get("/", headers=HTML).text

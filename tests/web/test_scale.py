@@ -3,6 +3,7 @@ jobs and on many. `python -m bench.web` does the same with a million and a clock
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from bench.web.history import fill
 from packhorse import Packhorse
 from packhorse.storage import open_storage
 from packhorse.storage.sql import lists
-from packhorse.web import history, reader
+from packhorse.web import looking_back, reader
 from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
@@ -43,9 +44,11 @@ def hundreds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(sqlite3, "connect", connect_counted)
     monkeypatch.setattr(lists, "AT_MOST", BOUND)
     monkeypatch.setattr(lists, "AT_ONCE", BOUND)
-    monkeypatch.setattr(lists, "IDS_AT_ONCE", BOUND)
+    monkeypatch.setattr(lists.Index, "ids_at_once", BOUND)
     monkeypatch.setattr(reader, "_PATIENCE", 0.0)
-    monkeypatch.setattr(history, "WINDOW", BOUND)
+    monkeypatch.setattr(looking_back, "WINDOW", BOUND)
+    monkeypatch.setattr(looking_back, "LOOKS", 2)
+    monkeypatch.setattr(looking_back, "_PATIENCE", math.inf)
     return counted
 
 

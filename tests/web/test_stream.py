@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import msgspec
@@ -10,7 +8,7 @@ import pytest
 
 from packhorse.web.application import Application
 from packhorse.web.sampler import MOST_VIEWERS
-from tests.children import PATIENCE, until
+from tests.children import PATIENCE
 from tests.cli.yard import Yard
 from tests.web.conftest import MAIL_SECRET, bearer, served, serving
 
@@ -94,28 +92,6 @@ def test_who_was_cut_off_goes_on_behind_the_last_event(application: Application,
                 seen.append(resumed.next("overview")["states"]["queued"])
 
     assert 1 in seen  # what was missed came too, not only the present
-
-
-def test_twenty_viewers_cost_what_one_does_and_none_costs_nothing(application: Application, yard: Yard):
-    with served(application) as base:
-        with ThreadPoolExecutor(20) as pool:
-
-            def look(_: int) -> int:
-                with watching(base) as response:
-                    watched = Watched(response)
-                    watched.next("overview")
-                    watched.next("overview")
-                return 1
-
-            yard.add()  # so that the age of the oldest changes
-            began_at = time.monotonic()
-            assert sum(pool.map(look, range(20))) == 20
-        reads = {each.name: each.calls for each in yard.storage.health().operations}
-        assert application.sampler.samples <= time.monotonic() - began_at + 2  # one a second, however many look
-        assert reads["queues"] <= application.sampler.samples + 1
-
-        until(lambda: not application.sampler._viewers, "viewers are still there")
-        until(lambda: application.sampler._task is not None and application.sampler._task.done(), "it goes on looking")
 
 
 def test_a_token_of_one_queue_sees_the_numbers_of_that_queue(guarded: Application, yard: Yard):

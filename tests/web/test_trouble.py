@@ -13,7 +13,7 @@ from packhorse.errors import StorageUnavailable
 from packhorse.web.application import Application
 from tests.children import PATIENCE
 from tests.cli.yard import Yard
-from tests.web.conftest import served
+from tests.web.conftest import MAIL_SECRET, bearer, served
 from tests.web.test_stream import Watched, watching
 
 HTML = {"accept": "text/html"}
@@ -40,6 +40,26 @@ def test_a_page_says_that_the_storage_is_away(web: TestClient, path: str):
     assert "hunter2" not in answer.text
     assert answer.headers["refresh"] == "10"  # it asks again by itself
     assert "packhorse doctor" in answer.text
+
+
+def test_a_page_says_what_was_last_known_when_the_storage_is_away(
+    web: TestClient, guarded_web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    yard.add(queue="mail")
+    yard.add(queue="other")
+    for client in (web, guarded_web):
+        assert client.get("/queues", headers={**HTML, **bearer(MAIL_SECRET)}).status_code == 200
+    for name in ("queues", "now"):
+        monkeypatch.setattr(yard.storage, name, is_away)
+
+    everything = web.get("/queues", headers=HTML)
+    mail = guarded_web.get("/queues", headers={**HTML, **bearer(MAIL_SECRET)})
+
+    assert everything.status_code == mail.status_code == 503
+    assert "<dt>Queued</dt><dd>2</dd>" in everything.text
+    assert "<dt>Queued</dt><dd>1</dd>" in mail.text
+    assert "What was last known" in mail.text
+    assert "last known" not in guarded_web.get("/queues", headers=HTML).text
 
 
 @pytest.mark.usefixtures("without_storage")

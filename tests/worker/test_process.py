@@ -119,7 +119,7 @@ def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, 
     running, waiting = task.enqueue(), task.enqueue()
     works.until(lambda: works.state(waiting) is RESERVED and works.has_begun(running))
 
-    works.worker.handle({"do": "drain"})
+    works.worker.handle({"do": "drain", "why": "replaced by a fresh worker"})
     works.until(lambda: works.state(waiting) is QUEUED)
     gate.set()
 
@@ -128,6 +128,8 @@ def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, 
     assert (works.job(waiting).attempts, works.job(waiting).losses) == (0, 0)
     assert works.kinds(waiting)[-1] is Kind.READDED
     assert said(works, "leaving")[-1] == {"say": "leaving", "why": "drained", "done": 1}
+    (end,) = works.storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.KILLED))
+    assert end.data == {"why": "replaced by a fresh worker"}
     assert worker_kinds(works)[-2:] == [Kind.STAT, Kind.KILLED]
 
 

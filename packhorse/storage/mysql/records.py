@@ -12,10 +12,11 @@ from packhorse.clock import SECOND
 from packhorse.storage.mysql.database import LOCK_PATIENCE
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import Link
+from packhorse.storage.mysql.spelling import spelled
 from packhorse.storage.mysql.trouble import LOST_RACES, NOT_ALLOWED, code_of
-from packhorse.storage.records import EventFilter
+from packhorse.storage.records import EventFilter, Point, Span
 from packhorse.storage.sql import records
-from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.rows import from_json, to_json
 
 _LONG_WRITE = 10 * SECOND
 """After so long an event is shown although a transaction that came before it is still open."""
@@ -26,6 +27,27 @@ class Records(MySQLKeeper, records.Records):
         table = super()._event_table(where)
         by_job = where.job_id is not None or where.subject not in (None, "job")
         return f"{table} FORCE INDEX ({'packhorse_event_job' if by_job else 'PRIMARY'})"
+
+    def _read_events(self, rest: str, values: Sequence[Any]) -> list[Any]:
+        """First which they are: the server would fetch all that an event has before it looks whether it fits."""
+        sql = (
+            f"SELECT {records.EVENT_COLUMNS} FROM (SELECT id AS number {rest}) AS found"
+            f" STRAIGHT_JOIN {self._dialect.prefix}event FORCE INDEX (PRIMARY) ON id = number"
+        )
+        return sorted(self._db.read("events", sql, values), reverse=" DESC " in rest)
+
+    def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
+        width, start = span.level.width, span.level.start_of(self.now() - span.length)
+        parts = [spelled(self._sql["measured"], (level, start, queue, task)) for level in span.levels]
+        parts.append(spelled(self._sql["unfolded_measures"], (start, queue, task)))
+        points: dict[tuple[int, str, str], dict[str, int]] = {}
+        # In one statement: between two of them somebody may fold.
+        (answer,) = self._db.read_with("series", lambda link: link.script([" UNION ALL ".join(parts)]))
+        for at, its_queue, its_task, text in answer.rows:
+            values = points.setdefault((at - at % width, its_queue, its_task), {})
+            for counted, amount in from_json(text).items():
+                values[counted] = values.get(counted, 0) + amount
+        return [Point(*key, values) for key, values in sorted(points.items())]
 
     def _follow(self, sql: str, values: Sequence[Any]) -> list[Any]:
         """Events whose predecessors are all there. A reader that locks what it reads waits for those whose transaction

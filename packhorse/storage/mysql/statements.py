@@ -13,9 +13,9 @@ from packhorse.storage.statements import load_statements
 NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 """The server's time, whatever time zone the session is in."""
 PLAIN = ("id", "seq", "task", "queue", "args", "priority", "rank", "created_at", "queued_at", "first_queued_at",
-         "max_attempts", "max_halts")  # fmt: skip
-"""All that a plain job in line has."""
-_NOT_PLAIN = "timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta"
+         "max_attempts", "max_halts", "unique_key")  # fmt: skip
+"""All that a plain job in line has; a key may be missing."""
+_NOT_PLAIN = "timeout, idle_timeout, expires, total_timeout, created_by, schedule, backoff, meta"
 TABLE = (
     "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4"
     " /*M! COLLATE utf8mb4_nopad_bin */ /*!80017 COLLATE utf8mb4_0900_bin */"

@@ -145,9 +145,11 @@ class Working(MySQLKeeper, Finishing):
         """The lowest rank of each queue, from a given one on, in which it has jobs."""
         if not asked:
             return {}
-        parts = [
+        whole = [queue for queue, low in asked if low == RANKS[0] and self._starts.of(queue) is None]
+        parts = [f"({self._spell('first_ranks', to_json(whole))})"] if whole else []
+        parts += [
             f"({self._spell('next_rank', queue, stretch)})"
-            for queue, low in asked
+            for queue, low in sorted(set(asked) - {(queue, RANKS[0]) for queue in whole})
             for stretch in self._stretches(queue, low, RANKS[-1])
         ]
         ranks: dict[str, int] = {}
@@ -348,10 +350,10 @@ class Working(MySQLKeeper, Finishing):
 def _reserved_plain_job(row: Row, owner: str, now: int) -> Job:
     """The job in a row of `PLAIN`, just reserved."""
     (job_id, seq, task, queue, args, priority, rank, created_at, queued_at, first_queued_at, max_attempts,
-     max_halts, _) = row  # fmt: skip
+     max_halts, unique_key, _) = row  # fmt: skip
     return Job(
         job_id, seq, task, queue, args, RESERVED, priority, rank, created_at, now, None, queued_at, first_queued_at,
-        None, None, owner, None, 1, 0, 0, 0, 0, 0, max_attempts, max_halts,
+        None, None, owner, None, 1, 0, 0, 0, 0, 0, max_attempts, max_halts, unique_key=unique_key,
     )  # fmt: skip
 
 

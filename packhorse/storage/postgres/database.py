@@ -78,7 +78,7 @@ class Database:
         dialect: Dialect,
         prepare: Callable[[Link], None],
         now: clock.Now | None,
-        after_commit: Callable[[], None],
+        after_commit: Callable[[Transaction], None],
     ) -> None:
         self.address = address
         self.options = options
@@ -111,8 +111,7 @@ class Database:
             return result, tx
 
         result, tx = self._repeatedly(name, once)
-        if tx.wakes:
-            self._after_commit()
+        self._after_commit(tx)
         return result
 
     def _begin(self, link: Link) -> tuple[int, str | None]:

@@ -24,6 +24,7 @@ from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.records import Records
 from packhorse.storage.postgres.statements import dialect_for, statements_for
+from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import Upkeep
 from packhorse.storage.postgres.workers import Workers
@@ -71,7 +72,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
             self._dialect,
             prepare=self._prepare,
             now=now,
-            after_commit=self._came_into_line,
+            after_commit=self._committed,
         )
         self._bell = Bell(self._db, self._sql, now)
 
@@ -99,10 +100,12 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
         self._bell.close()
         self._db.pool.close()
 
-    def _came_into_line(self) -> None:
-        """A job has, by a write of ours that is committed, wherever in its line."""
-        self._marks.forget()
-        self._bell.ring()
+    def _committed(self, tx: Transaction) -> None:
+        if tx.wakes:  # a job came into line, wherever in it
+            self._marks.forget()
+            self._bell.ring()
+        if tx.deltas:
+            self._counting(tx.deltas)
 
     # --- migrations -----------------------------------------------------------------------------------------------
 

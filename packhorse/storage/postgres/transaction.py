@@ -22,12 +22,13 @@ R = TypeVar("R")
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_changed", "_event_rows", "_failures", "_link", "is_guest", "mark_text")
+    __slots__ = ("_changed", "_event_rows", "_failures", "_link", "deltas", "is_guest", "mark_text")
 
     def __init__(self, link: Link, now: int, mark_text: str | None = None, *, is_guest: bool = False) -> None:
         super().__init__(now)
         self.mark_text = mark_text  # of a move, as it was when this began
         self.is_guest = is_guest
+        self.deltas = 0  # rows that it has added to what is to be folded
         self._link = link
         self._changed: list[list[Any]] = []
         self._event_rows: list[EventRow] = []
@@ -81,6 +82,7 @@ class Transaction(transaction.Transaction):
         if self._event_rows:
             self._link.execute(sql["put_events"], [list(column) for column in zip(*self._event_rows, strict=True)])
         deltas = self._deltas()
+        self.deltas = len(deltas)
         if deltas:
             self._link.execute(sql["put_deltas"], [list(column) for column in zip(*deltas, strict=True)])
         if self._failures:

@@ -11,6 +11,7 @@ from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.served import FOLD_AFTER
 from packhorse.storage.sql.transaction import Transaction
 
 _AT_ONCE = 20_000
@@ -60,9 +61,12 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
         self._db.write("fold", self._fold_deltas)
 
     def _fold_deltas(self, tx: Transaction) -> bool:
+        """Sum some up; False: somebody else is just about it."""
         ((is_ours,),) = tx.execute(self._sql["lock_measures"]).fetchall()
         if is_ours:
-            tx.execute(self._sql["fold_deltas"], (_AT_ONCE,)).fetchall()
+            ((number,),) = tx.execute(self._sql["fold_deltas"], (_AT_ONCE,)).fetchall()
+            if number == _AT_ONCE:
+                self._unfolded = FOLD_AFTER  # there are more: they come next
         return bool(is_ours)
 
     def _roll_up(self, tx: Transaction) -> None:

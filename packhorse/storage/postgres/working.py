@@ -88,7 +88,7 @@ class Working(PostgresKeeper, working.Working):
         except StorageError:
             if not taken:
                 raise
-        self._counting(2 * len(queues))
+        self._counting(_counted_for(taken))
         if taken:
             self._bell.rouse()
         else:
@@ -220,8 +220,9 @@ class Working(PostgresKeeper, working.Working):
         each = dict(zip(reversed(tokens), reversed(agos or [0] * len(tokens)), strict=True))  # of two the first counts
         once = [_Begun(token.job_id, token.owner, token.fence, ago) for token, ago in each.items()]
         once.sort(key=lambda begun: begun.job_id)
-        started = {row[0] for row in self._db.run("start", self._sql["start_jobs"], (to_json(once), self._moment()))}
-        self._counting(2)
+        rows = self._db.run("start", self._sql["start_jobs"], (to_json(once), self._moment()))
+        self._counting(rows[0][1] if rows else 0)
+        started = {job_id for job_id, _ in rows}
         hands = {} if len(started) == len(tokens) else self._hands_now(tokens)
         verdicts = []
         for token in tokens:
@@ -247,7 +248,7 @@ class Working(PostgresKeeper, working.Working):
         if not _are_plain(outcomes):
             return self._write("finish", lambda tx: self._finish(tx, outcomes))
         rows = self._db.run("finish", self._sql["complete"], (_told(outcomes), self._moment(), None))
-        self._counting(6)
+        self._counting(rows[0][1] if rows else 0)
         return self._verdicts(outcomes, rows)
 
     def finish_and_reserve(
@@ -262,7 +263,7 @@ class Working(PostgresKeeper, working.Working):
         accepted, (taken, is_late) = self._db.read_with(
             "finish_and_reserve", lambda link: self._complete_and_take(link, outcomes, owner, queues, limit)
         )
-        self._counting(10)
+        self._counting((accepted[0][1] if accepted else 0) + _counted_for(taken))
         verdicts = self._verdicts(outcomes, accepted)
         return verdicts, self.reserve(owner, queues, limit) if is_late else taken
 
@@ -279,7 +280,7 @@ class Working(PostgresKeeper, working.Working):
             taken = pipeline.execute(self._sql["take"], self._asked(owner, lines, limit, anyway=False))
         return completed.fetchall(), self._taken(owner, queues, taken.fetchall(), limit, link.looked_for)
 
-    def _verdicts(self, outcomes: Sequence[Outcome], rows: Sequence[tuple[str]]) -> list[Verdict]:
+    def _verdicts(self, outcomes: Sequence[Outcome], rows: Sequence[tuple[str, int]]) -> list[Verdict]:
         if len(rows) == len(outcomes):
             return [Verdict.ACCEPTED] * len(outcomes)
         accepted = {row[0] for row in rows}
@@ -317,6 +318,11 @@ def _are_plain(outcomes: Sequence[Outcome]) -> bool:
     return all(type(outcome) is Completed for outcome in outcomes) and (
         len(outcomes) == 1 or len({outcome.token.job_id for outcome in outcomes}) == len(outcomes)
     )
+
+
+def _counted_for(taken: Sequence[Job]) -> int:
+    """How many rows the statement that took these jobs has added to what is counted."""
+    return 2 * len({(job.queue, job.task) for job in taken})
 
 
 def _told(outcomes: Sequence[Any]) -> str:

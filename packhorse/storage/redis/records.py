@@ -105,28 +105,30 @@ class Records(Keeper):
     # --- charts -----------------------------------------------------------------------------------------------------
 
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
-        points: dict[tuple[int, str, str], dict[str, int]] = {}
+        points: dict[tuple[int, bytes], dict[str, int]] = {}
         start = span.level.start_of(self.now() - span.length)
-        for at, counted, place, amount in self._measures(span.levels, start):
-            its_queue, its_task = keys.names_of(place)
-            if queue in (None, its_queue) and task in (None, its_task):
-                values = points.setdefault((span.level.start_of(at), its_queue, its_task), {})
-                values[counted] = values.get(counted, 0) + amount
-        return [Point(*key, values) for key, values in sorted(points.items())]
+        for at, told in self._buckets(span.levels, start):
+            point = span.level.start_of(at)
+            for field, amount in zip(told[::2], told[1::2], strict=True):
+                counted, _, place = field.partition(b":")
+                values = points.setdefault((point, place), {})
+                name = counted.decode()
+                values[name] = values.get(name, 0) + int(amount)
+        found = (Point(at, *keys.names_of(place), values) for (at, place), values in points.items())
+        meant = [one for one in found if queue in (None, one.queue) and task in (None, one.task)]
+        return sorted(meant, key=lambda one: (one.at, one.queue, one.task))
 
     def totals(self) -> dict[str, int]:
         (told,) = self._server.ask("totals", ("HGETALL", self._keys.total))
         return {name.decode(): int(amount) for name, amount in zip(told[::2], told[1::2], strict=True)}
 
-    def _measures(self, levels: list[str], start: int) -> Iterator[tuple[int, str, bytes, int]]:
-        """(beginning of the bucket, what is counted, place, amount) of all buckets from `start` on."""
+    def _buckets(self, levels: list[str], start: int) -> Iterator[tuple[int, list[bytes]]]:
+        """When each bucket from `start` on begins; and in turn what is counted, with its place, and how much."""
         seen = 0
         while True:
             buckets = self._server.run("series", start, seen, _BUCKETS_AT_ONCE, *levels)
             for at, told in buckets:
-                for field, amount in zip(told[::2], told[1::2], strict=True):
-                    counted, _, place = field.partition(b":")
-                    yield int(at), counted.decode(), place, int(amount)
+                yield int(at), told
             seen += len(buckets)
             if len(buckets) < _BUCKETS_AT_ONCE:
                 return

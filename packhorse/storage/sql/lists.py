@@ -3,6 +3,8 @@ jobs, so no filter, however odd, can hold up the storage."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
@@ -21,14 +23,16 @@ AT_ONCE = 500
 _FEWEST = 5
 AT_MOST = 5_000
 """How many jobs one call looks at before it answers with what it has."""
+_AT_LEAST = 1_500  # where it may be impatient
 _COUNTED_FOR_EACH = 3  # that a list would look at
-IDS_AT_ONCE = 100_000
-"""How many ids one call looks at: they lie close together."""
 HIGHEST = 1 << 62
 _LAST_SIGN = chr(0x10FFFF)
 
 
 class Lists(Keeper):
+    _patience = math.inf
+    """Seconds after which a call answers although it has looked at fewer: on some servers that may take long."""
+
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
         order = listing.order_of(where.states)
         after = listing.decode_cursor(cursor, order)
@@ -36,17 +40,20 @@ class Lists(Keeper):
         def work(connection: Connection) -> Page:
             found: list[Job] = []
             looked_at = 0
+            ends_at = time.monotonic() + self._patience
             index = self._index(connection)
             walk = index.walk(order, where, after)
-            while places := list(islice(walk, min(AT_ONCE, max(limit * 2, 100)))):
+            at_once = min(AT_ONCE, max(limit * 2, 100))
+            while places := list(islice(walk, at_once)):
                 looked_at += len(places)
-                found += sorted(index.fitting(where, places), key=order.place)
+                found += sorted(index.fitting(where, places, limit + 1 - len(found)), key=order.place)
                 if len(found) > limit:
                     return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
                 if index.is_past(where, order, places[-1]):
                     return Page(found)
-                if looked_at >= AT_MOST:
+                if looked_at >= AT_MOST or (looked_at >= _AT_LEAST and time.monotonic() > ends_at):
                     return Page(found, listing.encode_cursor(order, places[-1]))
+                at_once = AT_ONCE  # few fit
             return Page(found)
 
         return self._db.read_with("find", work)
@@ -75,6 +82,7 @@ class Lists(Keeper):
 
         def work(connection: Connection) -> Count:
             number = looked_at = 0
+            ends_at = time.monotonic() + self._patience
             index = self._index(connection)
             order = listing.order_of(where.states) if where.cause is None else listing.NEWEST
             walk = index.walk(order, where, None)
@@ -85,7 +93,7 @@ class Lists(Keeper):
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
-                if looked_at >= most:
+                if looked_at >= most or (looked_at >= _AT_LEAST and time.monotonic() > ends_at):
                     return Count(number, exact=next(walk, None) is None)
             return Count(number)
 
@@ -98,6 +106,9 @@ class Lists(Keeper):
 class Index:
     """The indexes over the jobs, as one call walks along them. The seq is each place's last number, negative where the
     order falls."""
+
+    ids_at_once = 100_000
+    """How many ids one call looks at: they lie close together."""
 
     def __init__(self, connection: Connection, dialect: Dialect, lines_of_rank: str) -> None:
         self._execute = connection.execute
@@ -187,12 +198,15 @@ class Index:
         everything at once. Of one walk among many little may be wanted, so its `first` part may be small."""
         sql = self._dialect.say(f"{sql} LIMIT ?")
         part = first
-        while rows := self._execute(sql, (*values, *behind, part)).fetchall():
+        while rows := self._part(sql, (*values, *behind, part)):
             yield from rows
             if len(rows) < part:
                 return
             part = min(4 * part, AT_ONCE)
             behind = tuple(abs(number) for number in rows[-1][-len(behind) :])
+
+    def _part(self, sql: str, values: Sequence[Any]) -> list[Place]:
+        return self._execute(sql, values).fetchall()
 
     def ids_that_begin(self, part: str, limit: int) -> list[str]:
         """They lie side by side."""
@@ -204,7 +218,7 @@ class Index:
         """They may lie anywhere: a long stretch of the index is read backwards, so the newest of our own ids come
         first. Answers where the next stretch begins, too."""
         before, values = _ids_before(cursor)
-        sql = f"SELECT id FROM {self._ids} WHERE {before} ORDER BY id DESC LIMIT 1 OFFSET {IDS_AT_ONCE - 1}"
+        sql = f"SELECT id FROM {self._ids} WHERE {before} ORDER BY id DESC LIMIT 1 OFFSET {self.ids_at_once - 1}"
         edge = self._execute(self._dialect.say(sql), values).fetchone()
         first = edge[0] if edge else ""
         like = f"id LIKE ?{self._dialect.escape}"
@@ -230,7 +244,8 @@ class Index:
 
     # --- filtering ------------------------------------------------------------------------------------------------
 
-    def fitting(self, where: Filter, places: list[Place]) -> list[Job]:
+    def fitting(self, where: Filter, places: list[Place], most: int) -> list[Job]:
+        """The jobs at these places that fit: at least the first of them, as many as are wanted."""
         return [job_of(row) for row in self._ask(self._dialect.job, where, places)]
 
     def number_fitting(self, where: Filter, places: list[Place]) -> int:

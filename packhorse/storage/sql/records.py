@@ -13,7 +13,7 @@ from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import event_of, to_json
 from packhorse.storage.sql.transaction import Transaction
 
-_EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
+EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
 _CONDITIONS = {
     "job_id": "job_id = ?",
     "subject": "subject = ?",
@@ -43,12 +43,15 @@ class Records(Keeper):
         # Does somebody follow the events by their ids? One that became visible late would never be seen.
         is_followed = where.after is not None and where.job_id is None and not newest_first
         settled, theirs = self._settled() if is_followed else ("", [])
-        sql = f"SELECT {_EVENT_COLUMNS}{settled and f', {settled}'} FROM {self._event_table(where)}"
+        rest = f"FROM {self._event_table(where)}"
         if conditions:
-            sql += f" WHERE {' AND '.join(conditions)}"
-        sql += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
-        read = self._follow if is_followed else self._read_events
-        rows = read(self._dialect.say(sql), [*theirs, *values, limit])
+            rest += f" WHERE {' AND '.join(conditions)}"
+        rest += f" ORDER BY id {'DESC' if newest_first else 'ASC'} LIMIT ?"
+        if is_followed:
+            sql = f"SELECT {EVENT_COLUMNS}{settled and f', {settled}'} {rest}"
+            rows = self._follow(self._dialect.say(sql), [*theirs, *values, limit])
+        else:
+            rows = self._read_events(self._dialect.say(rest), [*values, limit])
         if settled:  # whoever saw a later one would never come back for the first that is not
             rows = [row[:-1] for row in takewhile(itemgetter(-1), rows)]
         return [event_of(row) for row in rows]
@@ -57,12 +60,13 @@ class Records(Keeper):
         """The table of events, as it is best asked for these."""
         return f"{self._dialect.prefix}event"
 
-    def _read_events(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        return self._db.read("events", sql, values)
+    def _read_events(self, rest: str, values: Sequence[Any]) -> list[Any]:
+        """The rows of a query of which only its columns are not said."""
+        return self._db.read("events", f"SELECT {EVENT_COLUMNS} {rest}", values)
 
     def _follow(self, sql: str, values: Sequence[Any]) -> list[Any]:
         """The same for somebody who asks on from the last one; see `_settled`."""
-        return self._read_events(sql, values)
+        return self._db.read("events", sql, values)
 
     def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
         rows = self._db.read("log_lines", self._sql["log_of"], (job_id, after, limit))

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.clock import SECOND, from_datetime
-from packhorse.fields import QueueFields, Seconds, iso, queue_fields
-from packhorse.job import HELD, State
-from packhorse.storage.records import QueueInfo
+from packhorse.clock import from_datetime
+from packhorse.fields import QueueFields, iso, queue_fields
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.jobs import BulkAnswer, moment_of
 from packhorse.web.security.operator import Role
 
 
-class ShownQueue(QueueFields, kw_only=True):
-    """A queue. `count` is how many wait in line, `latency` how long the oldest of the next ones has, in seconds, and
-    `running` how many are in workers' hands."""
-
-    is_paused: bool
-    count: int
-    running: int
-    latency: Seconds
-
-
 class QueueList(msgspec.Struct):
     """Every queue."""
 
-    items: list[ShownQueue]
+    items: list[QueueFields]
 
 
 class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,29 +39,17 @@ class Changed(msgspec.Struct):
     changed: bool
 
 
-def shown_queue(queue: QueueInfo, now: int) -> ShownQueue:
-    """A queue as the API tells of it."""
-    oldest = queue.oldest_queued_at
-    return ShownQueue(
-        **msgspec.structs.asdict(queue_fields(queue)),
-        is_paused=queue.is_paused,
-        count=queue.counts.get(State.QUEUED, 0),
-        running=sum(queue.counts.get(state, 0) for state in HELD),
-        latency=None if oldest is None else max(0, now - oldest) / SECOND,
-    )
-
-
 @get("/queues")
 def list_queues(call: Call) -> QueueList:
     """Every queue: its jobs by state, how long the oldest waits, how many run, and whether it is paused."""
     now = call.reader.now()
-    return QueueList([shown_queue(queue, now) for queue in call.reader.queues()])
+    return QueueList([queue_fields(queue, now) for queue in call.reader.queues()])
 
 
 @get("/queues/{name}")
-def get_queue(call: Call, name: str) -> ShownQueue:
+def get_queue(call: Call, name: str) -> QueueFields:
     """One queue."""
-    return shown_queue(call.reader.queue(name), call.reader.now())
+    return queue_fields(call.reader.queue(name), call.reader.now())
 
 
 @post("/queues/{name}/pause")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -10,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from packhorse import __version__
-from packhorse.web.sampler import Sampler, Sent, Viewer
+from packhorse.web.sampler import Sampler, Viewer
 
-PING = 15.0
 _RETRY = 3_000  # milliseconds after which a browser comes back
 
 
@@ -28,21 +26,10 @@ async def stream(request: Request, sampler: Sampler) -> Response:
 async def _events(sampler: Sampler, viewer: Viewer) -> AsyncIterator[bytes]:
     try:
         yield f"retry: {_RETRY}\nevent: hello\ndata: {_hello()}\n\n".encode()
-        while True:
-            try:
-                sent = await asyncio.wait_for(viewer.queue.get(), PING)
-            except TimeoutError:
-                yield b": still here\n\n"
-                continue
-            if sent is None:
-                return
-            yield _line(sampler, sent)
+        while (texts := await viewer.take()) is not None:
+            yield texts
     finally:
         sampler.leave(viewer)
-
-
-def _line(sampler: Sampler, sent: Sent) -> bytes:
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (sampler.event_id(sent).encode(), sent.name.encode(), sent.data)
 
 
 def _hello() -> str:

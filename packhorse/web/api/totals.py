@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from packhorse.storage.records import Span
-from packhorse.totals import Totals, totals_of
+from packhorse.totals import Totals, midnight_before, today_of, totals_of
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.reader import Reader
 
 
 def totals_for(reader: Reader) -> Totals:
     """The numbers for one operator."""
+    now = reader.now()
+    midnight = midnight_before(now)
     return totals_of(
-        reader.now(),
+        now,
         reader.lease,
         reader.queues(),
         reader.workers(),
         reader.totals(),
-        reader.series(Span.TWO_DAYS),
+        reader.reckoned(("today", midnight), Span.TWO_DAYS, lambda points: today_of(points, midnight)),
         failure_kinds=len(reader.open_failures()),
         schedules=len(reader.schedules()),
     )

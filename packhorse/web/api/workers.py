@@ -15,7 +15,7 @@ from packhorse.stacks import Stack, crew_of, stacks_of
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.security.operator import Role
 
-MOST_WORKERS = 1_024
+MOST_WORKERS = MOST_SLOTS = 1_024
 
 
 class WorkerList(msgspec.Struct):
@@ -53,10 +53,12 @@ class StopBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ScaleBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How many workers, at least and at most."""
+    """How many workers, at least and at most; and with how many slots each. Where that is another number than it was,
+    they give way to fresh ones, one after the other."""
 
     least: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
     most: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
+    slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)] | None = None
 
 
 class Ordered(msgspec.Struct):
@@ -138,8 +140,8 @@ def stop_worker(call: Call, id: str, body: StopBody) -> Ordered:
 
 @post("/workers/{id}/scale")
 def scale_crew(call: Call, id: str, body: ScaleBody) -> Ordered:
-    """Change how many workers a foreman keeps, until it ends."""
-    call.steps.order(id, scaling(body.least, body.most))
+    """Change how many workers a foreman keeps, and how many slots each has, until it ends."""
+    call.steps.order(id, scaling(body.least, body.most, body.slots))
     return Ordered(id)
 
 
@@ -158,8 +160,10 @@ def ask_worker_for_stacks(call: Call, id: str) -> StackList:
     )
 
 
-def scaling(least: int, most: int) -> Order:
-    """The order to keep so many workers; BadValue if that makes no sense."""
+def scaling(least: int, most: int, slots: int | None = None) -> Order:
+    """The order to keep so many workers with so many slots; BadValue if that makes no sense."""
     if not 0 <= least <= most <= MOST_WORKERS:
         raise BadValue(f"{least} to {most} is no number of workers", hint=f"0 to {MOST_WORKERS:,}, the lesser first")
-    return Order(Do.SCALE, least=least, most=most)
+    if slots is not None and not 1 <= slots <= MOST_SLOTS:
+        raise BadValue(f"a worker cannot have {slots} slots", hint=f"1 to {MOST_SLOTS:,}")
+    return Order(Do.SCALE, least=least, most=most, slots=slots)

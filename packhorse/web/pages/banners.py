@@ -13,7 +13,7 @@ from packhorse.coming import late_by
 from packhorse.event import Subject
 from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
 from packhorse.job import WAITING, State
-from packhorse.measures import by_queue
+from packhorse.measures import Measured, by_queue
 from packhorse.pause_text import pause_text
 from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
@@ -112,16 +112,33 @@ def _behind(reader: Reader, now: int) -> Iterator[Banner]:
     if not late or not taking:
         return  # without workers it goes without saying
     served = {name for worker in taking for name in worker.queues}
-    flows = by_queue(point for point in reader.series(Span.TWO_HOURS) if point.at > now - _LOOKED_BACK)
+    flows = reader.reckoned(
+        "flows", Span.TWO_HOURS, lambda points: by_queue(point for point in points if point.at > now - _LOOKED_BACK)
+    )
     late.sort(key=lambda queue: -_age(queue, now))
     yield from _unserved([queue for queue in late if queue.name not in served], now)
-    for queue in [queue for queue in late if queue.name in served][:MOST]:
-        flow = flows.get(queue.name)
-        link = (address(f"/queues/{queue.name}"), "See the queue")
-        if flow is not None and flow.added > flow.completed + flow.dead + flow.aborted:
-            came, went = number(flow.added), number(flow.completed + flow.dead + flow.aborted)
-            text = f"Its oldest job has waited {span(_age(queue, now))}; {came} came in ten minutes, {went} ended."
-            yield Banner(True, f"{queue.name} is falling behind.", text, link)
+    behind = [queue for queue in late if queue.name in served and _grows(flows.get(queue.name))]
+    if len(behind) > 1:
+        waited = f"The oldest job has waited {span(_age(behind[0], now))}; more came in ten minutes than ended."
+        text = f"{_names([queue.name for queue in behind])} {waited}"
+        yield Banner(True, f"{number(len(behind))} queues are falling behind.", text, ("/queues", "Queues"))
+    for queue in behind if len(behind) == 1 else ():
+        flow = flows[queue.name]
+        came, went = number(flow.added), number(flow.completed + flow.dead + flow.aborted)
+        text = f"Its oldest job has waited {span(_age(queue, now))}; {came} came in ten minutes, {went} ended."
+        yield Banner(
+            True, f"{queue.name} is falling behind.", text, (address(f"/queues/{queue.name}"), "See the queue")
+        )
+
+
+def _grows(flow: Measured | None) -> bool:
+    """Does more come than ends?"""
+    return flow is not None and flow.added > flow.completed + flow.dead + flow.aborted
+
+
+def _names(names: list[str]) -> str:
+    """The first of them."""
+    return ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else ".")
 
 
 def _unserved(queues: list[QueueInfo], now: int) -> Iterator[Banner]:
@@ -133,8 +150,7 @@ def _unserved(queues: list[QueueInfo], now: int) -> Iterator[Banner]:
         link = (address(f"/queues/{first.name}"), "See the queue")
         yield Banner(True, f"No worker serves {first.name}.", f"Its {waited}", link)
     else:
-        names = ", ".join(queue.name for queue in queues[:_NAMED]) + (" …" if len(queues) > _NAMED else ".")
-        text = f"{names} The {waited}"
+        text = f"{_names([queue.name for queue in queues])} The {waited}"
         yield Banner(True, f"No worker serves {number(len(queues))} queues.", text, ("/queues", "Queues"))
 
 
@@ -143,12 +159,18 @@ def _age(queue: QueueInfo, now: int) -> int:
 
 
 def _late(reader: Reader, now: int) -> Iterator[Banner]:
-    for schedule in reader.schedules():
-        if (late := late_by(schedule, now)) is not None:
-            foremen = count_text(len(_foremen(reader, now)), "foreman is", "foremen are")
-            why = "no foreman is running" if foremen.startswith("0 ") else f"{foremen} running, but none has seen to it"
-            text = f"It was due {span(late)} ago: {why}."
-            yield Banner(False, f"The schedule {schedule.name} is late.", text, ("/schedules", "Schedules"))
+    """Schedules that nobody has seen to, told as one: they mostly have one cause."""
+    late = {each.name: by for each in reader.schedules() if (by := late_by(each, now)) is not None}
+    if not late:
+        return
+    foremen = count_text(len(_foremen(reader, now)), "foreman is", "foremen are")
+    why = "no foreman is running" if foremen.startswith("0 ") else f"{foremen} running, but none has seen to it"
+    due = f"due {span(max(late.values()))} ago: {why}."
+    if len(late) == 1:
+        yield Banner(False, f"The schedule {next(iter(late))} is late.", f"It was {due}", ("/schedules", "Schedules"))
+    else:
+        text = f"{_names(list(late))} The first was {due}"
+        yield Banner(False, f"{number(len(late))} schedules are late.", text, ("/schedules", "Schedules"))
 
 
 def _skewed(reader: Reader, now: int) -> Iterator[Banner]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from math import log, sqrt
 from typing import Literal
@@ -262,7 +263,11 @@ class Intervals:
         for point in self.points:
             if point.at in self._sorted:
                 self._sorted[point.at].append(point)
-        self.each: list[Measured] = [measured(self._sorted[at]) for at in self.times]
+
+    @cached_property
+    def each(self) -> list[Measured]:
+        """What each interval comes to; charts ask, and not every page has some."""
+        return [measured(self._sorted[at]) for at in self.times]
 
     def growth(self) -> dict[str, list[int]]:
         """By how many unfinished jobs each queue grew, interval by interval; those that did not change are left out.

@@ -71,6 +71,7 @@ UNDOS = {
     "quieted": "/workers/{}/restart",
 }
 _UNDO_FOR = 8 * SECOND
+_ROOM = 7  # letters of busy slots beside which the number of workers has room
 
 
 class Place(NamedTuple):
@@ -112,7 +113,7 @@ def templates() -> jinja2.Environment:
 class Drawn(NamedTuple):
     """A page as it is sent."""
 
-    text: str
+    text: bytes
     status: int
 
 
@@ -140,7 +141,8 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "due": lambda at, before="": words.due(at, now, before),
         "range": chosen_range(asked, now),
     }
-    return Drawn(templates().get_template(shown.template).render({**frame, **shown.context}), shown.status)
+    text = templates().get_template(shown.template).render({**frame, **shown.context})
+    return Drawn(text.encode(), shown.status)
 
 
 def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: int = 200) -> Response:
@@ -150,12 +152,17 @@ def render_login(site: Site, asked: Asked, *, wrong: bool, onward: str, status: 
 
 
 def render_problem(
-    site: Site, asked: Asked, problem: Problem, again_in: int | None = None, back: str | None = None
+    site: Site,
+    asked: Asked,
+    problem: Problem,
+    again_in: int | None = None,
+    back: str | None = None,
+    known: tuple[int, dict[State, int]] | None = None,
 ) -> Response:
     """The page that says what went wrong, and what to do next; it may ask again by itself after so many seconds. `back`
-    is the page whose form was sent."""
+    is the page whose form was sent, `known` how many jobs there were in each state, and how long ago."""
     context = {**_surroundings(site, asked), "title": problem.title, "problem": problem}
-    context |= {"again_in": again_in, "back": back}
+    context |= {"again_in": again_in, "back": back, "known": known}
     response = _html(templates().get_template("problem.html").render(context), problem.status)
     if again_in is not None:
         response.headers["Refresh"] = str(again_in)
@@ -193,7 +200,7 @@ def places(totals: Totals) -> list[Place]:
             "workers",
             "/workers",
             "Workers",
-            f"{totals.workers} · {held}/{totals.slots}" if totals.workers else "none",
+            _hands(totals, held),
             not totals.workers,
             "workers",
         ),
@@ -201,6 +208,12 @@ def places(totals: Totals) -> list[Place]:
         Place("storage", "/storage", "Storage"),
         Place("audit", "/audit", "Audit"),
     ]
+
+
+def _hands(totals: Totals, held: int) -> str:
+    """How many workers, and how many of their slots are busy; where there is no room for both, the latter."""
+    busy = f"{held}/{totals.slots}"
+    return "none" if not totals.workers else busy if len(busy) > _ROOM else f"{totals.workers} · {busy}"
 
 
 def _surroundings(site: Site, asked: Asked) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from packhorse.job import (
     Operation,
     rank_of,
 )
-from packhorse.job_text import state_text, try_text
+from packhorse.job_text import python_text, state_text, try_text
 from packhorse.stacks import stacks_of
+from packhorse.storage.records import LogLine, WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages.issue_text import issue_text
@@ -38,8 +39,10 @@ from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _LINES = 1_000
+_LOOKS = 50  # for the end of a log; a job keeps a thousand lines unless it is told to keep more
 _EVENTS = 500
 _FEW_EVENTS = 30
+_KEPT_AS = {"completed": "keep_completed", "dead": "keep_dead", "aborted": "keep_aborted"}
 
 
 @page("/jobs/{id}", "jobs")
@@ -56,7 +59,7 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
         return _gone(call, id)
     now = call.reader.now()
     events = call.reader.history.of_job(id, _EVENTS)
-    lines = call.reader.log_lines(id, 0, _LINES)
+    lines, line_count = _log(call, id)
     failure = Failure.from_json(record.error) if record.error else None
     shown_args, args_cut = pretty(record.args)
     shown_result, result_cut = pretty(record.result)
@@ -75,6 +78,7 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
             "issue": _issue(call, record, failure, shown_args) if failure is not None else "",
             "life": life_of(record, events, now),
             "lines": lines,
+            "line_count": line_count,
             "last_line": lines[-1].id if lines else 0,
             "args": shown_args,
             "args_cut": args_cut,
@@ -92,6 +96,9 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
             "is_held": record.state in HELD,
             "may_ask": record.state is RUNNING and may_order(call),
             "stood": _stood(call, record),
+            "worker": _worker(call, record),
+            "time_left": _time_left(record, now),
+            "as_python": "" if args_cut else safe(python_text(record)),
             "is_waiting": record.state in WAITING,
             "has_failed": failure is not None and record.state in (DEAD, RETRYING),
             "is_completed": record.state is COMPLETED,
@@ -137,10 +144,43 @@ def _stood(call: Call, record: Job) -> tuple[int, list[Piece]] | None:
     return stood_at(info, told), pieces_of(found.text)
 
 
+def _log(call: Call, id: str) -> tuple[list[LogLine], int]:
+    """The last lines of its log, and how many there are, as far as they were gone through."""
+    lines, number = call.reader.log_lines(id, 0, _LINES), 0
+    page = lines
+    for _ in range(_LOOKS):
+        number += len(page)
+        if len(page) < _LINES:
+            break
+        page = call.reader.log_lines(id, page[-1].id, _LINES)
+        lines = [*lines, *page][-_LINES:]
+    return lines, number
+
+
+def _worker(call: Call, record: Job) -> WorkerInfo | None:
+    """The process that runs it."""
+    return next((each for each in call.reader.workers() if each.id == record.owner), None)
+
+
+def _time_left(record: Job, now: int) -> int | None:
+    """How long this attempt may still run."""
+    if record.state is not RUNNING or record.timeout is None or record.started_at is None:
+        return None
+    return max(0, record.started_at + record.timeout - now)
+
+
 def _gone(call: Call, id: str) -> Shown:
     """What is still known of a job that was deleted or pruned; JobNotFound if that is nothing."""
     events = call.reader.history.of_job(id, _EVENTS)
-    context = {"id": id, "events": events[::-1], "life": life_of(None, events, call.reader.now()), "last": events[-1]}
+    settings, ended = call.site.app.settings, next((one for one in reversed(events) if one.state in _KEPT_AS), None)
+    context = {
+        "id": id,
+        "events": events[::-1],
+        "life": life_of(None, events, call.reader.now()),
+        "last": events[-1],
+        "queue": events[-1].queue,
+        "kept": settings.shown(_KEPT_AS[ended.state or ""]) if ended else None,
+    }
     return Shown("job_gone.html", "This job is gone", context, status=404)
 
 

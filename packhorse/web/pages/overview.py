@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,15 +36,7 @@ def overview(call: Call, asked: Asked) -> Shown:
         "overview.html",
         "Overview",
         {
-            "charts": flagged(
-                [
-                    chart.throughput(intervals),
-                    chart.waiting_time(intervals, _oldest(reader.queues())),
-                    chart.unfinished(intervals, present),
-                    chart.running_time(intervals),
-                ],
-                reader.turning_points(),
-            ),
+            "charts": _charts(reader, intervals, present) if not asked.is_quick else [],
             "measured": measured(intervals.points),
             "before": _before(points, chosen, now),
             "seconds": chosen.length / 1e6,
@@ -54,9 +47,20 @@ def overview(call: Call, asked: Asked) -> Shown:
             "slow": _slow(intervals.points),
             "running": _running(reader),
             "coming": _coming(reader, now),
-            "has_jobs": bool(present),
+            "has_jobs": _has_jobs(reader, points),
+            "a_task": next((task.name for task in reader.tasks() if task.announced_at is not None), None),
         },
     )
+
+
+def _charts(reader: Reader, intervals: Intervals, present: dict[str, int]) -> list[chart.Chart]:
+    charts = [
+        chart.throughput(intervals),
+        chart.waiting_time(intervals, _oldest(reader.queues())),
+        chart.unfinished(intervals, present),
+        chart.running_time(intervals),
+    ]
+    return flagged(charts, reader.turning_points())
 
 
 def charts_of(
@@ -67,6 +71,11 @@ def charts_of(
     intervals = Intervals([point for point in reader.series(chosen.span) if keep(point)], chosen, reader.now())
     charts = [chart.throughput(intervals), chart.waiting_time(intervals, oldest), chart.running_time(intervals)]
     return charts, measured(intervals.points)
+
+
+def _has_jobs(reader: Reader, points: list[Point]) -> bool:
+    """Was there ever one? Workers make queues by announcing their tasks, so there being some says nothing."""
+    return bool(points) or any(any(queue.counts.values()) for queue in reader.queues()) or any(reader.totals().values())
 
 
 def _oldest(queues: Iterable[QueueInfo]) -> int | None:
@@ -89,8 +98,13 @@ def _next(reader: Reader, state: State) -> int | None:
 
 
 def _slow(points: list[Point]) -> list[tuple[str, Measured]]:
-    ran = [(name, each) for name, each in by_task(points).items() if each.runs]
-    return sorted(ran, key=lambda item: -item[1].ran)[:_FEW]
+    """The tasks that ran the longest. There may be thousands: only these few are measured."""
+    ran: Counter[str] = Counter()
+    for point in points:
+        ran[point.task] += point.values.get("ran", 0)
+    names = [name for name, _ in ran.most_common(_FEW)]
+    found = by_task(point for point in points if point.task in names)
+    return [(name, found[name]) for name in names if found[name].runs]
 
 
 def _running(reader: Reader) -> list[Job]:

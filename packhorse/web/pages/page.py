@@ -28,6 +28,7 @@ class Asked(msgspec.Struct, frozen=True):
     root: str = ""
     form: list[tuple[str, str]] = []
     is_posted: bool = False  # a form was sent: the page cannot be had again by its address
+    is_quick: bool = False  # a browser asks again by itself, and not yet for what changes slowly
 
     def field(self, name: str, usual: str = "") -> str:
         """One field of a form; the last one counts."""

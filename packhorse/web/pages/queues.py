@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -11,8 +12,9 @@ from msgspec.structs import replace
 
 from packhorse.clock import MINUTE
 from packhorse.errors import BadValue
-from packhorse.job import HELD, UNFINISHED, WAITING, Operation, State
+from packhorse.job import HELD, UNFINISHED, WAITING, Job, Operation, State
 from packhorse.measures import Measured, by_queue, by_task
+from packhorse.storage.listing import IN_LINE, encode_cursor
 from packhorse.storage.records import Filter, Point, QueueInfo, Span
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import chart
@@ -29,6 +31,9 @@ from packhorse.web.site import Call
 _FLOW = 10 * MINUTE
 _MOST = 500
 _NEXT = 20
+_RANKS = 13
+_COUNTED = 2_000  # jobs in a line in which it is counted how many there are of each priority
+_BEHIND_ALL = 2**53 - 1  # no job of a rank stands behind this place
 
 
 class Flow(NamedTuple):
@@ -100,10 +105,13 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
         "held": sum(info.counts.get(state, 0) for state in HELD),
         "charts": flagged(
             [charts[0], chart.unfinished(intervals, present), *charts[1:]], call.reader.turning_points(), name
-        ),
+        )
+        if not asked.is_quick
+        else [],
         "measured": flow,
         "tasks": sorted(by_task(intervals.points).items(), key=lambda item: -item[1].ran),
         "rows": [row_of(job, now) for job in line],
+        "urgencies": _urgencies(call, name, info.counts.get(State.QUEUED, 0)),
         "workers": workers,
         "typed": typed,
         "problem": problem,
@@ -111,6 +119,39 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
     if problem is not None:  # links lead to the queue, not to the form's address
         context["asked"] = replace(asked, path=f"/queues/{quote(name)}")
     return Shown("queue.html", f"Queue {name}", context, status=problem.status if problem else 200)
+
+
+class Urgency(NamedTuple):
+    """What waits of one priority: how many, if that was counted, and the job that goes first."""
+
+    priority: int
+    number: int | None
+    first: Job
+
+
+def _urgencies(call: Call, name: str, queued: int) -> list[Urgency]:
+    """What waits in line, the most urgent first. A line is ordered by priority, so one short look finds where the next
+    one begins; how many there are is counted only in a line that is not long."""
+    where, found = Filter(states=frozenset({State.QUEUED}), queue=name), dict[int, Job]()
+    cursor = None
+    for _ in range(_RANKS):
+        jobs = call.reader.find(where, cursor, 1).jobs
+        if not jobs:
+            break
+        found.setdefault(jobs[0].priority, jobs[0])
+        cursor = encode_cursor(IN_LINE, (jobs[0].rank, _BEHIND_ALL))
+    if queued > _COUNTED or len(found) == 1:
+        return [Urgency(priority, queued if len(found) == 1 else None, found[priority]) for priority in _urgent(found)]
+    urgencies, before = [], 0
+    for priority in _urgent(found):
+        upto = call.reader.count(replace(where, min_priority=priority)).number
+        urgencies.append(Urgency(priority, max(0, upto - before), found[priority]))
+        before = upto
+    return urgencies
+
+
+def _urgent(found: Iterable[int]) -> list[int]:
+    return sorted(found, reverse=True)
 
 
 @deed("/queues/{name}/pause")
@@ -170,5 +211,11 @@ def _purge_form(call: Call, name: str, *, is_wrong: bool) -> Shown:
 
 
 def _told(call: Call, asked: Asked, name: str, said: str) -> Elsewhere:
-    path = "/queues" if asked.field("back") == "/queues" else f"/queues/{name}"
+    back = asked.field("back")
+    path = back if back == "/queues" or back in _pages_of_tasks(call, name) else f"/queues/{name}"
     return undoable(call, path, said, name)
+
+
+def _pages_of_tasks(call: Call, queue: str) -> list[str]:
+    """The pages of its tasks, on one of which the button may have been."""
+    return [f"/tasks/{task.name}" for task in call.reader.tasks() if task.queue == queue]

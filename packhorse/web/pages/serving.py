@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from packhorse.clock import SECOND
+from packhorse.job import State
 from packhorse.web.api.endpoint import in_time, read_body
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import DEEDS, PAGES
@@ -22,6 +26,10 @@ from packhorse.web.security.sessions import COOKIE, LENGTH
 from packhorse.web.site import Call, Site
 
 Answer = Callable[[Request], Awaitable[Response]]
+QUICK = "quick"
+LIVE = ("live", QUICK)
+"""What a page's script says of itself (`X-Packhorse`) when it asks again: for all of it, or not for what is slow."""
+
 _AGAIN = 10  # seconds after which a page that could not be shown asks again
 
 
@@ -60,10 +68,11 @@ async def static(request: Request) -> Response:
 
 def _page(site: Site, page: Page) -> Answer:
     async def answer(request: Request) -> Response:
-        call, asked = site.call(request.state.operator), asked_of(request)
-        is_live = request.headers.get("x-packhorse") == "live"
-        since = request.headers.get("last-event-id", "")[:40] if is_live else None
-        return await _answered(call, page.make, asked, request.path_params, page.place, since)
+        call, asked, why = site.call(request.state.operator), asked_of(request), request.headers.get("x-packhorse")
+        if why not in LIVE:
+            return await _answered(call, page.make, asked, request.path_params, page.place)
+        since, asked = request.headers.get("last-event-id", "")[:40], replace(asked, is_quick=why == QUICK)
+        return await _answered_live(call, page, asked, request.path_params, since)
 
     return answer
 
@@ -81,30 +90,39 @@ def _either(site: Site, page: Page | None, deed: Deed) -> Answer:
     return answer
 
 
-async def _answered(
-    call: Call,
-    make: Callable[..., Any],
-    asked: Asked,
-    params: dict[str, Any],
-    place: str,
-    since: str | None = None,
-) -> Response:
-    """`since`: the browser asks by itself, because it heard this event of the stream, as many others may just now; so
-    one page will do for all who heard it. One that was drawn before the event may lack what it told of."""
+async def _answered(call: Call, make: Callable[..., Any], asked: Asked, params: dict[str, Any], place: str) -> Response:
+    return _response(asked, await in_time(_draw, call, make, asked, params, place))
 
-    def draw() -> Drawn | Elsewhere:
-        made: Shown | Elsewhere = make(call, asked, **params)
-        return made if isinstance(made, Elsewhere) else render(call, asked, made, place)
 
-    def answer() -> Response:
-        key = (call.operator, asked.root, asked.path, frozenset(asked.query.items()), since)
-        drawn = draw() if since is None else call.site.glance.page(key, draw)
-        if isinstance(drawn, Elsewhere):
-            return RedirectResponse(asked.root + drawn.path, 303)
-        return HTMLResponse(drawn.text, drawn.status)
+def _draw(call: Call, make: Callable[..., Any], asked: Asked, params: dict[str, Any], place: str) -> Drawn | Elsewhere:
+    made: Shown | Elsewhere = make(call, asked, **params)
+    return made if isinstance(made, Elsewhere) else render(call, asked, made, place)
 
-    found: Response = await in_time(answer)
-    return found
+
+def _response(asked: Asked, drawn: Drawn | Elsewhere) -> Response:
+    if isinstance(drawn, Elsewhere):
+        return RedirectResponse(asked.root + drawn.path, 303)
+    return HTMLResponse(drawn.text, drawn.status)
+
+
+# --- pages that browsers ask for by themselves ------------------------------------------------------------------------
+
+
+async def _answered_live(call: Call, page: Page, asked: Asked, params: dict[str, Any], since: str) -> Response:
+    """The browser asks because it heard the event `since` of the stream, as many others may just now; so one page will
+    do for all who heard it. One that was drawn before the event may lack what it told of."""
+    glance, drawing = call.site.glance, call.site.drawing
+    key = (call.operator, asked.root, asked.path, frozenset(asked.query.items()), asked.is_quick, since)
+    drawn = glance.drawn(key)
+    if drawn is None:
+        here = (asyncio.get_running_loop(), key)
+        if here not in drawing:
+            drawing[here] = asyncio.ensure_future(
+                in_time(glance.page, key, lambda: _draw(call, page.make, asked, params, page.place))
+            )
+            drawing[here].add_done_callback(lambda _: drawing.pop(here, None))
+        drawn = await asyncio.shield(drawing[here])
+    return _response(asked, drawn)
 
 
 # --- signing in and out -----------------------------------------------------------------------------------------------
@@ -164,7 +182,18 @@ def refuse_page(site: Site, request: Request, problem: Problem) -> Response:
         onward = asked.path if not request.url.query else f"{asked.path}?{request.url.query}"
         return RedirectResponse(asked.root + address("/login", onward=onward if onward != "/" else None), 303)
     again_in = _AGAIN if is_look and problem.status == 503 else None
-    return render_problem(site, asked, problem, again_in, None if is_look else _came_from(request))
+    known = _last_known(site, request) if problem.status == 503 else None
+    return render_problem(site, asked, problem, again_in, None if is_look else _came_from(request), known)
+
+
+def _last_known(site: Site, request: Request) -> tuple[int, dict[State, int]] | None:
+    """How many jobs there were in each state that this operator sees, and how long ago that was."""
+    operator, known = getattr(request.state, "operator", None), site.glance.last_queues()
+    if operator is None or known is None:
+        return None
+    seconds, queues = known
+    seen = [queue.counts for queue in queues if operator.sees(queue.name)]
+    return round(seconds * SECOND), {state: sum(counts.get(state, 0) for counts in seen) for state in State}
 
 
 def _came_from(request: Request) -> str | None:

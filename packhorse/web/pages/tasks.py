@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from packhorse.clock import SECOND
 from packhorse.errors import TaskNotFound
-from packhorse.job import FINAL
+from packhorse.job import DEAD, FINAL
 from packhorse.measures import Measured, by_task, steps_of
 from packhorse.series import LIMITS
 from packhorse.storage.records import Filter, Point
@@ -19,6 +20,7 @@ from packhorse.web.site import Call
 
 _LOOKED_AT = 200
 _SLOWEST = 20
+_MOST = 500
 
 
 @page("/tasks", "tasks")
@@ -27,10 +29,15 @@ def tasks(call: Call, asked: Asked) -> Shown:
     now = call.reader.now()
     chosen = chosen_range(asked, now)
     points = [point for point in call.reader.series(chosen.span) if chosen.holds(point.at, now)]
-    found = by_task(points)
-    rows = [(task, found.get(task.name, Measured())) for task in call.reader.tasks()]
-    rows.sort(key=lambda row: (-row[1].ran, row[0].name))
-    return Shown("tasks.html", "Tasks", {"rows": rows, "whole": sum(each.ran for _, each in rows)})
+    ran: Counter[str] = Counter()
+    for point in points:
+        ran[point.task] += point.values.get("ran", 0)
+    known = sorted(call.reader.tasks(), key=lambda task: (-ran[task.name], task.name))
+    shown = {task.name: task for task in known[:_MOST]}
+    found = by_task(point for point in points if point.task in shown)
+    rows = [(task, found.get(name, Measured())) for name, task in shown.items()]
+    whole = sum(ran[task.name] for task in known) / SECOND
+    return Shown("tasks.html", "Tasks", {"rows": rows, "whole": whole, "total": len(known)})
 
 
 @page("/tasks/{name}", "tasks")
@@ -47,7 +54,10 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     points = [point for point in call.reader.series(chosen.span, task=name) if chosen.holds(point.at, now)]
     context = {
         "task": info,
-        "charts": charts,
+        "queue": next((queue for queue in call.reader.queues() if queue.name == info.queue), None),
+        "others": [each.name for each in call.reader.tasks() if each.queue == info.queue and each.name != name],
+        "dead": call.reader.count(Filter(states=frozenset({DEAD}), task=name)).number,
+        "charts": charts if not asked.is_quick else [],
         "measured": sums,
         "histograms": [
             ("How long its attempts ran", _histogram(points, "run")),

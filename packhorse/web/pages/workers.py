@@ -22,6 +22,8 @@ from packhorse.web.site import Call
 _MOST_SHOWN = 50
 _FIGURES = {"done": 0, "failed": 0, "rss": 0, "max_rss": 0, "cpu_percent": 0}
 
+_BECAME = {"halted": "halted, in line again", "readded": "in line again", "broken": "dead"}
+
 
 class Process(NamedTuple):
     """A worker or a foreman, and the jobs in its hands."""
@@ -46,12 +48,19 @@ class Crew(NamedTuple):
         number = len(self.workers)
         return least if isinstance(least, int) else number, most if isinstance(most, int) else number
 
+    @property
+    def slots(self) -> int | None:
+        """How many each new worker of the foreman gets; None: it is of a version that does not say."""
+        slots = self.foreman.info.report.get("slots") if self.foreman else None
+        return slots if isinstance(slots, int) else None
+
 
 @page("/workers", "workers")
 def workers(call: Call, asked: Asked) -> Shown:
     """Every process, host by host."""
     now, held = call.reader.now(), call.reader.held()
-    processes = [_process(call, worker, held, now) for worker in call.reader.workers()]
+    jobs = _by_owner(held)
+    processes = [_process(call, worker, jobs, now) for worker in call.reader.workers()]
     hosts: dict[str, list[Crew]] = {}
     for crew in _crews(processes):
         first = crew.foreman or crew.workers[0]
@@ -59,14 +68,23 @@ def workers(call: Call, asked: Asked) -> Shown:
     known = {worker.info.id for worker in processes}
     lost = [(job, safe(short_call(job))) for job in held if job.owner not in known]
     context = {"hosts": hosts, "lost": lost, "clients": _clients(call), "may_order": may_order(call)}
+    context |= {"departures": call.reader.departures(), "BECAME": _BECAME}
     return Shown("workers.html", "Workers", context)
 
 
-def _process(call: Call, worker: WorkerInfo, held: list[Job], now: int) -> Process:
-    jobs = [(job, safe(short_call(job))) for job in held if job.owner == worker.id]
-    jobs.sort(key=lambda pair: pair[0].started_at or now)
+def _by_owner(held: list[Job]) -> dict[str | None, list[Job]]:
+    """Sorted once: there may be thousands of workers, and of jobs in their hands."""
+    found: dict[str | None, list[Job]] = {}
+    for job in held:
+        found.setdefault(job.owner, []).append(job)
+    return found
+
+
+def _process(call: Call, worker: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> Process:
+    first = sorted(held.get(worker.id, []), key=lambda job: job.started_at or now)[:_MOST_SHOWN]
+    jobs = [(job, safe(short_call(job))) for job in first]
     figures = {name: value for name in _FIGURES if isinstance(value := worker.report.get(name, 0), int)}
-    return Process(worker, call.reader.is_alive(worker, now), jobs[:_MOST_SHOWN], {**_FIGURES, **figures})
+    return Process(worker, call.reader.is_alive(worker, now), jobs, {**_FIGURES, **figures})
 
 
 def _crews(processes: list[Process]) -> list[Crew]:
@@ -103,7 +121,7 @@ class Stood(NamedTuple):
 @page("/workers/{id}", "workers")
 def worker(call: Call, asked: Asked, id: str) -> Shown:
     """One worker, or the workers of one foreman, and where their threads stand."""
-    chosen, now, held = call.reader.worker(id), call.reader.now(), call.reader.held()
+    chosen, now, held = call.reader.worker(id), call.reader.now(), _by_owner(call.reader.held())
     stood = [_stood(call, each, held, now) for each in crew_of(chosen, call.reader.workers())]
     context = {
         "worker": _process(call, chosen, held, now),
@@ -114,7 +132,7 @@ def worker(call: Call, asked: Asked, id: str) -> Shown:
     return Shown("worker.html", f"{chosen.subject.capitalize()} {short(chosen.id)}", context)
 
 
-def _stood(call: Call, info: WorkerInfo, held: list[Job], now: int) -> Stood:
+def _stood(call: Call, info: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> Stood:
     told = stacks_of(info)
     return Stood(
         _process(call, info, held, now),
@@ -161,11 +179,11 @@ def stop(call: Call, asked: Asked, id: str) -> Elsewhere:
 
 @deed("/workers/{id}/scale")
 def scale(call: Call, asked: Asked, id: str) -> Elsewhere:
-    """Keep so many workers."""
-    least, most = (asked.field(name) for name in ("least", "most"))
-    if not (least.isdigit() and most.isdigit() and len(least + most) < 12):
+    """Keep so many workers, with so many slots each."""
+    least, most, slots = (asked.field(name) for name in ("least", "most", "slots"))
+    if not (least.isdigit() and most.isdigit() and (slots or "1").isdigit() and len(least + most + slots) < 16):
         raise BadValue("how many workers? two numbers are needed", hint="e.g. at least 2, at most 8")
-    return _ordered(call, id, scaling(int(least), int(most)))
+    return _ordered(call, id, scaling(int(least), int(most), int(slots) if slots else None))
 
 
 def _ordered(call: Call, owner: str, order: Order) -> Elsewhere:

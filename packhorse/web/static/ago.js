@@ -1,7 +1,7 @@
 // How long ago something was, or how soon it will be, kept true while a page stands still.
 const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
 const WORDS = { ago: ["", "", "now"], since: ["", "", "just now"], due: ["", "due ", "due now"], next: ["next ", "due ", "due now"] };
-let ahead = 0; // the server's clock before that of this browser, in milliseconds
+let ahead = -Infinity; // the server's clock before that of this browser, in milliseconds
 
 function told(time) {
   const away = (Date.parse(time.dateTime) - Date.now() - ahead) / 1000;
@@ -21,9 +21,13 @@ function tick() {
   }
 }
 
+// What time it was when the server wrote a page. One that was long on its way says too little, and what happened since
+// would seem to be in the future, so the page that came quickest is believed.
+export function heardTime(now) {
+  if (now) ahead = Math.max(ahead, now / 1000 - Date.now());
+}
+
 export function startAgo() {
-  const now = Number(document.body.dataset.now);
-  if (!now) return;
-  ahead = now / 1000 - Date.now();
-  setInterval(tick, 1000);
+  heardTime(document.body.dataset.now);
+  if (ahead > -Infinity) setInterval(tick, 1000);
 }

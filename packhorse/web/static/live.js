@@ -1,11 +1,12 @@
 // Live numbers: one stream for all tabs of this browser, figures set as they come, tables fetched again now and then.
+import { heardTime } from "./ago.js";
 import { toggledLog } from "./log.js";
 
 const body = document.body;
 const root = body.dataset.root;
-const SOON = 2500, SLOW = 15000, HIDDEN = 30000;
+const SOON = 3000, SLOW = 15000, HIDDEN = 30000;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
+let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
 
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
@@ -32,7 +33,10 @@ const FIGURES = {
   kinds: (t) => t.failure_kinds ? `${t.failure_kinds} kind${t.failure_kinds === 1 ? "" : "s"}` : "",
   queues: (t) => t.queues || "",
   schedules: (t) => t.schedules || "",
-  workers: (t) => t.workers ? `${t.workers} · ${t.states.running + t.states.reserved}/${t.slots}` : "none",
+  workers: (t) => {
+    const busy = `${t.states.running + t.states.reserved}/${t.slots}`;
+    return !t.workers ? "none" : busy.length > 7 ? busy : `${t.workers} · ${busy}`;
+  },
   oldest: (t) => span(t.oldest),
   held: (t) => number(t.states.running + t.states.reserved),
   slots: (t) => (t.slots ? ` / ${number(t.slots)}` : ""),
@@ -69,16 +73,20 @@ function present() {
   return address;
 }
 
+// All browsers ask at the same moments, so that the server draws a page once for all of them.
+const after = (length) => (Math.floor(Date.now() / length) + 1) * length;
+
 async function refresh(slowToo) {
   const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
   if (!wanted.length || "posted" in body.dataset) return; // the answer to a form has no address to ask for it again
   let answer;
   try {
     // The event that made it ask: a page that was drawn for others before that one may lack what it told of.
-    answer = await fetch(present(), { headers: { "X-Packhorse": "live", "Last-Event-ID": lastId } });
+    answer = await fetch(present(), { headers: { "X-Packhorse": slowToo ? "live" : "quick", "Last-Event-ID": lastId } });
   } catch { return changed(); }
   if (!answer.ok && answer.status !== 404) return answer.status >= 500 ? changed() : undefined;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  heardTime(fresh.body.dataset.now);
   for (const region of wanted) {
     const other = fresh.getElementById(region.id);
     if (!other || region.isEqualNode(other)) continue;
@@ -107,8 +115,8 @@ async function changed() {
   const now = Date.now();
   if (isRefreshing || now < nextAt.fast) { later = setTimeout(changed, Math.max(100, nextAt.fast - now)); return; }
   const slowToo = now >= nextAt.slow;
-  nextAt.fast = now + SOON;
-  if (slowToo) nextAt.slow = now + SLOW;
+  nextAt.fast = after(SOON);
+  if (slowToo) nextAt.slow = after(SLOW);
   else if (document.querySelector("[data-slow]")) later = setTimeout(changed, nextAt.slow - now);
   isRefreshing = true;
   try { await refresh(slowToo); } finally { isRefreshing = false; }
@@ -130,8 +138,9 @@ function heard(kind, data) {
     latest = text;
   } else if (kind === "job") {
     toggledLog(value);
-    nextAt.fast = Math.min(nextAt.fast, Date.now());
-    changed();
+    const text = JSON.stringify({ ...value, last_line: 0 }); // new lines are put into the page by themselves
+    if (text !== latestJob) { nextAt.fast = Math.min(nextAt.fast, Date.now()); changed(); }
+    latestJob = text;
   }
 }
 
@@ -139,7 +148,7 @@ function open() {
   if (source || isPaused) return;
   source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}`);
   for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => { lastId = event.lastEventId; heard(kind, event.data); });
-  source.addEventListener("error", () => mark("away", "reconnecting"));
+  source.addEventListener("error", () => mark("away", heardAt ? `reconnecting, no data since ${new Date(heardAt).toTimeString().slice(0, 8)}` : "reconnecting"));
 }
 
 function close() {
@@ -152,6 +161,7 @@ function mark(state, text) {
   if (!element) return;
   element.hidden = false;
   element.dataset.is = state;
+  body.toggleAttribute("data-away", state === "away");
   element.querySelector("[data-livetext]").textContent = text;
 }
 
@@ -173,7 +183,7 @@ export function pauseLive() {
 export function listen(whenRefreshed) {
   if (!body.dataset.topics) return;
   refreshed = whenRefreshed;
-  nextAt = { fast: Date.now() + SOON, slow: Date.now() + SLOW };
+  nextAt = { fast: after(SOON), slow: after(SLOW) };
   open();
   timer = setInterval(tell, 1000);
   document.addEventListener("visibilitychange", () => { hiddenAt = Date.now(); if (!document.hidden) open(); });

@@ -11,22 +11,28 @@ from pymysql.constants import COMMAND
 
 from packhorse.clock import SECOND
 from packhorse.conformance.builders import (
+    FAILURE,
     add,
     find_all,
+    finish,
     history,
     ids,
     join,
     new_job,
     new_jobs,
     recount,
+    run,
     tallies,
 )
 from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
-from packhorse.outcome import Completed
-from packhorse.storage.mysql import MySQL
+from packhorse.job import DEAD, RETRYING
+from packhorse.outcome import Completed, Failed
+from packhorse.storage.listing import Place
+from packhorse.storage.mysql import MySQL, lists
 from packhorse.storage.mysql.link import Answer, Link
 from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.sql.lists import Index
 from packhorse.storage.sql.served import FOLD_AFTER
 from tests.mysql_server import KIND, new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
@@ -312,3 +318,35 @@ def test_an_interrupt_while_events_are_followed_comes_through(storage: MySQL, mo
             storage.events(EventFilter(after=0))
 
     assert [event.kind for event in storage.events(EventFilter(after=0))] == [Kind.ADDED]
+
+
+def test_a_cause_with_many_jobs_is_listed_as_one_with_few(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    join(storage)
+    for retry_in in (None, 9 * SECOND, None, 5 * SECOND):
+        finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=retry_in))
+    wheres = [Filter(frozenset({state}), cause=FAILURE.cause("send")) for state in (DEAD, RETRYING)]
+    few = [find_all(storage, where, limit=1) for where in wheres]
+
+    monkeypatch.setattr(lists, "_FEW", 1)
+
+    assert [find_all(storage, where, limit=1) for where in wheres] == few
+    assert [len(jobs) for jobs in few] == [2, 2]
+
+
+def test_a_page_is_full_although_one_of_its_jobs_goes_while_it_is_read(
+    storage: MySQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [add(storage, queue="mail") for _ in range(5)]
+    ask = Index._ask
+
+    def ask_and_delete(self: Index, columns: str, where: Filter, places: list[Place]) -> list[object]:
+        found = ask(self, columns, where, places)
+        if columns == "seq":
+            storage.delete([jobs[-1].id])
+        return found
+
+    monkeypatch.setattr(Index, "_ask", ask_and_delete)
+    page = storage.find(Filter(queue="mail"), limit=2)
+
+    assert ids(page.jobs) == [jobs[3].id, jobs[2].id]
+    assert ids(storage.find(Filter(queue="mail"), cursor=page.next, limit=2).jobs) == [jobs[1].id, jobs[0].id]

@@ -13,6 +13,7 @@ from pymysql.constants import CLIENT
 from packhorse.errors import BadValue, PackhorseError, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.trouble import may_pass, refuse_old, translate
+from tests.children import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -116,4 +117,4 @@ def test_a_package_that_is_missing_for_logging_in_is_named(monkeypatch: pytest.M
 
     assert told.value.hint == "pip install cryptography, or have TLS: ?ssl_mode=required"
     assert "secret" not in str(told.value)
-    server.join(10)
+    server.join(PATIENCE)

@@ -14,7 +14,7 @@ from packhorse.errors import StorageClosed, StorageUnavailable
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.postgres import Postgres, database, moving
 from packhorse.storage.records import Filter, Placement
-from tests.children import until
+from tests.children import PATIENCE, until
 
 MARK = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
 
@@ -39,7 +39,7 @@ def test_closing_waits_for_a_transaction_that_has_enqueued(storage: Postgres) ->
         until(lambda: _waits(storage), "it waits for a lock")
         assert storage.move() is None
         own.commit()
-        closing.join(30)
+        closing.join(PATIENCE)
 
     assert storage.move() == MARK
     assert [job.id for job in storage.find(Filter()).jobs] == ["ours"]
@@ -61,7 +61,7 @@ def test_others_write_while_closing_waits_for_a_transaction(
         storage.enqueue([new_job()])  # in one statement
         assert closing.is_alive()
         own.commit()
-        closing.join(30)
+        closing.join(PATIENCE)
 
     assert storage.move() == MARK
     mover.close()

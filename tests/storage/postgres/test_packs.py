@@ -17,7 +17,7 @@ from packhorse.storage.moving import Section
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.packs import bounds, farthest
 from packhorse.storage.records import EventFilter, Placement, Retention
-from tests.children import until
+from tests.children import PATIENCE, until
 from tests.postgres_server import shared_postgres
 
 BYGONE = Retention(events=0)
@@ -178,7 +178,7 @@ def test_two_who_prune_at_once_do_not_cut_the_same_pack(
     def first(tx: Any) -> tuple[int, bool]:
         done = storage._drop_events(tx, told[-1].at, 9)
         first_has_cut.set()
-        assert second_waits.wait(30)
+        assert second_waits.wait(PATIENCE)
         return done
 
     threads = [
@@ -186,12 +186,12 @@ def test_two_who_prune_at_once_do_not_cut_the_same_pack(
         threading.Thread(target=lambda: pruned.append(other.prune(BYGONE, limit=9).events)),
     ]
     threads[0].start()
-    assert first_has_cut.wait(30)
+    assert first_has_cut.wait(PATIENCE)
     threads[1].start()
     until(lambda: _waits(bystander), "the second waits for the first")
     second_waits.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
 
     assert pruned == [9, 9]
     assert storage.events(EventFilter()) == told[18:]

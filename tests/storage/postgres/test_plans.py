@@ -18,7 +18,8 @@ import psycopg
 import pytest
 
 from packhorse.conformance.builders import join, new_jobs
-from packhorse.job import HELD, QUEUED, SCHEDULED
+from packhorse.event import Kind, Subject
+from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED
 from packhorse.outcome import Completed
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.link import Link
@@ -39,7 +40,14 @@ _LISTS = [
     Filter(owner="nobody"),
     Filter(HELD),
     Filter(cause="none"),
+    Filter(frozenset({COMPLETED})),
+    Filter(frozenset({RETRYING})),
+    Filter(frozenset({DEAD}), cause="none"),
 ]
+
+# As the web looks back: over a stretch of all events.
+_DIED = EventFilter(subject=Subject.WORKER, kind=Kind.DIED, after=5, before=900_000)
+_BROKEN = EventFilter(kind=Kind.BROKEN, after=5, before=900_000)
 
 _SMALL_TABLES = ("packhorse_meta", "packhorse_queue", "packhorse_worker", "packhorse_sleeper", "packhorse_client")
 """They have a page or two, and are read as the server likes."""
@@ -195,6 +203,10 @@ def test_what_was_asked_when_there_were_few_jobs_is_found_as_soon_among_many() -
         lambda storage: storage.events(EventFilter(job_id="queued-50")),
         lambda storage: storage.events(EventFilter(job_id="queued-50", after=5)),
         lambda storage: storage.events(EventFilter(subject="foreman", after=5)),
+        lambda storage: storage.events(_DIED, newest_first=True),
+        lambda storage: storage.events(_BROKEN, newest_first=True),
+        lambda storage: storage.count(Filter(frozenset({DEAD}), cause="none")),
+        lambda storage: storage.queues(),
         lambda storage: storage.log_lines("queued-50"),
     ]
     with closing(new_storage()) as storage, psycopg.connect(shared_postgres().url, autocommit=True) as hand:

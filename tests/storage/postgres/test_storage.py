@@ -27,12 +27,13 @@ from packhorse.conformance.builders import (
 )
 from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
+from packhorse.failure import Failure
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.ids import new_id
 from packhorse.job import SCHEDULED
 from packhorse.order import Do, Order
-from packhorse.outcome import Completed, Verdict
+from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Move, Stage, encode
 from packhorse.storage.postgres import Postgres
@@ -188,6 +189,33 @@ def test_what_was_counted_is_folded_and_stays_right(storage: Postgres, schema: s
     assert bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall() == [(0,)]
     assert tallies(storage) == recount(storage)
     assert storage.totals()["completed"] == FOLD_AFTER // 2
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["completed", "failed"])
+def test_what_batches_of_many_tasks_have_counted_is_folded(
+    storage: Postgres, schema: str, bystander: Bystander, has_failed: bool
+) -> None:
+    failure = Failure("ValueError", "broke")
+    join(storage)
+    for _ in range(4):
+        storage.enqueue([new_job(task=f"task-{number}") for number in range(200)])
+        jobs = storage.reserve("ann", {"mail": 1}, 200)
+        storage.start([job.token for job in jobs])
+        storage.finish([Failed(job.token, failure) if has_failed else Completed(job.token) for job in jobs])
+
+    ((unfolded,),) = bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall()
+    assert isinstance(unfolded, int)
+    assert unfolded < FOLD_AFTER
+    assert tallies(storage) == recount(storage)
+
+
+def test_who_finds_no_job_in_many_queues_folds_nothing(storage: Postgres) -> None:
+    join(storage)
+    queues = {f"queue-{number}": 1 for number in range(FOLD_AFTER)}
+
+    storage.reserve("ann", queues, 10)
+
+    assert "fold" not in [each.name for each in storage.health().operations]
 
 
 def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url: str, bystander: Bystander) -> None:

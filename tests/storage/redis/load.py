@@ -20,7 +20,7 @@ from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.redis import Redis
-from tests.children import until
+from tests.children import PATIENCE, until
 
 _workers = itertools.count(1)
 
@@ -63,11 +63,11 @@ class Load:
         """No more jobs come in; those that are there are finished."""
         self._stops.set()
         for producer in self._threads[: self._producers]:
-            producer.join(60)
-        until(lambda: self.failures or self._is_empty(), "every job is finished", 60)
+            producer.join(PATIENCE)
+        until(lambda: self.failures or self._is_empty(), "every job is finished")
         self._ends.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(PATIENCE)
         self.storage.close()
         if self.failures:
             raise self.failures[0]

@@ -23,7 +23,7 @@ from packhorse.storage.sqlite import bell as bell_module
 from packhorse.storage.sqlite.bell import Bell
 from tests.children import PATIENCE, Parent, forked, program, running, until
 
-LONG = 20.0
+LONG = PATIENCE
 """Seconds that nobody in these tests sleeps through, unless the bell is broken."""
 
 
@@ -236,7 +236,7 @@ def test_a_killed_sleeper_is_skipped(storage: SQLite, path: Path) -> None:
         until(lambda: names(storage._bell), "the other process sleeps")
         (name,) = names(storage._bell)
         os.kill(killed.pid, signal.SIGKILL)
-        killed.wait(20)
+        killed.wait(PATIENCE)
         assert names(storage._bell) == {name}
 
         assert storage.reserve("ann", {"mail": 1}, 1) == []
@@ -381,7 +381,7 @@ def test_enqueueing_in_one_process_wakes_another_at_once(
             job_id, woken_at = worker.stdout.readline().split()
             assert job_id == f"job-{number}"
             delays.append((float(woken_at) - rung_at) * 1_000)
-        assert worker.wait(20) == 0
+        assert worker.wait(PATIENCE) == 0
 
     with capsys.disabled():
         print(f" [enqueue → awake: median {statistics.median(delays):.1f} ms, longest {max(delays):.1f} ms] ", end="")

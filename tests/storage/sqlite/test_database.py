@@ -351,7 +351,7 @@ def test_connections_are_counted_and_closed(storage: SQLite) -> None:
     barrier = threading.Barrier(4)
 
     def read(connection: sqlite3.Connection) -> None:
-        barrier.wait(20)
+        barrier.wait(PATIENCE)
 
     add(storage)
     finish_all([Caller(lambda: storage._db.read_with("read", read)) for _ in range(4)])
@@ -432,7 +432,7 @@ def test_patience_also_holds_while_the_file_is_opened(path: Path) -> None:
 
     with locked(path, "EXCLUSIVE"):
         caller = Caller(enqueueing(storage, new_job()))
-        caller.join(15)
+        caller.join(PATIENCE)
         told_in_time = not caller.is_alive()
     finish_all([caller])
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from starlette.testclient import TestClient
 
 from packhorse.clock import SECOND
 from packhorse.event import Event, Kind
 from packhorse.storage.records import EventFilter, Retention
-from packhorse.web import history
+from packhorse.web import looking_back
 from packhorse.web.pages.audit import _told
 from tests.cli.yard import Yard
 
@@ -54,7 +56,8 @@ def test_what_was_done_long_ago_is_on_the_first_page_and_nothing_is_further_back
     old = yard.job("queued")
     yard.storage.abort([old.id], by="ann")
     yard.job("completed")  # four events
-    monkeypatch.setattr(history, "WINDOW", 3)
+    monkeypatch.setattr(looking_back, "WINDOW", 3)
+    monkeypatch.setattr(looking_back, "_PATIENCE", math.inf)
 
     text = web.get("/audit", headers=HTML).text
 
@@ -67,8 +70,8 @@ def test_where_all_older_events_are_gone_nothing_is_further_back(
 ):
     for _ in range(5):
         yard.job("completed")
-    monkeypatch.setattr(history, "WINDOW", 3)
-    monkeypatch.setattr(history, "_LOOKS", 1)
+    monkeypatch.setattr(looking_back, "WINDOW", 3)
+    monkeypatch.setattr(looking_back, "LOOKS", 1)
     assert "Further back" in web.get("/audit", headers=HTML).text
 
     while yard.storage.prune(Retention(completed=0, events=0)).events:

@@ -70,6 +70,35 @@ def test_a_late_schedule_says_whether_anybody_is_there(web: TestClient, yard: Ya
     assert why in shown
 
 
+def test_many_late_schedules_are_told_as_one(web: TestClient, yard: Yard):
+    long_ago = yard.storage.now() - 3_600_000_000
+    late = [ScheduleInfo(f"plan-{number}", "report", "0 4 * * *", next_at=long_ago) for number in range(5)]
+    yard.storage.put_schedules(late)
+
+    shown = web.get("/jobs").text
+
+    assert "5 schedules are late." in shown
+    assert "plan-0, plan-1, plan-2 … The first was due 1 h" in shown
+    assert "The schedule plan" not in shown
+
+
+@pytest.mark.parametrize(
+    ("queues", "told"), [(["mail"], "mail is falling behind."), (["mail", "resize"], "2 queues are falling behind.")]
+)
+def test_queues_that_fall_behind_are_told_as_one(
+    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch, queues: list[str], told: str
+):
+    monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
+    yard.join()
+    for queue in queues:
+        yard.add(queue=queue)
+
+    shown = web.get("/jobs").text
+
+    assert told in shown
+    assert shown.count("falling behind") == 1
+
+
 def test_a_foreman_that_needs_no_worker_just_now_is_well(web: TestClient, yard: Yard):
     yard.join()
     yard.storage.leave(WORKER, why="not needed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from starlette.testclient import TestClient
 
 from packhorse.clock import DAY
@@ -11,6 +12,7 @@ from packhorse.ids import new_id
 from packhorse.job import NewJob
 from packhorse.outcome import Completed, Failed
 from packhorse.storage.records import ScheduleInfo, Tick
+from packhorse.web.pages import tasks
 from tests.cli.yard import FAILURE, FOREMAN, WORKER, Yard
 
 HTML = {"accept": "text/html"}
@@ -98,3 +100,17 @@ def test_a_worker_shows_its_memory_beside_its_limit_and_its_cpu(web: TestClient,
     yard.storage.beat({WORKER: {"rss": 96 << 20, "max_rss": 512 << 20, "cpu_percent": 34}, FOREMAN: {}})
 
     assert "96 MiB of 512 MiB · CPU 34 %" in text_of(web, "/workers")
+
+
+def test_of_very_many_tasks_those_are_listed_that_ran_the_longest(
+    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tasks, "_MOST", 1)
+    yard.add(task="brew_tea")
+    yard.job("completed", task="resize")
+
+    text = text_of(web, "/tasks")
+
+    assert "resize" in text
+    assert "brew_tea" not in text
+    assert "The 1 that ran the longest of " in text

@@ -14,7 +14,7 @@ local find, lower, sub, byte = string.find, string.lower, string.sub, string.byt
 
 -- --- the walk -------------------------------------------------------------------------------------------------------
 
-local AT_ONCE = 100
+local AT_ONCE, MANY = 100, 5000
 local ENOUGH = 4000000 -- bytes of bodies: then it is somebody else's turn
 local falls = asked.walk == 'finished' or asked.walk == 'newest' or asked.walk == 'each'
 local timed = asked.walk == 'finished' or asked.walk == 'due'
@@ -88,6 +88,7 @@ local function sink(i)
 end
 
 local function merge(keys)
+  asked.looks = math.max(asked.looks, math.min(#keys, MANY)) -- to begin with many sets takes longer than to go on
   local step = math.max(2, math.min(AT_ONCE, math.ceil(2 * asked.most / math.max(#keys, 1))))
   for _, key in ipairs(keys) do
     local set = {key = key, list = {}, i = 1, from = passed(key), step = step}
@@ -208,15 +209,21 @@ local function fits_head(head)
   return not asked.cause or rare.cause == asked.cause
 end
 
+local function mentions_in_head(head)
+  if not mentions(head) then return false end
+  local place, _, _, cold = parts_of(head)
+  return mentions(task_in(place)) or (mentions(cold) and mentions(cmsgpack.unpack(cold).error))
+end
+
 local function fits_body(id, head, body)
   if not body or not (has(body, asked.schedule) and has(body, asked.unique_key)) then return false end
-  if asked.text and not (mentions(id) or mentions(body) or mentions(head)) then return false end
+  local fits_text = not asked.text or mentions(id) or mentions_in_head(head)
+  if not fits_text and not mentions(body) then return false end
+  if fits_text and not asked.schedule and not asked.unique_key then return true end
   local fields = cmsgpack.unpack(body)
   if asked.schedule and fields[asked.schedule_at] ~= asked.schedule then return false end
   if asked.unique_key and fields[asked.unique_key_at] ~= asked.unique_key then return false end
-  if not asked.text or mentions(id) or mentions(fields[asked.args_at]) then return true end
-  local place, _, _, cold = parts_of(head)
-  return mentions(task_in(place)) or (#cold > 0 and mentions(cmsgpack.unpack(cold).error))
+  return fits_text or mentions(fields[asked.args_at])
 end
 
 -- --- looking --------------------------------------------------------------------------------------------------------

@@ -278,24 +278,30 @@ SELECT name, queue, options, announced_at FROM {schema}.packhorse_task ORDER BY 
 
 -- name: all_queues
 -- What there is to know of all queues, in one go: the queues, how many jobs each has in each state, and since when the
--- oldest of its heads of line waits.
-WITH numbers AS MATERIALIZED (
+-- oldest of its heads of line waits. There may be thousands of queues: of each it hops from rank to rank in use.
+WITH RECURSIVE numbers AS MATERIALIZED (
     SELECT queue, counted, sum(amount)::bigint AS number FROM {schema}.packhorse_counted
     WHERE level = 'tally' GROUP BY queue, counted HAVING sum(amount) > 0
+),
+head (queue, rank, queued_at) AS (
+    SELECT numbers.queue, first.rank, first.queued_at FROM numbers CROSS JOIN LATERAL (
+        SELECT job.rank, job.queued_at FROM {schema}.packhorse_job AS job
+        WHERE job.state = 'queued' AND job.queue = numbers.queue ORDER BY job.rank, job.seq LIMIT 1
+    ) AS first
+    WHERE numbers.counted = 'queued'
+    UNION ALL
+    SELECT head.queue, next.rank, next.queued_at FROM head CROSS JOIN LATERAL (
+        SELECT job.rank, job.queued_at FROM {schema}.packhorse_job AS job
+        WHERE job.state = 'queued' AND job.queue = head.queue AND job.rank > head.rank
+        ORDER BY job.rank, job.seq LIMIT 1
+    ) AS next
 )
 SELECT name, '' AS what, paused_at, paused_by, paused_why, CASE WHEN timed_at = paused_at THEN paused_until END
 FROM {schema}.packhorse_queue
 UNION ALL
 SELECT queue, counted, number, NULL, NULL, NULL FROM numbers
 UNION ALL
-SELECT queue, 'oldest', (
-    SELECT min((
-        SELECT queued_at FROM {schema}.packhorse_job AS job
-        WHERE job.state = 'queued' AND job.rank BETWEEN rank.number AND rank.number AND job.queue = numbers.queue
-        ORDER BY job.rank, job.seq LIMIT 1
-    )) FROM generate_series(0, 12) AS rank (number)
-), NULL, NULL, NULL
-FROM numbers WHERE counted = 'queued'
+SELECT queue, 'oldest', min(queued_at), NULL, NULL, NULL FROM head GROUP BY queue
 
 -- name: all_tallies
 SELECT queue, task, counted, sum(amount)::bigint FROM {schema}.packhorse_counted

@@ -148,7 +148,7 @@ SELECT gate.is_known, gate.is_late, gate.due_in, walk.took, taken.*
 FROM gate CROSS JOIN walk LEFT JOIN taken ON true ORDER BY taken.rank, taken.seq
 
 -- name: start_jobs
--- Answers the ids that were marked as running now.
+-- Answers the ids that were marked as running now, each with how many rows were added to what is counted.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 held AS MATERIALIZED (
     SELECT job.*, greatest(now - token.ago, queued_at, 0) AS started_at
@@ -172,12 +172,13 @@ counted AS (
     INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
     SELECT 'tally', 0, queue, task, state, factor * count(*)
     FROM held, (VALUES ('reserved', -1), ('running', 1)) AS moved (state, factor) GROUP BY queue, task, state, factor
+    RETURNING 1
 )
-SELECT id FROM held
+SELECT id, (SELECT count(*) FROM counted) FROM held
 
 -- name: complete
--- The commonest ending, as `changes.settled` does it. Answers the ids whose outcome was taken; with $3, nothing is
--- taken unless that worker is known.
+-- The commonest ending, as `changes.settled` does it. Answers the ids whose outcome was taken, each with how many rows were
+-- added to what is counted; with $3, nothing is taken unless that worker is known.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 held AS MATERIALIZED (
     SELECT job.seq, job.id, job.queue, job.task, job.state, job.owner, job.fence, job.queued_at,
@@ -226,8 +227,9 @@ counted AS (
         FROM held, LATERAL (VALUES ('run', ran), ('wait', coalesce(started_at - queued_at, 0))) AS time (kind, length)
         GROUP BY queue, task, now, kind, step
     ) AS stepped
+    RETURNING 1
 )
-SELECT id FROM held
+SELECT id, (SELECT count(*) FROM counted) FROM held
 
 -- name: held_by_ids
 SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at

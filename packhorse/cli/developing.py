@@ -1,0 +1,107 @@
+"""`packhorse dev`: run jobs while you write them. A foreman whose workers are replaced on save, and the web beside."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packhorse.app import Packhorse
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command
+from packhorse.cli.output import say
+from packhorse.cli.serving import WEB_OPTIONS, check_web, web_beside
+from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
+from packhorse.errors import BadValue, StorageError
+from packhorse.foreman.pulse import FIGURES
+from packhorse.loading import find_target
+from packhorse.settings import Settings
+
+_LOOK_FOR_CHANGES = 0.5
+
+
+@command("dev", "packhorse dev", "packhorse dev jobs.py -c 2", "packhorse dev --no-web")
+@click.argument("target", required=False)
+@crew_options
+@click.option("--no-web", is_flag=True, help="Serve no web pages.")
+def dev(invocation: Invocation, target: str | None, no_web: bool, **options: Any) -> int:
+    """Run jobs while you write them: as `up`, with a line for each job that begins and ends, and workers that are
+    replaced whenever a Python file here is saved. The web pages are at port 5040, or at a free one if that is taken."""
+    seen = _saved(Path.cwd())  # before anything is imported: whatever is saved from here on is not what runs
+    target = target or invocation.settings.app or find_target()
+    app, settings = app_and_settings(invocation, target, options)
+    FIGURES.setLevel(
+        max(logging.WARNING, logging.getLogger("packhorse").getEffectiveLevel())
+    )  # jobs say more than these
+    # It gives up until the next save, which may mend it.
+    foreman = make_foreman(app, settings, target, {**options, "tell_jobs": True}, gives_up=True)
+    for line in banner(app, settings, target):
+        say(line, err=True)
+    say("Workers are replaced when a Python file here is saved.", err=True)
+    _tell_how_to_begin(app)
+    over = threading.Event()
+    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask, over), daemon=True)
+    watch.start()
+    web = contextlib.nullcontext() if no_web else web_beside(settings, _web_options(settings), quiet=invocation.quiet)
+    try:
+        with web:
+            return foreman.run()
+    finally:
+        over.set()
+
+
+def _web_options(settings: Settings) -> dict[str, Any]:
+    """Where the settings say; at a free port if somebody has that one, such as another `dev`."""
+    try:
+        check_web(settings, WEB_OPTIONS, "packhorse dev")
+    except BadValue:
+        return {**WEB_OPTIONS, "port": 0}
+    return WEB_OPTIONS
+
+
+def _tell_how_to_begin(app: Packhorse) -> None:
+    """Whoever has no job yet is told how to get one."""
+    task = next(iter(app.registry), None)
+    with contextlib.suppress(StorageError):  # the foreman will say what is wrong with it
+        if task is None or any(queue.counts for queue in app.storage.queues()):
+            return
+        needed = "".join(f" {name}=…" for name, _, is_needed, _ in task.signature.described() if is_needed)
+        say(f"Nothing is queued yet. Try: packhorse run {task.name}{needed}", err=True)
+
+
+# --- reloading --------------------------------------------------------------------------------------------------------
+
+
+def _watch(
+    directory: Path, seen: dict[Path, int], ask: Callable[[signal.Signals], None], over: threading.Event
+) -> None:
+    """Ask for a rolling restart when a Python file has been saved since it was `seen`."""
+    while not over.wait(_LOOK_FOR_CHANGES):
+        now = _saved(directory)
+        if now != seen:
+            changed = sorted(path for path in now.keys() | seen.keys() if now.get(path) != seen.get(path))
+            say(f"{changed[0].name} was saved; the workers are replaced", err=True)
+            seen = now
+            ask(signal.SIGHUP)
+
+
+def _saved(directory: Path) -> dict[Path, int]:
+    """When each Python file here was saved; what is hidden or installed is left out."""
+    found: dict[Path, int] = {}
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith((".", "__")) and name != "node_modules"]
+        for name in files:
+            if name.endswith(".py"):
+                path = Path(folder) / name
+                try:
+                    found[path] = path.stat().st_mtime_ns
+                except OSError:
+                    continue
+    return found

@@ -1,0 +1,73 @@
+"""Workers that are gone: why, and what became of the jobs that were taken from them."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.testclient import TestClient
+
+from packhorse.clock import DAY
+from packhorse.outcome import Failed
+from packhorse.storage import open_storage
+from packhorse.storage.records import WorkerInfo
+from packhorse.web.departures import departures
+from tests.cli.yard import FAILURE, WORKER, Yard
+from tests.web.conftest import MAIL_SECRET, bearer
+
+HTML = {"accept": "text/html"}
+
+
+def shown(text: str) -> str:
+    section = text.partition("Gone in the last 24 hours")[2].partition("</section>")[0]
+    return " ".join(re.sub(r"<[^>]+>", " ", section).split())
+
+
+def test_of_a_lost_worker_it_is_told_what_became_of_its_jobs(web: TestClient, yard: Yard):
+    before, begun, taken = yard.add(queue="mail"), yard.add(queue="mail"), yard.add(queue="mail")
+    yard.finish(Failed(yard.start(before).token, FAILURE))
+    yard.start(begun)
+    yard.take(taken)
+    yard.storage.rescue_owner(WORKER, why="it was killed by SIGKILL")
+
+    told = shown(web.get("/workers", headers=HTML).text)
+
+    assert "lost it was killed by SIGKILL on mule , pid 12" in told
+    assert f"1 job halted, in line again: {begun.id[-8:]}" in told
+    assert f"1 job in line again: {taken.id[-8:]}" in told
+    assert before.id[-8:] not in told  # it had ended before
+
+
+def test_a_worker_that_made_room_for_another_says_why(web: TestClient, yard: Yard):
+    yard.join()
+    yard.storage.leave(WORKER, why="replaced by a fresh worker")
+
+    told = shown(web.get("/workers", headers=HTML).text)
+
+    assert "replaced by a fresh worker on mule" in told
+    assert "lost" not in told
+
+
+def test_who_sees_one_queue_is_told_of_its_jobs_only(guarded_web: TestClient, yard: Yard):
+    mine, other = yard.add(queue="mail"), yard.add(queue="other")
+    yard.start(mine)
+    yard.start(other)
+    yard.storage.rescue_owner(WORKER, why="it was killed")
+
+    told = shown(guarded_web.get("/workers", headers={**HTML, **bearer(MAIL_SECRET)}).text)
+
+    assert mine.id[-8:] in told
+    assert other.id[-8:] not in told
+
+
+def test_what_was_longer_ago_than_a_day_is_not_told():
+    storage = open_storage("memory://")
+    now = [DAY]
+    storage.now = lambda: now[0]  # type: ignore[method-assign]
+    storage.join(WorkerInfo(WORKER))
+    storage.leave(WORKER)
+    assert [each.ended.owner for each in departures(storage)] == [WORKER]
+
+    now[0] += DAY
+
+    assert departures(storage) == []
+    storage.close()
