@@ -305,6 +305,47 @@ def test_keys_tick_a_range_turn_pages_and_read_charts(browser: Any, application:
         assert chart.locator("[data-reading]").inner_text() != now  # a minute earlier
 
 
+@pytest.mark.parametrize("hand", ["mouse", "keys"])
+def test_a_stretch_of_a_chart_can_be_marked_and_looked_at_alone(
+    browser: Any, application: Application, yard: Yard, hand: str
+):
+    yard.add()
+    with served(application) as base, opened(browser, base) as page:
+        page.goto("/?range=1h")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        field = page.locator("[data-chart]").filter(has_text="Unfinished jobs").locator(".field")
+        if hand == "mouse":
+            drag(page, field, 0.25, 0.75)
+        else:
+            field.focus()
+            for key in ("ArrowLeft", "Enter", *["ArrowLeft"] * 30, "Enter"):
+                page.keyboard.press(key)
+        page.wait_for_url("**from=**")
+
+        ranges = page.get_by_role("navigation", name="Time range")
+        chosen = ranges.locator("[aria-current]")
+        playwright.expect(chosen).to_have_count(1)
+        playwright.expect(chosen).to_contain_text("UTC")
+        playwright.expect(page.locator(".figure-card").first).to_contain_text("UTC")
+        rows = page.locator("[data-chart]").filter(has_text="Unfinished jobs").locator(".numbers tbody tr")
+        playwright.expect(rows).to_have_count(31)
+        chosen.click()
+        page.wait_for_url(lambda address: "from=" not in address)
+        playwright.expect(ranges.locator("[aria-current]")).to_have_text("1h")
+
+
+def drag(page: Any, field: Any, start: float, end: float) -> None:
+    """From one place to another, as shares of the width."""
+    field.scroll_into_view_if_needed()
+    box = field.bounding_box()
+    height = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + start * box["width"], height)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], height, steps=5)
+    playwright.expect(page.locator(".band")).to_be_visible()
+    page.mouse.up()
+
+
 def test_the_theme_is_chosen_and_kept(browser: Any, application: Application):
     with served(application) as base, opened(browser, base, color_scheme="light") as page:
         page.goto("/")

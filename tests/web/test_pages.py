@@ -57,6 +57,19 @@ def test_every_page_is_there_on_a_busy_one(web: TestClient, yard: Yard, path: st
     assert len(answer.content) < 120_000
 
 
+@pytest.mark.parametrize("path", ["/", "/queues/mail", "/tasks", "/tasks/resize"])
+def test_a_page_may_be_about_a_stretch_of_the_past(web: TestClient, yard: Yard, path: str):
+    yard.job("completed", queue="mail")
+
+    then = web.get(f"{path}?from=2001-09-09T00:00Z&to=2001-09-10T00:00Z", headers=HTML)
+    nonsense = web.get(f"{path}?from=dawn&to=dusk", headers=HTML)
+
+    assert then.status_code == 200
+    assert "2001-09-08 to 2001-09-09" in then.text  # two days are the fewest
+    assert nonsense.status_code == 400
+    assert "is not a time" in nonsense.text
+
+
 @pytest.mark.parametrize("state", State)
 def test_a_job_has_a_page_in_every_state(web: TestClient, yard: Yard, state: State):
     job = yard.job(state)

@@ -6,11 +6,12 @@ its numbers as a table, which is what a screen reader reads and what the pointer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from math import log, sqrt
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 from markupsafe import Markup
@@ -18,37 +19,15 @@ from markupsafe import Markup
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.job_text import cut
 from packhorse.measures import SHORTEST, Measured, longest_wait, measured
-from packhorse.series import CAME, WENT, Level
-from packhorse.storage.records import Point, Span
+from packhorse.series import CAME, WENT
+from packhorse.storage.records import Point
+from packhorse.web.pages.ranges import Range
 
 WIDTH, HEIGHT = 600, 120
 _LONG_NAME = 40
 
 Value = float | None
 """None is a gap: nobody measured anything."""
-
-
-class Range(NamedTuple):
-    """How far back the charts look."""
-
-    name: str
-    title: str
-    length: int
-    span: Span
-
-
-RANGES = {
-    each.name: each
-    for each in (
-        Range("15m", "15 minutes", 15 * MINUTE, Span.TWO_HOURS),
-        Range("1h", "hour", HOUR, Span.TWO_HOURS),
-        Range("2h", "2 hours", 2 * HOUR, Span.TWO_HOURS),
-        Range("48h", "48 hours", 48 * HOUR, Span.TWO_DAYS),
-        Range("7d", "7 days", 7 * DAY, Span.NINETY_DAYS),
-        Range("90d", "90 days", 90 * DAY, Span.NINETY_DAYS),
-    )
-}
-USUAL = "1h"
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -79,6 +58,7 @@ class Chart(msgspec.Struct, frozen=True):
     width: int  # of one interval, in microseconds
     lowest: float | None = None  # at the lower edge, if each step up is a multiple of the one below; else it is nought
     flags: Sequence[Flag] = ()  # see `flags.py`
+    is_over: bool = False  # it ends before now
 
     @property
     def top(self) -> float:
@@ -114,8 +94,10 @@ class Chart(msgspec.Struct, frozen=True):
         """What stands below it, from left to right."""
         if not self.times:
             return []
-        length = self.times[-1] + self.width - self.times[0]
-        return [_back(length * part // 4) for part in (4, 3, 2, 1)] + ["now"]
+        start, end = self.times[0], self.times[-1] + self.width
+        if self.is_over:
+            return [_foot(start + (end - start) * part // 4, self.width) for part in range(5)]
+        return [_back((end - start) * part // 4) for part in (4, 3, 2, 1)] + ["now"]
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
@@ -258,6 +240,10 @@ def _back(length: int) -> str:
     return ""
 
 
+def _foot(at: int, width: int) -> str:
+    return f"{to_datetime(at):%m-%d}" if width >= DAY else f"{to_datetime(at):%H:%M}"
+
+
 def _moment(at: int, width: int) -> str:
     return f"{to_datetime(at):%Y-%m-%d}" if width >= DAY else f"{to_datetime(at):%m-%d %H:%M}"
 
@@ -269,12 +255,11 @@ class Intervals:
     """The points of a range, sorted into its intervals."""
 
     def __init__(self, points: Sequence[Point], chosen: Range, now: int) -> None:
-        level: Level = chosen.span.level
-        self.width, self.now = level.width, now
-        last = level.start_of(now)
-        first = last - chosen.length + level.width
-        self.times = list(range(first, last + 1, level.width))
-        self.points = [point for point in points if point.at >= first]
+        self.width, self.now = chosen.width, now
+        first, end = chosen.bounds(now)
+        self.times = list(range(first, end, self.width))
+        self.points = [point for point in points if first <= point.at < end]
+        self._later = [point for point in points if point.at >= end]
         self._sorted: dict[int, list[Point]] = {at: [] for at in self.times}
         for point in self.points:
             if point.at in self._sorted:
@@ -291,10 +276,21 @@ class Intervals:
         found: dict[str, list[int]] = {}
         for place, at in enumerate(self.times):
             for point in self._sorted[at]:
-                grew = sum(point.values.get(name, 0) for name in CAME) - sum(point.values.get(name, 0) for name in WENT)
-                if grew:
+                if grew := _grew(point):
                     found.setdefault(point.queue, [0] * len(self.times))[place] += grew
         return found
+
+    def growth_since(self) -> Counter[str]:
+        """By how many unfinished jobs each queue has grown since the last interval."""
+        found: Counter[str] = Counter()
+        for point in self._later:
+            found[point.queue] += _grew(point)
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """Does it end before now?"""
+        return self.times[-1] + self.width <= self.now
 
     def oldest(self, queued_at: int | None) -> list[Value]:
         """The age of the oldest job in line, interval by interval, in seconds; see `waiting_time`."""
@@ -308,12 +304,27 @@ class Intervals:
         """How many a second. The present interval is not over yet; one that has hardly begun is taken together with
         the one before, or it would look like a fall."""
         rates: list[Value] = [count * SECOND / self.width for count in counts]
+        if self.is_over:
+            return rates
         lasted = max(SECOND, self.now - self.times[-1])
         if lasted >= self.width // 3 or len(counts) < 2:
             rates[-1] = counts[-1] * SECOND / lasted
         else:
             rates[-1] = (counts[-1] + counts[-2]) * SECOND / (lasted + self.width)
         return rates
+
+
+def _chart(
+    title: str,
+    unit: str,
+    intervals: Intervals,
+    lines: list[Line],
+    shape: Literal["stack", "lines"],
+    show: Callable[[float], str],
+    lowest: float | None = None,
+) -> Chart:
+    times, width = intervals.times, intervals.width
+    return Chart(title, unit, times, lines, shape, show, width, lowest, is_over=intervals.is_over)
 
 
 def throughput(intervals: Intervals) -> Chart:
@@ -324,14 +335,13 @@ def throughput(intervals: Intervals) -> Chart:
     lines = [Line("completed", "good", done), Line("failed", "bad", failed)]
     if any(halted):
         lines.append(Line("halted", "other", intervals.rate(halted)))
-    return Chart("Throughput", "jobs a second", intervals.times, lines, "stack", _rate, intervals.width)
+    return _chart("Throughput", "jobs a second", intervals, lines, "stack", _rate)
 
 
 def failed(intervals: Intervals) -> Chart:
     """Attempts that failed, interval by interval."""
-    lines = [Line("failed", "bad", list(map(float, intervals.of("failed"))))]
-    unit = _WIDTHS[intervals.width]
-    return Chart("Failures", unit, intervals.times, list(lines), "stack", _count, intervals.width)
+    lines = [Line("failed", "bad", [float(each.failed) for each in intervals.each])]
+    return _chart("Failures", _WIDTHS[intervals.width], intervals, lines, "stack", _count)
 
 
 def waiting_time(intervals: Intervals, oldest: int | None = None) -> Chart:
@@ -358,13 +368,13 @@ def running_time(intervals: Intervals) -> Chart:
 
 def _durations(title: str, unit: str, intervals: Intervals, lines: list[Line]) -> Chart:
     """What goes from milliseconds to hours: one that took long leaves the others their room."""
-    return Chart(title, unit, intervals.times, lines, "lines", _span, intervals.width, SHORTEST)
+    return _chart(title, unit, intervals, lines, "lines", _span, SHORTEST)
 
 
 def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> Chart:
     """Jobs that had not ended, by queue: counted back from the present through what came and what ended."""
-    growth, still = intervals.growth(), [0] * len(intervals.times)
-    history = {name: _counted_back(growth.get(name, still), number) for name, number in present.items()}
+    growth, since, still = intervals.growth(), intervals.growth_since(), [0] * len(intervals.times)
+    history = {name: _counted_back(growth.get(name, still), number - since[name]) for name, number in present.items()}
     largest = sorted(history, key=lambda name: -max(history[name], default=0))
     lines = [
         Line(cut(name, _LONG_NAME), f"hue{place}", list(map(float, history[name])))
@@ -374,7 +384,7 @@ def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> 
     if rest:
         others = [float(sum(history[name][place] for name in rest)) for place in range(len(intervals.times))]
         lines.append(Line("1 other" if len(rest) == 1 else f"{len(rest)} others", "other", others))
-    return Chart("Unfinished jobs", "by queue", intervals.times, list(lines), "stack", _count, intervals.width)
+    return _chart("Unfinished jobs", "by queue", intervals, lines, "stack", _count)
 
 
 def answering(means: Sequence[Value], longest: Sequence[Value], now: int) -> Chart:
@@ -383,6 +393,11 @@ def answering(means: Sequence[Value], longest: Sequence[Value], now: int) -> Cha
     times = [last - MINUTE * back for back in range(len(means))][::-1]
     lines = [Line("mean", "first", means), Line("longest", "second", longest)]
     return Chart("One small read", "where somebody looked", times, lines, "lines", _span, MINUTE)
+
+
+def _grew(point: Point) -> int:
+    came, went = (sum(point.values.get(name, 0) for name in names) for names in (CAME, WENT))
+    return came - went
 
 
 def _counted_back(grew: Sequence[int], present: int) -> list[int]:

@@ -11,11 +11,12 @@ from packhorse.job import ABORTED, DEAD, RETRYING, State
 from packhorse.measures import measured
 from packhorse.storage.records import Count, FailureGroup, Filter, Page, Point
 from packhorse.web.pages import chart
-from packhorse.web.pages.chart import RANGES, Intervals, Range
+from packhorse.web.pages.chart import Intervals
 from packhorse.web.pages.flags import flagged
 from packhorse.web.pages.job import issue_of
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
+from packhorse.web.pages.ranges import Range, chosen_range
 from packhorse.web.pages.traceback import pieces_of
 from packhorse.web.pages.words import pretty
 from packhorse.web.site import Call
@@ -23,7 +24,7 @@ from packhorse.web.telltales import telltales_of
 
 _JOBS = 20
 _ROWS = 25
-_USUAL = RANGES["48h"]
+_USUAL = "48h"  # what fails is looked at the next morning, too
 NEXT_VERSION = "version"
 DURATIONS = {"1h": "for an hour", "24h": "for a day", "7d": "for a week", "30d": "for a month"}
 """For how long a failure can be silenced, and how that is said."""
@@ -44,7 +45,8 @@ class Row(NamedTuple):
 @page("/failures", "failures")
 def failures(call: Call, asked: Asked) -> Shown:
     """Every cause, the latest first; what somebody has silenced is apart."""
-    reader, chosen, now = call.reader, _chosen(asked), call.reader.now()
+    reader, now = call.reader, call.reader.now()
+    chosen = chosen_range(asked, now, _USUAL)
     groups, task = reader.failures(), asked.query.get("task")
     of_task = [group for group in groups if task in (None, group.task)]
     silenced = [group for group in of_task if group.is_silenced(now)]
@@ -72,14 +74,9 @@ def failures(call: Call, asked: Asked) -> Shown:
     return Shown("failures.html", "Failures", context)
 
 
-def _chosen(asked: Asked) -> Range:
-    """How far back; two days, unless something else is asked for: failures are looked at on the morning after."""
-    return RANGES.get(asked.query.get("range", ""), _USUAL)
-
-
 def _first(asked: Asked, number: int) -> int:
     """The place of the first row on this page. The address says it, and anybody may have written that."""
-    text = asked.query.get("from", "")
+    text = asked.query.get("first", "")
     place = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     return place if place < number else 0
 
@@ -90,13 +87,14 @@ def _row(group: FailureGroup, counts: Mapping[int, int], intervals: Intervals, l
 
 def _within(counts: Mapping[int, int], intervals: Intervals) -> int:
     """How many fall into these intervals."""
-    return sum(number for at, number in counts.items() if at >= intervals.times[0])
+    return sum(number for at, number in counts.items() if intervals.times[0] <= at <= intervals.times[-1])
 
 
 @page("/failures/{cause}", "failures")
 def failure(call: Call, asked: Asked, cause: str) -> Shown:
     """One cause: an example, the jobs, and what can be done to all of them."""
-    group, now, chosen = call.reader.failure(cause), call.reader.now(), _chosen(asked)
+    group, now = call.reader.failure(cause), call.reader.now()
+    chosen = chosen_range(asked, now, _USUAL)
     filters = {state: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD, ABORTED)}
     found = {state: call.reader.find(where, None, _JOBS) for state, where in filters.items()}
     jobs = [job for page in found.values() for job in page.jobs]

@@ -21,6 +21,7 @@ from packhorse.web.pages import chart, words
 from packhorse.web.pages.assets import digest
 from packhorse.web.pages.banners import banners
 from packhorse.web.pages.page import Asked, Shown, address
+from packhorse.web.pages.ranges import RANGES, chosen_range
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call, Site
 
@@ -100,7 +101,7 @@ def templates() -> jinja2.Environment:
         STATES=list(State),
         ICONS=words.STATE_ICONS,
         is_possible=lambda word, state: is_legal(Operation(word), state),
-        RANGES=chart.RANGES,
+        RANGES=RANGES,
         Role=Role,
         percent=words.percent,
         address=address,
@@ -139,7 +140,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "may_delete": call.operator.may(Role.ADMIN),
         "ago": lambda at: words.ago(at, now),
         "due": lambda at, before="": words.due(at, now, before),
-        "range": chosen_range(asked),
+        "range": chosen_range(asked, now),
     }
     text = templates().get_template(shown.template).render({**frame, **shown.context})
     return Drawn(text.encode(), shown.status)
@@ -174,11 +175,6 @@ def asked_of(request: Request) -> Asked:
     root = request.scope.get("root_path", "").rstrip("/")
     path = request.url.path.removeprefix(root) or "/"
     return Asked(path, {name: value for name, value in request.query_params.items() if value}, root)
-
-
-def chosen_range(asked: Asked) -> chart.Range:
-    """How far back the charts shall look."""
-    return chart.RANGES.get(asked.query.get("range", ""), chart.RANGES[chart.USUAL])
 
 
 def places(totals: Totals) -> list[Place]:

@@ -12,10 +12,10 @@ from packhorse.job import RETRYING, RUNNING, UNFINISHED, Job, State
 from packhorse.measures import Measured, by_task, measured
 from packhorse.storage.records import Filter, Point, QueueInfo
 from packhorse.web.pages import chart
-from packhorse.web.pages.chart import Intervals, Range
+from packhorse.web.pages.chart import Intervals
 from packhorse.web.pages.flags import flagged
-from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.pages.ranges import Range, chosen_range
 from packhorse.web.reader import Reader
 from packhorse.web.site import Call
 
@@ -26,7 +26,8 @@ _RUNNING = 10
 @page("/", "overview")
 def overview(call: Call, asked: Asked) -> Shown:
     """Cards, charts, what fails, where time goes, what runs, what comes."""
-    reader, chosen, now = call.reader, chosen_range(asked), call.reader.now()
+    reader, now = call.reader, call.reader.now()
+    chosen = chosen_range(asked, now)
     points = reader.series(chosen.span)
     intervals = Intervals(points, chosen, now)
     present = {queue.name: sum(queue.counts.get(state, 0) for state in UNFINISHED) for queue in reader.queues()}
@@ -37,7 +38,7 @@ def overview(call: Call, asked: Asked) -> Shown:
         {
             "charts": _charts(reader, intervals, present) if not asked.is_quick else [],
             "measured": measured(intervals.points),
-            "before": _before(points, chosen, intervals),
+            "before": _before(points, chosen, now),
             "seconds": chosen.length / 1e6,
             "next_retry": _next(reader, RETRYING),
             "failures": failures[:_FEW],
@@ -82,12 +83,13 @@ def _oldest(queues: Iterable[QueueInfo]) -> int | None:
     return min((each.oldest_queued_at for each in queues if each.oldest_queued_at and not each.is_paused), default=None)
 
 
-def _before(points: list[Point], chosen: Range, intervals: Intervals) -> Measured | None:
+def _before(points: list[Point], chosen: Range, now: int) -> Measured | None:
     """The same length of time before, as far as the points reach."""
-    if not intervals.times or chosen.length * 2 > chosen.span.length + HOUR:
+    end, _ = chosen.bounds(now)
+    start = end - chosen.length
+    if start < now - chosen.span.length - HOUR:
         return None
-    start = intervals.times[0]
-    return measured(point for point in points if start - chosen.length <= point.at < start)
+    return measured(point for point in points if start <= point.at < end)
 
 
 def _next(reader: Reader, state: State) -> int | None:

@@ -19,12 +19,12 @@ from packhorse.storage.records import Filter, Point, QueueInfo, Span
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import chart
 from packhorse.web.pages.bulk import going
-from packhorse.web.pages.chart import RANGES, Intervals
+from packhorse.web.pages.chart import Intervals
 from packhorse.web.pages.flags import flagged
-from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page, put_right, undoable
+from packhorse.web.pages.ranges import chosen_range
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
@@ -91,7 +91,8 @@ def queue(call: Call, asked: Asked, name: str) -> Shown:
 
 def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], problem: Problem | None = None) -> Shown:
     """`typed` and `problem`: what was wrong with the form that pauses it."""
-    info, now, chosen = call.reader.queue(name), call.reader.now(), chosen_range(asked)
+    info, now = call.reader.queue(name), call.reader.now()
+    chosen = chosen_range(asked, now)
     charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name, info.oldest_queued_at)
     intervals = Intervals(call.reader.series(chosen.span, name), chosen, now)
     present = {name: sum(info.counts.get(state, 0) for state in UNFINISHED)}
@@ -112,7 +113,6 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
         "rows": [row_of(job, now) for job in line],
         "urgencies": _urgencies(call, name, info.counts.get(State.QUEUED, 0)),
         "workers": workers,
-        "ranges": RANGES,
         "typed": typed,
         "problem": problem,
     }

@@ -11,10 +11,10 @@ from packhorse.job import DEAD, FINAL
 from packhorse.measures import Measured, by_task, steps_of
 from packhorse.series import LIMITS
 from packhorse.storage.records import Filter, Point
-from packhorse.web.pages.frame import chosen_range
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
 from packhorse.web.pages.page import Asked, Shown, page
+from packhorse.web.pages.ranges import chosen_range
 from packhorse.web.pages.words import span
 from packhorse.web.site import Call
 
@@ -26,8 +26,9 @@ _MOST = 500
 @page("/tasks", "tasks")
 def tasks(call: Call, asked: Asked) -> Shown:
     """Every task."""
-    chosen, now = chosen_range(asked), call.reader.now()
-    points = [point for point in call.reader.series(chosen.span) if point.at > now - chosen.length]
+    now = call.reader.now()
+    chosen = chosen_range(asked, now)
+    points = [point for point in call.reader.series(chosen.span) if chosen.holds(point.at, now)]
     ran: Counter[str] = Counter()
     for point in points:
         ran[point.task] += point.values.get("ran", 0)
@@ -45,11 +46,12 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     info = next((task for task in call.reader.tasks() if task.name == name), None)
     if info is None:
         raise TaskNotFound(f"no task is called {name[:128]!r}", hint="see /tasks")
-    chosen, now = chosen_range(asked), call.reader.now()
+    now = call.reader.now()
+    chosen = chosen_range(asked, now)
     charts, sums = charts_of(call.reader, chosen, lambda point: point.task == name)
     ended = call.reader.find(Filter(states=FINAL, task=name), None, _LOOKED_AT).jobs
     slowest = sorted(ended, key=lambda job: -(job.took(now) or 0))[:_SLOWEST]
-    points = [point for point in call.reader.series(chosen.span, task=name) if point.at > now - chosen.length]
+    points = [point for point in call.reader.series(chosen.span, task=name) if chosen.holds(point.at, now)]
     context = {
         "task": info,
         "queue": next((queue for queue in call.reader.queues() if queue.name == info.queue), None),

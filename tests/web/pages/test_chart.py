@@ -7,7 +7,6 @@ import pytest
 from packhorse.clock import MINUTE
 from packhorse.storage.records import Point
 from packhorse.web.pages.chart import (
-    RANGES,
     Chart,
     Intervals,
     Line,
@@ -19,6 +18,7 @@ from packhorse.web.pages.chart import (
     unfinished,
     waiting_time,
 )
+from packhorse.web.pages.ranges import RANGES, Range
 
 NOW = 1_800_000_000_000_000 + 40_000_000  # in the last third of a minute
 HOUR_OF_CHARTS = RANGES["1h"]
@@ -175,3 +175,50 @@ def test_how_the_storage_answered_has_a_scale_and_ends_now():
 def test_a_sparkline_of_nothing_is_a_dash():
     assert "svg" not in sparkline([0, 0], "x")
     assert "svg" in sparkline([0, 1], "x")
+
+
+# --- a stretch of the past --------------------------------------------------------------------------------------------
+
+
+def stretch(first_minutes_ago: int, last_minutes_ago: int) -> Range:
+    """From the start of one minute to the end of another."""
+    start, end = (NOW - NOW % MINUTE - ago * MINUTE for ago in (first_minutes_ago, last_minutes_ago - 1))
+    return RANGES["1h"]._replace(length=end - start, end=end)
+
+
+def test_a_stretch_has_its_own_intervals_and_points_alone():
+    points = [point(31, completed=1), point(30, completed=2), point(20, completed=4), point(19, completed=8)]
+
+    intervals = Intervals(points, stretch(30, 20), NOW)
+
+    assert len(intervals.times) == 11
+    assert [each.completed for each in intervals.each] == [2, *[0] * 9, 4]
+    assert sum(point.values["completed"] for point in intervals.points) == 6
+
+
+def test_the_last_interval_of_a_stretch_is_over_and_counts_as_a_whole():
+    intervals = Intervals([point(20, completed=60)], stretch(30, 20), NOW)
+
+    assert throughput(intervals).lines[0].values[-1] == 1.0
+
+
+def test_a_stretch_that_ends_with_the_present_is_not_over():
+    intervals = Intervals([point(0, completed=4)], stretch(30, 0), NOW)
+
+    assert throughput(intervals).lines[0].values[-1] == pytest.approx(4 / 40)
+    assert throughput(intervals).feet[-1] == "now"
+
+
+def test_unfinished_jobs_of_a_stretch_are_counted_back_through_what_came_after_it():
+    points = [point(25, added=5), point(10, added=7), point(5, completed=2)]
+
+    drawn = unfinished(Intervals(points, stretch(30, 20), NOW), {"mail": 10})
+
+    assert drawn.lines[0].values == [0.0] * 5 + [5.0] * 6
+
+
+def test_below_a_stretch_stand_its_times():
+    drawn = throughput(Intervals([point(20, completed=1)], stretch(30, 20), NOW))
+
+    assert [len(foot) for foot in drawn.feet] == [5] * 5  # such as 08:30
+    assert "now" not in drawn.feet
