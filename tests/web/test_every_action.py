@@ -332,7 +332,7 @@ def test_what_only_scripts_offer_can_be_pressed_too(browser: Any, application: A
         page.get_by_text("Saved").click()
         page.get_by_role("button", name="Forget what died").click()
         expect(page.locator("[data-saved]")).to_contain_text("None yet")
-        page.get_by_label("Find", exact=True).focus()
+        page.get_by_label("Find", exact=True).press_sequentially("ma")
         expect(page.locator('#find-names option[value="mail"]')).to_have_count(1)
 
         page.goto(f"/jobs/{job.id}")

@@ -13,8 +13,9 @@ from packhorse.outcome import Failed
 from packhorse.storage.records import FailureGroup, WorkerInfo
 from packhorse.web import reader
 from packhorse.web.pages import failures as page
-from packhorse.web.pages.chart import RANGES, Intervals, failed
+from packhorse.web.pages.chart import Intervals, failed
 from packhorse.web.pages.flags import flagged
+from packhorse.web.pages.ranges import RANGES
 from tests.cli.yard import Yard
 from tests.web.conftest import BASE
 
@@ -43,7 +44,7 @@ def test_the_list_tells_versions_counts_and_what_is_left(web: TestClient, yard: 
 
     found = web.get("/failures", headers=HTML).text
 
-    assert 'aria-label="Failures over the last 48 hours"' in found
+    assert 'aria-label="Failures in the last 48 hours"' in found
     assert f'href="/jobs?state=dead&amp;cause={group.cause}">1 dead</a>' in found
     assert f'href="/jobs?state=retrying&amp;cause={group.cause}">1 retrying</a>' in found
     assert re.search(r"9d01</bdi>.*4f2c</bdi>", found)
@@ -66,13 +67,13 @@ def test_many_causes_come_on_several_pages(web: TestClient, yard: Yard, monkeypa
         job = yard.start(yard.add())
         yard.finish(Failed(job.token, Failure("ValueError", word)))
 
-    first, second = (web.get(path, headers=HTML).text for path in ("/failures", "/failures?from=2"))
+    first, second = (web.get(path, headers=HTML).text for path in ("/failures", "/failures?first=2"))
 
     assert [text.count("<tr data-row>") for text in (first, second)] == [2, 1]
-    assert 'href="/failures?from=2">Earlier ones</a>' in first
+    assert 'href="/failures?first=2">Earlier ones</a>' in first
     assert 'href="/failures">Later ones</a>' in second
-    assert web.get("/failures?from=99", headers=HTML).text.count("<tr data-row>") == 2
-    assert web.get("/failures?from=nonsense", headers=HTML).status_code == 200
+    assert web.get("/failures?first=99", headers=HTML).text.count("<tr data-row>") == 2
+    assert web.get("/failures?first=nonsense", headers=HTML).status_code == 200
 
 
 def test_the_page_of_a_cause_has_its_versions_a_chart_and_text_for_an_issue(web: TestClient, yard: Yard):
