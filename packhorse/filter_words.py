@@ -5,6 +5,7 @@ The words are those of `app.jobs(...)`. The command line and the find box of the
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,6 +26,10 @@ FILTER_WORDS = (
 )
 _OTHER_WORDS = {"name": "task", "args": "text", "owner": "worker", "status": "state", "ran": "took"}
 _ARGS = "args."
+_EXACTLY = "="
+_RAW = re.compile(r"""(?:[^ \t\r\n'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
+"""A word as it was written, with its quotation marks."""
+_QUOTED_ARGUMENT = re.compile(r"args\.[^:'\"\\]*:['\"]")
 
 
 def parse_words(words: Sequence[str], now: int) -> Filter:
@@ -66,11 +71,25 @@ def _split(word: str) -> list[str]:
     if " " not in word and not _is_quoted(word):
         return [word]
     try:
-        return shlex.split(word)
+        return _with_marks(word, shlex.split(word))
     except ValueError as error:
         if " " not in word:
             return [word]
         raise BadValue(f"the filter cannot be understood: {error}", hint="close the quotation mark") from None
+
+
+def _with_marks(text: str, words: list[str]) -> list[str]:
+    """These words of the text. An argument that stood in quotation marks, and would mean nothing without them, begins
+    with the sign for exactly this: `args.code:"47*"` is `args.code:=47*`."""
+    written = _RAW.findall(text)
+    if len(written) != len(words):
+        return words
+    return [_marked(word) if _QUOTED_ARGUMENT.match(raw) else word for raw, word in zip(written, words, strict=True)]
+
+
+def _marked(word: str) -> str:
+    name, _, value = word.partition(":")
+    return f"{name}:{_EXACTLY}{value}" if value.startswith(_EXACTLY) or _trouble(name, value) else word
 
 
 def word_name(word: str) -> str:
@@ -118,7 +137,8 @@ def _lone_word(word: str) -> tuple[str, str]:
 
 def _filter(found: dict[str, str], text: str | None, now: int) -> Filter:
     words: dict[str, Any] = {name: value for name, value in found.items() if not name.startswith(_ARGS)}
-    words["args"] = {name.removeprefix(_ARGS): value for name, value in found.items() if name.startswith(_ARGS)}
+    arguments = {name: value for name, value in found.items() if name.startswith(_ARGS)}
+    words["args"] = {name.removeprefix(_ARGS): _argument(name, value) for name, value in arguments.items()}
     if "state" in words:
         words["state"] = words["state"].split(",")
     if words.get("order") == "duration":
@@ -128,6 +148,32 @@ def _filter(found: dict[str, str], text: str | None, now: int) -> Filter:
             raise BadValue(f"{name}: has no value", hint="packhorse help filters shows what each word takes")
     asked: JobFilter = {**words, "text": text}  # type: ignore[typeddict-item]
     return parse_filter(asked, lambda: now)
+
+
+def _argument(name: str, value: str) -> str:
+    """The value that an argument is compared with."""
+    if value.startswith(_EXACTLY):
+        return value.removeprefix(_EXACTLY)
+    if trouble := _trouble(name, value):
+        complaint, instead = trouble
+        quoted = shlex.quote(value) if set(value) & set('"\\') else f'"{value}"'
+        hint = f"{instead}; for this very text {name}:{quoted}, in a shell with quotation marks around all"
+        raise BadValue(f"{name}:{value} {complaint}", hint=hint)
+    return value
+
+
+def _trouble(name: str, value: str) -> tuple[str, str] | None:
+    """What is wrong with the value of an argument that looks as if it meant more than itself, and what to write."""
+    if not value:
+        return "has no value", f"e.g. {name}:42"
+    if found := re.match(r"[<>]=?\s*([-+.]?\d[\w.-]*)", value):
+        return "cannot be understood: arguments are compared for being equal", f"e.g. {name}:{found[1]}"
+    if value.endswith("*"):
+        part = value.rstrip("*") or "…"
+        return "cannot be understood: arguments are compared as a whole", f"text:{part} finds a part"
+    if "," in value:
+        return "cannot be understood: an argument is compared with one value", "ask for one after the other"
+    return None
 
 
 def find_all(storage: Storage, where: Filter, limit: int | None = None) -> Iterator[Job]:

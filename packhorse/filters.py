@@ -23,6 +23,7 @@ ORDERS = ("created", "due", "finished", "took")
 SLOWEST_OF = 1_000
 """Among how many of the latest jobs those that took longest are looked for: no index has them in that order."""
 _LARGEST = 10**9
+_MADE_HERE = re.compile(r"0[0-9A-Fa-f-]*")
 _COMPARED = re.compile(r"\s*(>=|<=|>|<|=)?\s*(.+?)\s*")
 
 
@@ -73,7 +74,8 @@ def parse_filter(words: JobFilter, now: Callable[[], int]) -> Filter:
         "owner": words.get("worker"),
         "unique_key": words.get("key"),
         "halted": halted or words.get("halted"),
-        **{name: words.get(name) for name in ("cause", "schedule", "error", "id", "text")},
+        **{name: words.get(name) for name in ("cause", "schedule", "error", "text")},
+        "id": _id(words.get("id")),
         **_names("queue", words.get("queue")),
         **_names("task", words.get("task")),
         **_priority(words.get("priority"), words.get("min_priority")),
@@ -179,6 +181,16 @@ def _names(noun: str, value: str | Iterable[str] | None) -> dict[str, Any]:
     if len(names) == 1 and not names[0].endswith("*"):
         return {noun: names[0]}
     return {f"{noun}s": frozenset(names)}
+
+
+def _id(value: str | None) -> str | None:
+    """How an id begins. Those that are made here are in lower case; one that a user has given may be in any."""
+    if value is None:
+        return None
+    if "*" in value or "," in value:
+        begins = re.split("[*,]", value)[0] or "01a1"
+        raise BadValue(f"{value!r} is not how an id begins", hint=f"write one beginning, without a star: id:{begins}")
+    return value.lower() if _MADE_HERE.fullmatch(value) else value
 
 
 # --- numbers and times --------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tests.web.conftest import MAIL_SECRET, bearer
     [
         ({"q": "attempts:>1 dead"}, ["attempts:>1", "dead"]),
         ({"q": 'args.name:"Ann Lee"', "state": "dead"}, ["args.name:Ann Lee", "state:dead"]),
+        ({"q": 'args.name:"Lee, Ann" dead'}, ["args.name:=Lee, Ann", "dead"]),
         ({"q": "it's"}, ["it's"]),
         ({"q": "boom", "since": "2h", "queue": "mail"}, ["boom", "queue:mail", "since:2h"]),
         ({"state": "dead", "q": "state:queued"}, ["state:queued"]),
