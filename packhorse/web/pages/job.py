@@ -77,7 +77,7 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
             "same": _same(call, record),
             "since": _since(call, record),
             "issue": issue_of(call, record, failure, shown_args) if failure is not None else "",
-            "life": life_of(record, events, now, _code_versions(call)),
+            "life": life_of(record, events, now, _code_versions_of(call, events)),
             "code_version": _code_version(call, record, failure),
             "lines": lines,
             "line_count": line_count,
@@ -132,6 +132,16 @@ def issue_of(call: Call, record: Job, failure: Failure, args: str) -> str:
 def _code_versions(call: Call) -> dict[str, str]:
     """The version of the user's code that each worker runs, of those that are there."""
     return {each.id: each.code_version for each in call.reader.workers() if each.code_version is not None}
+
+
+def _code_versions_of(call: Call, events: list[Event]) -> dict[str, str]:
+    """The same with those that have ended in the last day, if one of them ran the job that these events are of."""
+    versions = _code_versions(call)
+    if not versions or all(event.owner in versions for event in events if event.kind is Kind.STARTED):
+        return versions
+    told = [each.began for each in call.reader.departures() if each.began is not None]
+    gone = {event.owner: (event.data or {}).get("version") for event in told}
+    return {owner: version for owner, version in gone.items() if owner and isinstance(version, str)} | versions
 
 
 def _code_version(call: Call, record: Job, failure: Failure | None) -> str | None:

@@ -108,7 +108,9 @@ def life_of(job: Job | None, events: Sequence[Event], now: int, versions: Mappin
             number += 1
         elif running is not None and (event.kind in _ENDS or event.kind is Kind.READDED):
             attempts.append(_attempt(number, running, event, versions))
-            stretches.append(Stretch("run", since, event.at, attempts[-1].outcome, number))
+            # As its worker measured it: what came after, until that was written down, was no time of the job's.
+            ran_until = since + (attempts[-1].ran or 0)
+            stretches.append(Stretch("run", since, ran_until, attempts[-1].outcome, number))
             since, running = event.at, None
             kind = "delay" if event.state in ("retrying", "scheduled") else "rest" if event.state in FINAL else "wait"
         elif event.kind in _IN_LINE or event.state in FINAL:

@@ -6,7 +6,7 @@ from packhorse.clock import MINUTE, SECOND
 from packhorse.event import Event, Kind
 from packhorse.job import State
 from packhorse.outcome import Completed, Failed, Halted
-from packhorse.storage.records import EventFilter
+from packhorse.storage.records import EventFilter, WorkerInfo
 from packhorse.web.pages.life import life_of
 from tests.cli.yard import FAILURE, Yard
 
@@ -23,6 +23,19 @@ def test_a_completed_job_waited_and_ran_once(yard: Yard):
     assert [each.outcome for each in told.attempts] == ["completed"]
     assert told.attempts[0].ran == 1_000_000  # as its worker measured it
     assert [each.kind for each in told.stretches][-1] == "run"
+
+
+def test_the_time_until_a_run_was_written_down_is_no_time_that_it_ran():
+    events = [
+        Event(Kind.ADDED, 0, job_id="a", state=State.QUEUED),
+        Event(Kind.STARTED, 2 * SECOND, job_id="a", state=State.RUNNING),
+        Event(Kind.COMPLETED, 9 * SECOND, job_id="a", state=State.COMPLETED, data={"ran": 6}),
+    ]
+
+    told = life_of(None, events, 20 * SECOND)
+
+    assert [each.ran for each in told.attempts] == [6]
+    assert (told.total("wait"), told.total("run")) == (2 * SECOND, 6)
 
 
 def test_each_attempt_is_told_with_its_end(yard: Yard):
@@ -103,3 +116,14 @@ def test_a_retry_by_hand_counts_its_attempts_anew(web: TestClient, yard: Yard):
     text = web.get(f"/jobs/{job.id}").text
     assert '1 <span class="quiet">before the retry</span>' in text
     assert "since the retry; 1 attempt before it" in text
+
+
+def test_an_attempt_that_was_handed_back_has_the_version_of_its_worker_that_is_gone(web: TestClient, yard: Yard):
+    for name, version in (("old", "4f2c"), ("new", "5a3d")):
+        yard.storage.join(WorkerInfo(name, host="mule", pid=3, info={"code_version": version}))
+    job = yard.add(queue="mail")
+    (taken,) = yard.storage.reserve("old", {"mail": 1}, 1)
+    yard.storage.start([taken.token])
+    yard.storage.leave("old")
+
+    assert '<td data-label="Version"><bdi>4f2c</bdi></td>' in web.get(f"/jobs/{job.id}").text
