@@ -127,3 +127,12 @@ def test_an_attempt_that_was_handed_back_has_the_version_of_its_worker_that_is_g
     yard.storage.leave("old")
 
     assert '<td data-label="Version"><bdi>4f2c</bdi></td>' in web.get(f"/jobs/{job.id}").text
+
+
+def test_why_an_attempt_before_ended_is_no_fact_of_a_job_that_runs_again(web: TestClient, yard: Yard):
+    job = yard.halt(yard.add(queue="mail"))
+    assert "<dt>Reason</dt>" in web.get(f"/jobs/{job.id}").text
+
+    yard.start(job)
+
+    assert "<dt>Reason</dt>" not in web.get(f"/jobs/{job.id}").text
