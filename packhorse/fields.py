@@ -94,6 +94,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     idle_timeout: Seconds
     expires: Seconds
     total_timeout: Seconds
+    took: Seconds  # how long its latest attempt ran, or has run by now
     args: msgspec.Raw | None
     result: msgspec.Raw | None
     error: msgspec.Raw | None
@@ -104,22 +105,25 @@ class JobFields(msgspec.Struct, kw_only=True):
 _TIMES = ("created_at", "updated_at", "due_at", "queued_at", "started_at", "finished_at", "checkin_at", "abort_at")
 _DURATIONS = ("timeout", "idle_timeout", "expires", "total_timeout")
 STORED_JSON = ("args", "result", "error", "meta", "backoff")
-_AS_THEY_ARE = tuple(name for name in JobFields.__struct_fields__ if name not in (*_TIMES, *_DURATIONS, *STORED_JSON))
+_AS_THEY_ARE = tuple(
+    name for name in JobFields.__struct_fields__ if name not in (*_TIMES, *_DURATIONS, "took", *STORED_JSON)
+)
 
 
-def plain_fields(job: Job) -> dict[str, Any]:
-    """What `JobFields` is made of, by name."""
+def plain_fields(job: Job, now: int | None = None) -> dict[str, Any]:
+    """What `JobFields` is made of, by name. How long a job runs already is told where it is said what time it is."""
     return {
         **{name: getattr(job, name) for name in _AS_THEY_ARE},
         **{name: iso(getattr(job, name)) for name in _TIMES},
         **{name: seconds(getattr(job, name)) for name in _DURATIONS},
+        "took": seconds(job.took(now)),
         **{name: stored_json(getattr(job, name)) for name in STORED_JSON},
     }
 
 
-def job_fields(job: Job) -> JobFields:
+def job_fields(job: Job, now: int | None = None) -> JobFields:
     """Everything about a job but its place in line."""
-    return JobFields(**plain_fields(job))
+    return JobFields(**plain_fields(job, now))
 
 
 class EventFields(msgspec.Struct):

@@ -70,8 +70,43 @@ def _workers(storage: Storage) -> Iterable[tuple[str, str]]:
     ]
 
 
-complete_queue = offering(lambda storage: [(queue.name, "") for queue in storage.queues()])
-complete_task = offering(lambda storage: [(task.name, f"in {task.queue}") for task in storage.tasks()])
-complete_schedule = offering(lambda storage: [(each.name, each.cron) for each in storage.schedules()])
+def _after(word: str, ask: Ask) -> Ask:
+    """The same words, each behind this one."""
+    return lambda storage: [(f"{word}{each}", about) for each, about in ask(storage)]
+
+
+_NAMES: dict[str, Ask] = {
+    "queue": lambda storage: [(queue.name, "") for queue in storage.queues()],
+    "task": lambda storage: [(task.name, f"in {task.queue}") for task in storage.tasks()],
+    "schedule": lambda storage: [(each.name, each.cron) for each in storage.schedules()],
+    "worker": _workers,
+    "id": lambda storage: [(job.id, f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_JOBS).jobs],
+}
+
+
+def _fixed(words: Iterable[str], part: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(word) for word in words if word.startswith(part)]
+
+
+def complete_filter(ctx: click.Context, parameter: click.Parameter, part: str) -> list[CompletionItem]:
+    """The words of a filter: states and names, and behind a name's colon its values, also behind a comma."""
+    from packhorse.filter_words import FILTER_WORDS
+    from packhorse.filters import ORDERS, STATE_WORDS
+
+    name, colon, values = part.partition(":")
+    if not colon:
+        words = [*STATE_WORDS, *(f"{each}:" for each in FILTER_WORDS), "args."]
+        return _fixed(words, part)
+    before = part[: len(part) - len(values.rpartition(",")[2])]
+    if fixed := {"state": STATE_WORDS, "order": ORDERS}.get(name):
+        return _fixed([f"{before}{each}" for each in fixed], part)
+    return offering(_after(before, _NAMES[name]))(ctx, parameter, part) if name in _NAMES else []
+
+
+complete_queue = offering(_NAMES["queue"])
+complete_task = offering(_NAMES["task"])
+complete_schedule = offering(_NAMES["schedule"])
 complete_job = offering(_jobs)
 complete_worker = offering(_workers)

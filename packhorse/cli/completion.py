@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import FishComplete, ShellComplete, ZshComplete
 
+from packhorse.cli.bash import WholeWordsComplete
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import paint, say
@@ -18,7 +19,7 @@ _SHELLS = {
     "fish": "write to a file:  packhorse completion fish > ~/.config/fish/completions/packhorse.fish",
     "powershell": "add to $PROFILE:  packhorse completion powershell | Out-String | Invoke-Expression",
 }
-_KINDS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete, "powershell": PowerShellComplete}
+_KINDS = {"bash": WholeWordsComplete, "zsh": ZshComplete, "fish": FishComplete, "powershell": PowerShellComplete}
 
 
 @command("completion", "packhorse completion bash", 'eval "$(packhorse completion zsh)"')

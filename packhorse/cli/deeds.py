@@ -5,6 +5,7 @@ from __future__ import annotations
 from packhorse.amounts import count_text
 from packhorse.app import Packhorse
 from packhorse.cli.output import short_id
+from packhorse.clock import DAY
 from packhorse.filter_words import find_all
 from packhorse.job import State
 from packhorse.storage import BATCH
@@ -34,6 +35,14 @@ class Deeds:
         batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
         changed = sum(answer.changed for batch in batches for answer in storage.retry(batch, by=self._by))
         return count_text(changed, "job is queued again", "jobs are queued again")
+
+    def silence(self, cause: str) -> str:
+        self._client.storage.silence_failure(cause, DAY, version=None, by=self._by)
+        return "it is silenced for a day"
+
+    def unsilence(self, cause: str) -> str:
+        self._client.storage.silence_failure(cause, None, version=None, by=self._by)
+        return "it is shown as before"
 
     def pause(self, queue: str) -> str:
         self._client.pause(queue, by=self._by)

@@ -320,7 +320,7 @@ def known(patient: Patient) -> Iterator[Symptom]:
 def pauses(patient: Patient) -> Iterator[Symptom]:
     for queue in patient.snapshot.queues:
         if queue.is_paused:
-            since = f" since {span_text(patient.snapshot.now - (queue.paused_at or 0))}"
+            since = f" for {span_text(patient.snapshot.now - (queue.paused_at or 0))} now"
             told = f"{queue.name} is paused{pause_text(queue, patient.snapshot.now, since)}"
             yield remark("paused", told, f"packhorse resume {queue.name}")
 

@@ -16,6 +16,7 @@ import click
 
 from packhorse.cli.output import escape_lines, json_text, paint, say
 from packhorse.cli.streams import cannot_hold
+from packhorse.codec import nearest
 from packhorse.errors import (
     AccessError,
     AppBroken,
@@ -155,6 +156,10 @@ def _misused(error: click.ClickException) -> Told:
     what = what[:1].lower() + what[1:]
     context = getattr(error, "ctx", None)
     hint = f"{context.command_path} --help" if context else "packhorse --help"
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        # The dashes, which all have, would make any two of them alike.
+        near = [name for name in error.possibilities if nearest(error.option_name.strip("-"), [name.strip("-")])]
+        what = f"no such option {error.option_name!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
     if isinstance(error, click.NoSuchOption) and context and error.option_name in _HOW_MANY:
         known = {name for parameter in context.command.params for name in parameter.opts}
         if "-n" in known:

@@ -27,7 +27,7 @@ _ROWS = 20
 _MOST = 500
 _TRACE_LINES = 12
 _LONG_VERSION = 12
-_SILENCED = " (silenced)"
+SILENCED = " (silenced)"
 _HOPELESS = "BadArguments:"  # what these jobs were given does not fit their task: to try again changes nothing
 _WORDS = ("task", "cause", "since", "text")
 
@@ -126,7 +126,7 @@ def _print_groups(invocation: Invocation, found: Sequence[Numbered]) -> None:
     columns = [
         Column("#", right=True),
         Column("COUNT", right=True, style="red"),
-        Column("TASK", style=lambda text: "dim" if text.endswith(_SILENCED) else None),
+        Column("TASK", style=lambda text: "dim" if text.endswith(SILENCED) else None),
         Column("ERROR", flexible=True),
         Column("WHERE", style="dim", spare=True),
         Column("FIRST", right=shown.is_terminal, spare=True),
@@ -141,7 +141,7 @@ def _print_groups(invocation: Invocation, found: Sequence[Numbered]) -> None:
         [
             str(each.number),
             shown.number(each.group.number),
-            each.group.task + (_SILENCED if shown.is_terminal and each.group.is_silenced(shown.now) else ""),
+            each.group.task + (SILENCED if shown.is_terminal and each.group.is_silenced(shown.now) else ""),
             each.group.pattern,
             _place(each.group, whole=not shown.is_terminal),
             _seen(shown, each.group.first_at, each.group.first_version),

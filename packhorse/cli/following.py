@@ -128,7 +128,7 @@ class _Printer:
         if self._only_ids:
             say(escape(job.id))
         elif self._invocation.as_json:
-            self._invocation.print_json(job_fields(job))
+            self._invocation.print_json(job_fields(job, self._invocation.storage.now()))
         else:
             say(self._line(job))
 

@@ -31,7 +31,7 @@ from packhorse.cli.where import find_job
 from packhorse.event import Event
 from packhorse.failure import Failure
 from packhorse.fields import event_fields, log_fields, plain_fields, stored_json
-from packhorse.job import COMPLETED, FINAL, Job, Operation, State, is_legal
+from packhorse.job import COMPLETED, FINAL, HELD, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
 from packhorse.job_text import call_text, cut, state_text, try_text
 from packhorse.storage.records import LogKind, LogLine, TaskInfo
@@ -68,7 +68,7 @@ def job(invocation: Invocation, part: str, follow: bool, **sections: bool) -> in
     if follow:
         return _follow(invocation, handle)
     if invocation.as_json:
-        invocation.print_json(_fields(handle, chosen))
+        invocation.print_json(_fields(handle, chosen, invocation.storage.now()))
     elif chosen:
         for name in chosen:
             _print_section(invocation, handle, name, is_alone=len(chosen) == 1)
@@ -91,8 +91,8 @@ def _follow(invocation: Invocation, handle: JobHandle[Any]) -> int:
     return ExitCode.OK if ended.state is COMPLETED else ExitCode.UNSUCCESSFUL
 
 
-def _fields(handle: JobHandle[Any], chosen: list[str]) -> dict[str, Any]:
-    fields = {**plain_fields(handle.record), "why": handle.why()}
+def _fields(handle: JobHandle[Any], chosen: list[str], now: int) -> dict[str, Any]:
+    fields = {**plain_fields(handle.record, now), "why": handle.why()}
     if "log" in chosen:
         fields["log"] = [log_fields(line) for line in handle.logs()]
     if "events" in chosen:
@@ -184,7 +184,8 @@ def _failure_lines(record: Job) -> Iterator[str]:
         failure = Failure.from_json(record.error)
         version = f", version {failure.version}" if failure.version else ""
         text = failure.summary() + (f"\n{place_text(failure.place)}{version}" if failure.place else version)
-        yield from pair_lines([("error", cut(text, _LONG))])
+        is_past = record.state in (*HELD, State.QUEUED, State.SCHEDULED, COMPLETED)
+        yield from pair_lines([("last error" if is_past else "error", cut(text, _LONG))])
 
 
 def _log_lines(lines: list[LogLine], shown: Shown) -> Iterator[str]:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import click
 
 from packhorse.amounts import count_text
-from packhorse.cli.completing import complete_job, complete_queue, complete_task, complete_worker
+from packhorse.cli.completing import complete_filter, complete_job, complete_queue, complete_task, complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.following import follow_jobs, new_events, newest_event
 from packhorse.cli.invocation import Invocation
+from packhorse.cli.job_text import ran_text
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import (
     STATE_STYLES,
@@ -29,16 +30,17 @@ from packhorse.cli.output import (
     short_ids,
     short_owner,
     state_style,
+    terminal_size,
     unless_nought,
 )
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import find_job
+from packhorse.clock import SECOND
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
 from packhorse.event import Event, Kind, Subject
 from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
-from packhorse.filter_words import FILTER_WORDS, find_all, parse_words
-from packhorse.filters import STATE_WORDS
+from packhorse.filter_words import find_all, parse_words
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
 from packhorse.pause_text import pause_text
@@ -48,11 +50,8 @@ from packhorse.why import span_text
 
 _ROWS = 50
 _LONG_VALUE = 120
+_WIDE = 120  # columns of a terminal on which a list of jobs has room for more
 _FOLLOWED = 10  # jobs that are there already, as `tail` shows ten lines
-
-
-def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -> list[str]:
-    return [word for word in (*STATE_WORDS, *(f"{name}:" for name in FILTER_WORDS), "args.") if word.startswith(part)]
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -68,7 +67,7 @@ def _complete_words(ctx: click.Context, parameter: click.Parameter, part: str) -
     "packhorse jobs failed --follow",
     pages=True,
 )
-@click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...", shell_complete=_complete_words)
+@click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...", shell_complete=complete_filter)
 @click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
 @click.option("--task", metavar="TASK", help="Only of this task.", shell_complete=complete_task)
 @click.option("--since", metavar="DURATION|TIME", help="Only those enqueued since then.")
@@ -97,9 +96,9 @@ def jobs(
     limit = (number if number is not None else _ROWS if is_table else 0) or None
     found = find_all(invocation.storage, where, limit)
     if not is_table:
-        job = None
+        job, now = None, invocation.storage.now()
         for job in found:
-            say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job))
+            say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job, now))
         if job is None and where.queue is not None:
             invocation.note(_none_fit(invocation, where))
         return
@@ -107,17 +106,19 @@ def jobs(
     if not listed:
         invocation.note(_none_fit(invocation, where))
         return
-    print_jobs(invocation.shown, listed)
+    is_about_time = where.order == "took" or (where.min_took, where.max_took) != (None, None)
+    print_jobs(invocation.shown, listed, has_ran=is_about_time)
     if limit is not None and len(listed) >= limit:
         _tell_more(invocation, where, len(listed))
 
 
-def print_jobs(shown: Shown, listed: Sequence[Job]) -> None:
-    """A table of jobs."""
-    print_table(*job_table(shown, listed))
+def print_jobs(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> None:
+    """A table of jobs; how long they ran is told where it is asked for, or there is room."""
+    has_ran = has_ran or (shown.is_terminal and terminal_size().columns >= _WIDE)
+    print_table(*job_table(shown, listed, has_ran=has_ran))
 
 
-def job_table(shown: Shown, listed: Sequence[Job]) -> tuple[list[Column], list[list[str]]]:
+def job_table(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> tuple[list[Column], list[list[str]]]:
     """Columns and rows of a table of jobs. On a terminal, columns that would tell nothing are left out."""
     ids = short_ids(job.id for job in listed) if shown.is_terminal else {}
     has_queues = not shown.is_terminal or any(job.queue != job.task for job in listed)
@@ -128,6 +129,7 @@ def job_table(shown: Shown, listed: Sequence[Job]) -> tuple[list[Column], list[l
         Column("TRY", right=True),
         Column("PRI", right=True, spare=2),
         Column("WHEN", right=shown.is_terminal),
+        *([Column("RAN", right=shown.is_terminal)] if has_ran else []),
         *([Column("QUEUE", flexible=True, spare=1)] if has_queues else []),
         Column("CALL", flexible=True, least=30),
         *([Column("REMARK", flexible=True, style="dim")] if has_remarks else []),
@@ -139,6 +141,7 @@ def job_table(shown: Shown, listed: Sequence[Job]) -> tuple[list[Column], list[l
             try_text(job),
             str(job.priority),
             shown.time(moment(job)),
+            *([_ran(job, shown)] if has_ran else []),
             *([job.queue] if has_queues else []),
             call_text(job, whole=not shown.is_terminal),
             *([remark(job)] if has_remarks else []),
@@ -148,7 +151,17 @@ def job_table(shown: Shown, listed: Sequence[Job]) -> tuple[list[Column], list[l
     return columns, rows
 
 
+def _ran(job: Job, shown: Shown) -> str:
+    """How long its latest attempt ran, or has run by now; in a pipe, in seconds."""
+    took = job.took(shown.now)
+    if took is None:
+        return "-"
+    return ran_text(took) if shown.is_terminal else f"{took / SECOND:.6f}"
+
+
 def _none_fit(invocation: Invocation, where: Filter) -> str:
+    if where.queue == "":
+        return "No jobs fit: queue: has no value; write e.g. queue:mail"
     if where.queue is not None:
         names = [queue.name for queue in invocation.storage.queues()]
         if where.queue not in names:
@@ -161,11 +174,17 @@ def _none_fit(invocation: Invocation, where: Filter) -> str:
 
 def _tell_more(invocation: Invocation, where: Filter, listed: int) -> None:
     if not is_tallied(where):
-        invocation.note(paint(f"{listed:,} are shown; there may be more: -n 0 shows all", "dim", err=True))
+        invocation.note(
+            paint(
+                f"{count_text(listed, 'job is', 'jobs are')} shown; there may be more: -n 0 shows all", "dim", err=True
+            )
+        )
         return
     total = invocation.storage.count(where).number
     if total > listed:
-        invocation.note(paint(f"{listed:,} of {total:,} are shown; -n 0 shows all", "dim", err=True))
+        invocation.note(
+            paint(f"{listed:,} of {total:,} {'is' if listed == 1 else 'are'} shown; -n 0 shows all", "dim", err=True)
+        )
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------

@@ -200,8 +200,9 @@ class Commands(click.Group):
         sys.exit(_guarded(lambda: self._main(words, complete_var, invocation, extra), invocation, words))
 
     def _main(self, words: list[str], complete_var: str | None, invocation: Invocation, extra: dict[str, Any]) -> Any:
-        if os.environ.get("_PACKHORSE_COMPLETE", "").startswith("powershell"):
-            import packhorse.cli.powershell  # noqa: F401 - click learns of it in this way
+        if "_PACKHORSE_COMPLETE" in os.environ:
+            import packhorse.cli.bash
+            import packhorse.cli.powershell  # noqa: F401 - click learns of them in this way
         with paged(_is_help(words)):
             return super().main(words, "packhorse", complete_var, standalone_mode=False, obj=invocation, **extra)
 

@@ -18,7 +18,7 @@ from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import by_option, command, span_option
+from packhorse.cli.options import by_option, command, number_option, span_option
 from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
 from packhorse.errors import BadValue
@@ -29,7 +29,7 @@ from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.why import span_text
 
-_MOST_WORKERS = 1_024
+_MOST_WORKERS = _MOST_SLOTS = 1_024
 _DONE = {
     Do.QUIET: "takes no more jobs",
     Do.STOP: "stops when its jobs have ended",
@@ -111,15 +111,32 @@ def restart(invocation: Invocation, whom: Whom) -> int:
     "packhorse scale 4 --all",
     "packhorse scale +2 6Sy9y8qR",
     "packhorse scale 2-8 --all",
+    "packhorse scale --all --slots 4",
     context_settings={"ignore_unknown_options": True},  # -1 is a size
 )
-@click.argument("size")
+@click.argument("size", required=False)
+@number_option("--slots", help="How many jobs each worker runs at once; SIZE may be left out.")
 @on_workers
-def scale(invocation: Invocation, whom: Whom, size: str) -> int:
+def scale(invocation: Invocation, whom: Whom, size: str | None, slots: int | None) -> int:
     """Change how many workers foremen keep, until they end. SIZE is a number, two for the least and the most (2-8), or
-    how many more (+2) or fewer (-1) than there are now."""
-    limits = parse_size(size)
-    return _order(invocation, whom, lambda to: _scaled(to, limits))
+    how many more (+2) or fewer (-1) than there are now. With other --slots, workers give way to fresh ones, one after
+    the other; what they still run after the drain time is handed back and begins again."""
+    _refuse_options([size or "", *whom.names])
+    if slots is not None and not 1 <= slots <= _MOST_SLOTS:
+        raise BadValue(f"a worker cannot have {slots:,} slots", hint=f"1 to {_MOST_SLOTS:,}")
+    if slots is not None and size is not None and not _is_size(size):
+        whom, size = whom._replace(names=(size, *whom.names)), None
+    if size is None and slots is None:
+        raise CommandError("say how many workers, or --slots", ExitCode.USAGE, hint="e.g. packhorse scale 4 --all")
+    limits = None if size is None else parse_size(size)
+    return _order(invocation, whom, lambda to: _scaled(to, limits, slots))
+
+
+def _refuse_options(words: Sequence[str]) -> None:
+    """Those that nobody knows: `scale` has click let them pass, as -1 is a size."""
+    for word in words:
+        if re.fullmatch(r"--[a-z][a-z-]+(=.*)?", word):
+            raise click.NoSuchOption(word.partition("=")[0], ctx=click.get_current_context())
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -147,13 +164,23 @@ def parse_size(text: str) -> Limits:
     return lambda wanted, least, most: (low, high)
 
 
-def _scaled(foreman: WorkerInfo, limits: Limits) -> Order:
+def _is_size(text: str) -> bool:
+    try:
+        parse_size(text)
+    except BadValue:
+        return False
+    return True
+
+
+def _scaled(foreman: WorkerInfo, limits: Limits | None, slots: int | None) -> Order:
     if foreman.subject is not Subject.FOREMAN:
         raise BadValue(f"{foreman.id} is a worker, and only a foreman has workers", hint="packhorse workers lists them")
+    if limits is None:
+        return Order(Do.SCALE, slots=slots)
     told = {**foreman.info, **foreman.report}
     least, most = (int(told.get(name) or 0) for name in ("min", "max"))
     new_least, new_most = limits(int(told.get("wanted", least)), least, most)
-    return Order(Do.SCALE, least=min(new_least, _MOST_WORKERS), most=min(new_most, _MOST_WORKERS))
+    return Order(Do.SCALE, least=min(new_least, _MOST_WORKERS), most=min(new_most, _MOST_WORKERS), slots=slots)
 
 
 # --- whom -------------------------------------------------------------------------------------------------------------
@@ -267,8 +294,15 @@ def _tell(invocation: Invocation, given: Given, is_followed: bool, patience: int
         return
     done = _DONE[given.order.do]
     if given.order.do is Do.SCALE:
-        least = "" if given.order.least == given.order.most else f"{given.order.least} to "
-        done = f"keeps {least}{count_text(given.order.most or 0, 'worker')}"
+        done = _scaled_text(given.order)
     elif given.order.now:
         done = "stops at once"
     say(f"{escape(name_of(given.to))} {done}")
+
+
+def _scaled_text(order: Order) -> str:
+    slots = "" if order.slots is None else count_text(order.slots, "slot")
+    if order.most is None:
+        return f"gives its workers {slots} each"
+    least = "" if order.least == order.most else f"{order.least} to "
+    return f"keeps {least}{count_text(order.most, 'worker')}{f' of {slots}' if slots else ''}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from packhorse.app import Packhorse
+from packhorse.cli.failures import SILENCED, all_causes
 from packhorse.cli.looking import job_table
 from packhorse.cli.output import Shown, short_id, short_owner, unless_nought
 from packhorse.cli.snapshot import Snapshot, number_in
@@ -18,7 +19,7 @@ from packhorse.cli.table import Column, table_lines
 from packhorse.cli.tasks import TASK_COLUMNS, known_tasks, task_cells
 from packhorse.event import Subject
 from packhorse.job import HELD, Job, State
-from packhorse.job_text import call_text, remark
+from packhorse.job_text import call_text, remark, try_text
 from packhorse.storage.records import Filter, Span
 from packhorse.why import span_text
 
@@ -88,7 +89,7 @@ class Running(Pane):
                 [
                     short_id(job.id),
                     _span(job.started_at, looked),
-                    f"{job.attempts}/{job.max_attempts}",
+                    try_text(job),
                     job.queue,
                     call_text(job),
                     remark(job),
@@ -123,30 +124,29 @@ class Failures(Pane):
     title = "failures"
     columns = (
         Column("COUNT", right=True, style="red"),
-        Column("TASK"),
+        Column("TASK", style=lambda text: "dim" if text.endswith(SILENCED) else None),
         Column("ERROR", flexible=True),
         Column("WHERE", spare=True, style="dim"),
         Column("LAST", right=True),
     )
     sorts = ("latest", "count", "task")
     empty = "Nothing has failed."
-    hints = "Enter cause  x mark  r retry all of it"
+    hints = "Enter cause  x mark  r retry all of it  m silence or unsilence"
 
     def rows(self, looked: Looked) -> list[Row]:
-        return [
-            Row(
-                group.cause,
-                [
-                    f"{group.number:,}",
-                    group.task,
-                    group.pattern,
-                    (group.place or "-").rpartition("/")[2],
-                    _span(group.last_at, looked),
-                ],
-                (-group.last_at, -group.number, group.task),
-            )
-            for group in looked.client.storage.failures(limit=_MOST)
-        ]
+        now, rows = looked.snapshot.now, []
+        for group in (each.group for each in all_causes(looked.client.storage)):
+            is_silenced = group.is_silenced(now)  # below the others, whatever they are sorted by
+            cells = [
+                f"{group.number:,}",
+                f"{group.task}{SILENCED if is_silenced else ''}",
+                group.pattern,
+                (group.place or "-").rpartition("/")[2],
+                _span(group.last_at, looked),
+            ]
+            sorts = (-group.last_at, -group.number, group.task)
+            rows.append(Row(group.cause, cells, [(is_silenced, each) for each in sorts]))
+        return rows
 
 
 class Workers(Pane):

@@ -206,7 +206,7 @@ def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[N
 def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> Iterator[Notice]:
     queued = queue.counts.get(State.QUEUED, 0)
     if queue.is_paused:
-        since = f" since {span_text(snapshot.now - (queue.paused_at or 0))}"
+        since = f" for {span_text(snapshot.now - (queue.paused_at or 0))} now"
         told = f"{queue.name} is paused{pause_text(queue, snapshot.now, since)}"
         yield Notice(told, f"packhorse resume {queue.name}")
     elif not is_served and (waiting := number_in(queue, WAITING)):

@@ -15,7 +15,7 @@ import click
 
 from packhorse.app import Packhorse
 from packhorse.cli.deeds import Deeds
-from packhorse.cli.failures import cause_lines
+from packhorse.cli.failures import all_causes, cause_lines
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_page import page_lines
 from packhorse.cli.options import by_option, command, span_option
@@ -42,6 +42,7 @@ x              mark a row, or take the mark away; what comes is done to all
 l              follow the log of a job
 a, c           abort a job
 r              retry a job, or all jobs of a cause
+m              silence a cause for a day, or undo it
 p              pause or resume a queue
 /              show only what has this text in it; Escape shows all again
 s              sort by something else
@@ -409,6 +410,18 @@ class Top:
         elif kind is Kind.CAUSE and key == "r":
             whom = "all jobs of this cause" if len(keys) == 1 else f"all jobs of {len(keys)} causes"
             self._ask("retry", whom, keys, self._deeds.retry_cause)
+        elif kind is Kind.CAUSE and key == "m":
+            self._ask_to_silence(keys)
+
+    def _ask_to_silence(self, causes: Sequence[str]) -> None:
+        """Silence them for a day, or undo it if all are silenced."""
+        storage = self._client.storage
+        now, whom = storage.now(), "this cause" if len(causes) == 1 else f"{len(causes)} causes"
+        silenced = {each.group.cause for each in all_causes(storage) if each.group.is_silenced(now)}
+        if silenced.issuperset(causes):
+            self._ask("unsilence", whom, causes, self._deeds.unsilence)
+        else:
+            self._ask("silence", f"{whom} for a day", causes, self._deeds.silence)
 
     def _ask_to_pause(self, queues: Sequence[str]) -> None:
         """Pause them, or resume them if all are paused."""

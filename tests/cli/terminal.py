@@ -13,11 +13,14 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from tests.children import PATIENCE, ROOT
 from tests.cli.yard import Yard
+
+PROGRAM = (sys.executable, "-m", "packhorse")
 
 
 def _sit_down() -> None:
@@ -29,14 +32,16 @@ def _sit_down() -> None:
 class Terminal:
     """For the length of a `with` block; `attributes` are those from before the program began."""
 
-    def __init__(self, yard: Yard, *words: str, width: int = 100, height: int = 24) -> None:
+    def __init__(
+        self, yard: Yard, *words: str, width: int = 100, height: int = 24, program: Sequence[str] = PROGRAM
+    ) -> None:
         self._ours, self._theirs = pty.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.attributes = self.now()
         self.seen = ""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode  # a character may come in two parts
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "packhorse", *words],
+            [*program, *words],
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,

@@ -20,6 +20,7 @@ from packhorse.cli.powershell import PowerShellComplete
 from packhorse.storage.records import ScheduleInfo
 from tests.children import ROOT
 from tests.cli.conftest import Call
+from tests.cli.terminal import Terminal
 from tests.cli.yard import WORKER, Yard
 
 SHELLS = ["bash", "zsh", "fish"]
@@ -136,6 +137,66 @@ def test_what_the_storage_knows_is_offered(yard: Yard, offered_here: Callable[..
     assert WORKER[:8] in offered_here("quiet", "")
     assert offered_here("jobs", "de") == ["dead"]
     assert offered_here("config", "lea") == ["lease"]
+
+
+def test_a_filter_is_offered_names_and_what_fits_behind_their_colon(yard: Yard, offered_here: Callable[..., list[str]]):
+    yard.join()
+    yard.add("send_notice", queue="mail")
+    yard.add("resize")
+
+    assert offered_here("jobs", "st") == ["state:"]
+    assert offered_here("jobs", "queue:ma") == ["queue:mail"]
+    assert offered_here("jobs", "queue:mail,re") == ["queue:mail,resize"]
+    assert offered_here("jobs", "task:se") == ["task:send_notice"]
+    assert offered_here("jobs", "state:dead,ab") == ["state:dead,aborted"]
+    assert offered_here("jobs", "order:t") == ["order:took"]
+    assert offered_here("jobs", "error:x") == []
+
+
+class TypedInBash:
+    """What becomes of a line at the Tab key of a real bash on a real terminal; the program is on its path."""
+
+    def __init__(self, yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = yard.directory / "packhorse"
+        # A slow machine may need longer than people would wait at the Tab key.
+        program.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            "from packhorse.cli import completing, main\ncompleting._PATIENCE = 60\nmain.cli()\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{yard.directory}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("PS1", "")
+        monkeypatch.setenv("INPUTRC", os.devnull)
+        self._terminal = Terminal(yard, program=("bash", "--norc", "--noprofile", "-i"))
+
+    def __enter__(self) -> TypedInBash:
+        self._terminal.write(b'PS1=; eval "$(packhorse completion bash)"; echo rea""dy\n')
+        self._terminal.read_until("ready")
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._terminal.__exit__(None, None, None)
+
+    def line_of(self, keys: str) -> str:
+        """The line that these keys make, from what is behind `packhorse` on; told by a command that prints it."""
+        times = self._terminal.seen.count(">end")
+        self._terminal.write(f"{keys}x\x01echo '<beg''in' \"\x05\" '>e''nd'\n".encode())
+        self._terminal.read_until(">end", times + 1)
+        return self._terminal.seen.rpartition("<begin ")[2].partition(" >end")[0].removesuffix("x")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_words_with_colons(yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    yard.join()
+    yard.add("send_notice", queue="mail")
+    yard.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *")])
+
+    with TypedInBash(yard, monkeypatch) as bash:
+        assert bash.line_of("packhorse jobs st\t") == "packhorse jobs state:"
+        assert bash.line_of("packhorse jobs queue:ma\t") == "packhorse jobs queue:mail "
+        assert bash.line_of("packhorse jobs schedule:\t") == "packhorse jobs schedule:nightly "
+        assert bash.line_of("packhorse jobs 'queue:ma\t") == "packhorse jobs 'queue:mail' "
+        assert bash.line_of("true; packhorse jobs --queue=ma\t") == "true; packhorse jobs --queue=mail "
 
 
 def test_a_storage_that_takes_its_time_is_not_waited_for(

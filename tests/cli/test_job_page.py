@@ -33,6 +33,16 @@ def test_the_page_tells_the_failure_and_where(yard: Yard, packhorse: Call):
     assert "ValueError: cannot decode image 7\n           jobs.py:4" in page
 
 
+def test_the_failure_of_an_earlier_attempt_is_not_told_as_if_it_were_the_present_one(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+    assert "\nerror      ValueError" in packhorse("job", job.id).stdout
+    yard.storage.retry([job.id])
+
+    assert "\nlast error ValueError" in packhorse("job", job.id).stdout
+    yard.start(job)
+    assert "\nlast error ValueError" in packhorse("job", job.id).stdout
+
+
 def test_the_page_shows_the_last_lines_of_a_long_log(yard: Yard, packhorse: Call):
     job = yard.start(yard.add())
     yard.storage.append_log(job.token, [LogLine(f"line {number}") for number in range(30)])

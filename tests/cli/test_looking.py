@@ -5,7 +5,7 @@ import json
 import pytest
 
 from packhorse import clock
-from packhorse.clock import HOUR
+from packhorse.clock import HOUR, SECOND
 from packhorse.event import Subject
 from packhorse.fields import QueueFields
 from packhorse.job import NewJob, State
@@ -89,6 +89,37 @@ def test_a_table_has_fifty_rows_and_says_that_there_are_more(yard: Yard, packhor
     assert len(whole.stdout.splitlines()) == 61
     assert len(packhorse("jobs", "--ids").stdout.splitlines()) == 60
     assert len(packhorse("jobs", "--json", "-n", "7").stdout.splitlines()) == 7
+
+
+def test_one_of_many_is_told_in_the_singular(yard: Yard, packhorse: Call):
+    for _ in range(2):
+        yard.add()
+
+    assert "1 of 2 is shown" in packhorse("jobs", "-n", "1").stderr
+    assert "1 job is shown; there may be more" in packhorse("jobs", "-n", "1", "args.image_id:7").stderr
+
+
+def test_how_long_jobs_ran_is_a_field_and_a_column_where_it_is_asked_for(yard: Yard, packhorse: Call):
+    done, running, waiting = (yard.job(state) for state in ("completed", "running", "queued"))
+
+    took = {each["id"]: each["took"] for each in lines(packhorse("jobs", "--fields", "id,took").stdout)}
+    title, *rows = packhorse("jobs", "completed", "took:>=0s").stdout.splitlines()
+
+    assert done.started_at is not None
+    assert done.finished_at is not None
+    assert took[done.id] == pytest.approx((done.finished_at - done.started_at) / SECOND)
+    assert took[running.id] > 0
+    assert took[waiting.id] is None
+    assert f"{took[done.id]:.6f}" == rows[0].split()[title.split().index("RAN")]
+    assert "RAN" not in packhorse("jobs").stdout.split()
+    assert lines(packhorse("job", done.id, "--fields", "took").stdout) == [{"took": took[done.id]}]
+
+
+def test_a_queue_without_a_name_is_told(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert "there is no queue ''" not in packhorse("jobs", "queue:").stderr
+    assert "has no value" in packhorse("jobs", "queue:").stderr
 
 
 def test_nothing_is_told_in_a_sentence_on_stderr(yard: Yard, packhorse: Call):

@@ -313,3 +313,8 @@ def test_an_option_without_its_value_leads_to_the_help_of_its_command(packhorse:
 
     assert result.exit_code == 2
     assert "packhorse jobs --help" in result.stderr
+
+
+def test_an_option_that_is_like_none_brings_no_other_one(packhorse: Call):
+    assert "error: no such option '--foo'\n" in packhorse("queues", "--foo").stderr
+    assert "'--colour'; did you mean --color?\n" in packhorse("queues", "--colour").stderr

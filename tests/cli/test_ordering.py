@@ -134,6 +134,27 @@ def test_fewer_is_no_option(yard: Yard, packhorse: Call):
     assert orders(yard) == [Order(Do.SCALE, least=1, most=2)]
 
 
+@pytest.mark.parametrize("whom", ["--all", "mule:11", FOREMAN])
+def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
+    yard.join()
+
+    with obedient(yard, FOREMAN):
+        result = packhorse("scale", whom, "--slots", "4", "--wait", "30s")
+
+    assert orders(yard) == [Order(Do.SCALE, slots=4)]
+    assert result.stdout == "the foreman mule:11 gives its workers 4 slots each\n"
+
+
+def test_slots_are_changed_with_the_size(yard: Yard, packhorse: Call):
+    yard.join()
+
+    with obedient(yard, FOREMAN):
+        result = packhorse("scale", "1", "--all", "--slots", "1", "--wait", "30s")
+
+    assert orders(yard) == [Order(Do.SCALE, least=1, most=1, slots=1)]
+    assert result.stdout == "the foreman mule:11 keeps 1 worker of 1 slot\n"
+
+
 @pytest.mark.parametrize(
     ("size", "now", "limits"),
     [
@@ -167,6 +188,11 @@ def test_sizes_that_are_none(size: str):
         (("quiet", "019a0000"), 2, "may be 2 of them"),
         (("scale", "4", "12"), 2, "is a worker"),
         (("scale", "many", "--all"), 2, "is no number of workers"),
+        (("scale", "--all"), 2, "say how many workers, or --slots"),
+        (("scale", "1", "--all", "--slots", "0"), 2, "a worker cannot have 0 slots"),
+        (("scale", "1", "--all", "--slots", "1025"), 2, "a worker cannot have 1,025 slots"),
+        (("scale", "1", "--all", "--slot", "4"), 2, "no such option '--slot'"),
+        (("scale", "1", "12", "--slots", "4"), 2, "is a worker"),
     ],
 )
 def test_mistakes_are_told(yard: Yard, packhorse: Call, words: tuple[str, ...], code: int, text: str):

@@ -78,7 +78,7 @@ def test_what_needs_attention_is_told_with_what_to_try(yard: Yard, packhorse: Ca
     result = packhorse("status")
 
     assert "! no worker is running, and 1 job waits.  Try: packhorse work" in result.stdout
-    assert "! mail is paused by ann since" in result.stdout
+    assert "! mail is paused by ann for " in result.stdout
     assert "no server\\x1b[2J.  Try: packhorse resume mail" in result.stdout
 
 

@@ -17,6 +17,7 @@ from packhorse.cli.output import unpainted
 from packhorse.cli.screen import GONE, RESIZED
 from packhorse.cli.table import width_of
 from packhorse.cli.top import Top
+from packhorse.clock import HOUR
 from packhorse.errors import StorageUnavailable
 from packhorse.job import State
 from packhorse.outcome import Completed
@@ -122,6 +123,53 @@ def test_enter_opens_a_cause_with_its_traceback(top: Top):
 
     assert "2 times" in shown
     assert 'File "jobs.py", line 4, in resize' in shown
+
+
+def test_a_job_that_was_halted_is_at_the_same_try_as_in_lists(yard: Yard, packhorse: Call):
+    job = yard.add(max_attempts=4)
+    yard.halt(job)
+    job = yard.start(job)
+    assert (job.attempts, job.failures) == (2, 0)
+
+    invocation = Invocation()
+    invocation.url = yard.url
+    top = Top(invocation, 1.0, "ann")
+    top.look()
+    shown = screen(top)
+    invocation.close()
+
+    (row,) = [line for line in packhorse("jobs", "running").stdout.splitlines() if job.id in line]
+    assert "1/4" in row.split()
+    assert "1/4" in shown
+
+
+def test_a_cause_is_silenced_and_shown_as_such(top: Top, yard: Yard):
+    assert "silence this cause for a day?" in press(top, "3", "m")
+    assert "it is silenced for a day" in press(top, "y")
+    (group,) = yard.storage.failures()
+    assert group.is_silenced(yard.storage.now())
+    top.look()
+    assert "resize (silenced)" in screen(top)
+
+    assert "it is shown as before" in press(top, "m", "y")
+    top.look()
+    assert "(silenced)" not in screen(top)
+
+
+def test_silenced_causes_are_below_the_others(yard: Yard):
+    for task in ("old", "new"):
+        yard.job("dead", task=task, queue=task)
+    newest = yard.storage.failures()[0]
+    yard.storage.silence_failure(newest.cause, HOUR, version=None, by="ann")
+
+    invocation = Invocation()
+    invocation.url = yard.url
+    top = Top(invocation, 1.0, "ann")
+    top.look()
+    shown = press(top, "3")
+    invocation.close()
+
+    assert shown.index("old ") < shown.index("new (silenced)")
 
 
 def test_a_job_is_aborted_only_after_a_yes(top: Top, yard: Yard):

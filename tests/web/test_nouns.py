@@ -392,12 +392,21 @@ def test_foremen_and_workers_are_ordered_about(web: TestClient, yard: Yard):
     ]
 
 
+def test_slots_are_changed_alone(web: TestClient, yard: Yard):
+    yard.join()
+
+    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"slots": 3}).status_code == 200
+    assert orders(yard) == [{"do": "scale", "slots": 3, "by": "local", "foreman": FOREMAN}]
+
+
 def test_orders_that_nobody_can_follow_are_refused(web: TestClient, yard: Yard):
     yard.join()
 
     assert web.post(f"{API}/workers/nobody/quiet").status_code == 404
     assert web.post(f"{API}/workers/{WORKER}/scale", json={"least": 1, "most": 1}).status_code == 400
     assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 3, "most": 1}).status_code == 400
+    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={"least": 3}).status_code == 400
+    assert web.post(f"{API}/workers/{FOREMAN}/scale", json={}).status_code == 400
     assert orders(yard) == []
 
 

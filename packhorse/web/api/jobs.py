@@ -216,9 +216,9 @@ class BulkAnswer(msgspec.Struct, kw_only=True):
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def listed(job: Job) -> ListedJob:
+def listed(job: Job, now: int) -> ListedJob:
     """A job for a list."""
-    fields = plain_fields(job)
+    fields = plain_fields(job, now)
     long = [name for name in STORED_JSON if len(getattr(job, name) or "") > _LONG_JSON]
     fields |= dict.fromkeys(long)
     if job.error is not None:
@@ -286,14 +286,14 @@ def list_jobs(call: Call, query: JobsQuery) -> JobPage:
     page = call.reader.find(where, query.cursor, query.limit)
     counted = call.reader.count(where) if query.count else None
     count = CountFields(counted.number, counted.exact) if counted else None
-    return JobPage([listed(job) for job in page.jobs], page.next, str(iso(now)), count)
+    return JobPage([listed(job, now) for job in page.jobs], page.next, str(iso(now)), count)
 
 
 @get("/jobs/{id}")
 def get_job(call: Call, id: str) -> ShownJob:
     """Everything about a job, and why it is where it is."""
     job = call.reader.get(id)
-    return ShownJob(**plain_fields(job), call=short_call(job), why=call.reader.why(id))
+    return ShownJob(**plain_fields(job, call.reader.now()), call=short_call(job), why=call.reader.why(id))
 
 
 @get("/jobs/{id}/log")
@@ -417,7 +417,7 @@ def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
 def _preview(call: Call, action: Operation, where: Filter, now: int) -> BulkAnswer:
     where = call.steps.possible(action, where)
     counted = call.reader.count(where)
-    examples = [listed(job) for job in call.reader.find(where, None, _EXAMPLES).jobs]
+    examples = [listed(job, now) for job in call.reader.find(where, None, _EXAMPLES).jobs]
     return BulkAnswer(
         changed=0,
         skipped={},

@@ -54,10 +54,10 @@ class StopBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class ScaleBody(msgspec.Struct, forbid_unknown_fields=True):
     """How many workers, at least and at most; and with how many slots each. Where that is another number than it was,
-    they give way to fresh ones, one after the other."""
+    they give way to fresh ones, one after the other. `least` and `most` come together, and may be left out."""
 
-    least: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
-    most: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
+    least: Annotated[int, Meta(ge=0, le=MOST_WORKERS)] | None = None
+    most: Annotated[int, Meta(ge=0, le=MOST_WORKERS)] | None = None
     slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)] | None = None
 
 
@@ -160,9 +160,11 @@ def ask_worker_for_stacks(call: Call, id: str) -> StackList:
     )
 
 
-def scaling(least: int, most: int, slots: int | None = None) -> Order:
+def scaling(least: int | None, most: int | None, slots: int | None = None) -> Order:
     """The order to keep so many workers with so many slots; BadValue if that makes no sense."""
-    if not 0 <= least <= most <= MOST_WORKERS:
+    if (least is None) != (most is None) or (least is None and slots is None):
+        raise BadValue("it is not said how many workers or slots", hint="give least and most, or slots, or all three")
+    if least is not None and most is not None and not 0 <= least <= most <= MOST_WORKERS:
         raise BadValue(f"{least} to {most} is no number of workers", hint=f"0 to {MOST_WORKERS:,}, the lesser first")
     if slots is not None and not 1 <= slots <= MOST_SLOTS:
         raise BadValue(f"a worker cannot have {slots} slots", hint=f"1 to {MOST_SLOTS:,}")
