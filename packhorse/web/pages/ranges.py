@@ -68,6 +68,8 @@ def chosen_range(asked: Asked, now: int, usual: str = USUAL) -> Range:
     start, end = (from_datetime(parse_moment(asked.query[name])) for name in ("from", "to"))
     if start >= end:
         raise BadValue("the time ends before it begins", hint="`from` must be earlier than `to`")
+    if start > now:
+        raise BadValue("the time has not come yet", hint="`from` must be earlier than now")
     return _stretch(chosen.name, start, end, now)
 
 

@@ -88,6 +88,7 @@ def test_a_stretch_of_days_names_the_first_and_the_last():
     [
         ("soon", "2030-01-31T11:10Z", "'soon' is not a time"),
         ("2030-01-31T11:10Z", "2030-01-31T11:10Z", "the time ends before it begins"),
+        ("2030-01-31T12:01Z", "2030-01-31T13:00Z", "the time has not come yet"),
     ],
 )
 def test_a_stretch_that_is_none_is_refused(start: str, end: str, sentence: str):
