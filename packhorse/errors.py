@@ -225,9 +225,19 @@ class AppBroken(PackhorseError):
 class WorkerNotFound(PackhorseError):
     """This worker has not joined, or was struck off because it had fallen silent; it must join under a new id."""
 
-    def __init__(self, owner: str) -> None:
-        super().__init__(f"worker {owner} is not known", hint="it was struck off or never joined; join under a new id")
+    def __init__(self, owner: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"worker {owner} is not known", hint=hint or "it was struck off or never joined; join under a new id"
+        )
         self.owner = owner
+
+
+class FailureNotFound(PackhorseError):
+    """No job failed of this cause, or what did is long gone."""
+
+    def __init__(self, cause: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no failure {cause!r}", hint=hint)
+        self.cause = cause
 
 
 class ClientNotFound(PackhorseError):

@@ -444,6 +444,7 @@ class Foreman:
             "min": self.limits.least,
             "max": self.limits.most,
             "concurrency": self.limits.slots,
+            "drain_s": self._settings.stop_grace / SECOND,
             "version": __version__,
             PROCESS_SPACE: process_space(),
         }

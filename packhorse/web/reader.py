@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from packhorse.app import Packhorse
 from packhorse.codec import nearest
-from packhorse.errors import BadValue, JobNotFound, QueueNotFound, WorkerNotFound
+from packhorse.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound
 from packhorse.event import Event
 from packhorse.failure import Failure
 from packhorse.filters import SLOWEST_OF, slowest
@@ -204,7 +204,7 @@ class Reader:
         for worker in self.workers():
             if worker.id == owner:
                 return worker
-        raise WorkerNotFound(owner[:128])
+        raise WorkerNotFound(owner[:128], hint="it may have ended; the page Workers has those that are there")
 
     def _shown(self, worker: WorkerInfo) -> WorkerInfo:
         if not self._operator.queues:
@@ -257,11 +257,11 @@ class Reader:
         return [group for group in self.failures() if not group.is_silenced(now)]
 
     def failure(self, cause: str) -> FailureGroup:
-        """All failures of one cause; BadValue if there are none."""
+        """All failures of one cause; FailureNotFound if there are none."""
         for group in self.failures():
             if group.cause == cause:
                 return group
-        raise BadValue(f"there is no failure {cause[:40]!r}", hint="GET /api/v1/failures, or /failures, has them all")
+        raise FailureNotFound(cause[:40], hint="its jobs may be gone; the page Failures has those that are there")
 
     def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
         """How many failures of each cause there were in each interval, by its beginning."""

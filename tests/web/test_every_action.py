@@ -280,7 +280,8 @@ def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
     hand.press("Restart", "ordered")
     hand.page.get_by_label("at most").fill("6")
     hand.page.get_by_label("slots each").fill("7")
-    hand.press("Scale", "ordered")
+    hand.page.get_by_role("button", name="Scale").click()
+    hand.press("Replace them", "ordered")
     with answering(yard):
         hand.press("Stacks", "stacks", within="article.worker")
         hand.press("Show stacks now", "stacks")

@@ -16,8 +16,13 @@ THEMES = ("light", "dark")
 
 
 def colours(theme: str) -> dict[str, str]:
-    pairs = re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)", CSS)
-    return {name: pair[THEMES.index(theme)] for name, *pair in pairs}
+    pairs = re.findall(r"--([\w-]+): light-dark\(#([0-9a-f]{3,6}), #([0-9a-f]{3,6})\)", CSS)
+    return {name: _whole(pair[THEMES.index(theme)]) for name, *pair in pairs}
+
+
+def _whole(colour: str) -> str:
+    """`fff` is short for `ffffff`."""
+    return "#" + (colour if len(colour) == 6 else "".join(2 * digit for digit in colour))
 
 
 def luminance(colour: str) -> float:

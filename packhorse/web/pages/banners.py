@@ -223,7 +223,7 @@ def _paused(reader: Reader) -> Iterator[Banner]:
     paused = [queue for queue in reader.queues() if queue.is_paused and queue.counts.get(State.QUEUED, 0)]
     if len(paused) == 1:
         (queue,) = paused
-        waits = f"{number(queue.counts[State.QUEUED])} wait in it"
+        waits = f"{count_text(queue.counts[State.QUEUED], 'waits', 'wait')} in it"
         text = f"{waits}; paused{pause_text(queue, reader.now())}."
         yield Banner(False, f"The queue {queue.name} is paused.", text, (f"/queues/{queue.name}", "See the queue"))
     elif paused:

@@ -8,7 +8,7 @@ import re
 from packhorse.web.pages.page import Asked, Elsewhere, address, page
 from packhorse.web.site import Call
 
-_LIKE_AN_ID = re.compile(r"[0-9a-fA-F-]{4,36}")
+LIKE_AN_ID = re.compile(r"[0-9a-fA-F-]{4,36}")
 
 
 @page("/find", "jobs")
@@ -21,7 +21,7 @@ def find(call: Call, asked: Asked) -> Elsewhere:
         return Elsewhere(f"/queues/{text}")
     if any(task.name == text for task in call.reader.tasks()):
         return Elsewhere(f"/tasks/{text}")
-    if _LIKE_AN_ID.fullmatch(text) or call.site.storage.get(text) is not None:
+    if LIKE_AN_ID.fullmatch(text) or call.site.storage.get(text) is not None:
         found = call.reader.with_part(text)
         if len(found) == 1:
             return Elsewhere(f"/jobs/{found[0].id}")

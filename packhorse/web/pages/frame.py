@@ -172,7 +172,7 @@ def render_problem(
 
 def asked_of(request: Request) -> Asked:
     """What the browser asked for."""
-    root = request.scope.get("root_path", "").rstrip("/")
+    root = request.state.root.rstrip("/")
     path = request.url.path.removeprefix(root) or "/"
     return Asked(path, {name: value for name, value in request.query_params.items() if value}, root)
 

@@ -9,6 +9,7 @@ from packhorse import __version__
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
+from packhorse.id_part import WHOLE
 from packhorse.job import (
     ABORTED,
     COMPLETED,
@@ -28,6 +29,7 @@ from packhorse.stacks import stacks_of
 from packhorse.storage.records import LogLine, WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
+from packhorse.web.pages.find import LIKE_AN_ID
 from packhorse.web.pages.issue_text import issue_text
 from packhorse.web.pages.jobs import UNKNOWN_QUEUE, operations_for, queue_names
 from packhorse.web.pages.life import life_of
@@ -46,8 +48,12 @@ _KEPT_AS = {"completed": "keep_completed", "dead": "keep_dead", "aborted": "keep
 
 
 @page("/jobs/{id}", "jobs")
-def job(call: Call, asked: Asked, id: str) -> Shown:
-    """Everything about one job; of one that is gone, its history."""
+def job(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
+    """Everything about one job; of one that is gone, its history. A part of an id leads to its job."""
+    if len(id) < WHOLE and LIKE_AN_ID.fullmatch(id):
+        found = call.reader.with_part(id)
+        if len(found) == 1 and found[0].id != id:
+            return Elsewhere(f"/jobs/{found[0].id}")
     return _job_page(call, asked, id)
 
 

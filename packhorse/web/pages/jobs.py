@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, QueueNotFound
 from packhorse.filters import SLOWEST_OF
 from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
 from packhorse.job_text import cut, error_line, remark, state_text, try_text
 from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
-from packhorse.web.api.problem import problem_of
+from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.pages.chips import Query, chips_of, emptying, filter_of, filter_text, without_state
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
 from packhorse.web.pages.words import safe
@@ -72,7 +72,7 @@ def row_of(job: Job, now: int) -> Row:
         if job.state in (State.SCHEDULED, State.RETRYING)
         else job.finished_at or job.started_at or job.queued_at
     )
-    text = remark(job) or error_line(job)
+    text = remark(job) or _failed_before(job)
     return Row(
         job,
         state_text(job),
@@ -84,6 +84,12 @@ def row_of(job: Job, now: int) -> Row:
         job.took(now),
         at,
     )
+
+
+def _failed_before(job: Job) -> str:
+    """How the attempt before went, of a job that runs again or has completed since."""
+    line = error_line(job)
+    return f"the attempt before: {line}" if line else ""
 
 
 @page("/jobs", "jobs")
@@ -114,6 +120,7 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
             "words": query.get("q", ""),
             "chips": chips,
             "emptying": emptying(chips, now, lambda one: bool(call.reader.find(one, None, 1).jobs)) if is_empty else [],
+            "unknown": _unknown(call.reader, where) if is_empty else None,
             "filter_text": filter_text(query),
             "problem": problem,
             "next": address("/jobs", **{**query, "cursor": found.next}) if found and found.next else None,
@@ -131,6 +138,16 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
         },
         status=400 if problem else 200,
     )
+
+
+def _unknown(reader: Reader, where: Filter) -> Problem | None:
+    """That there is no queue of the name that the filter has."""
+    try:
+        if where.queue is not None:
+            reader.queue(where.queue)
+    except QueueNotFound as error:
+        return problem_of(error)
+    return None
 
 
 def _newer(found: Page, kept: list[str]) -> str:

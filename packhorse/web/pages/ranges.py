@@ -68,6 +68,8 @@ def chosen_range(asked: Asked, now: int, usual: str = USUAL) -> Range:
     start, end = (from_datetime(parse_moment(asked.query[name])) for name in ("from", "to"))
     if start >= end:
         raise BadValue("the time ends before it begins", hint="`from` must be earlier than `to`")
+    if start > now:
+        raise BadValue("the time has not come yet", hint="`from` must be earlier than now")
     return _stretch(chosen.name, start, end, now)
 
 
@@ -75,7 +77,10 @@ def _stretch(name: str, start: int, end: int, now: int) -> Range:
     """A stretch in whole intervals, as fine as there are points so far back."""
     span = next((span for span in Span if start >= now - span.length), Span.NINETY_DAYS)
     level = span.level
-    first = level.start_of(start)
+    kept_from = level.start_of(now - span.length)
+    if end <= kept_from:
+        raise BadValue("nothing is kept of a time so long ago", hint="charts reach back 90 days")
+    first = max(level.start_of(start), kept_from)
     last = min(level.start_of(end - 1), level.start_of(now))
     first = min(first, last - (_FEWEST - 1) * level.width)
     after = last + level.width

@@ -168,8 +168,7 @@ async def _logout(request: Request) -> Response:
 
 def wants_page(request: Request) -> bool:
     """Does a person wait for this answer, at a browser?"""
-    root = request.scope.get("root_path", "")
-    path = request.url.path.removeprefix(root)
+    path = request.url.path.removeprefix(request.state.root)
     is_ours = not path.startswith(("/api/", "/metrics", "/healthz", "/readyz", "/static/"))
     return is_ours and "text/html" in request.headers.get("accept", "")
 

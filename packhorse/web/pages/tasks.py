@@ -45,7 +45,7 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
     """One task: charts, how long its runs took, the slowest of late."""
     info = next((task for task in call.reader.tasks() if task.name == name), None)
     if info is None:
-        raise TaskNotFound(f"no task is called {name[:128]!r}", hint="see /tasks")
+        raise TaskNotFound(f"no task is called {name[:128]!r}", hint="the page Tasks has them all")
     now = call.reader.now()
     chosen = chosen_range(asked, now)
     charts, sums = charts_of(call.reader, chosen, lambda point: point.task == name)

@@ -54,6 +54,16 @@ class Crew(NamedTuple):
         slots = self.foreman.info.report.get("slots") if self.foreman else None
         return slots if isinstance(slots, int) else None
 
+    @property
+    def grace(self) -> int | None:
+        """How long what runs may go on when one of its workers gives way; None: its foreman does not say."""
+        return _grace(self.foreman.info) if self.foreman else None
+
+
+def _grace(foreman: WorkerInfo) -> int | None:
+    seconds = foreman.info.get("drain_s")
+    return round(seconds * SECOND) if isinstance(seconds, int | float) else None
+
 
 @page("/workers", "workers")
 def workers(call: Call, asked: Asked) -> Shown:
@@ -178,12 +188,34 @@ def stop(call: Call, asked: Asked, id: str) -> Elsewhere:
 
 
 @deed("/workers/{id}/scale")
-def scale(call: Call, asked: Asked, id: str) -> Elsewhere:
-    """Keep so many workers, with so many slots each."""
+def scale(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
+    """Keep so many workers, with so many slots each. Other slots replace every worker, so that is asked about."""
     least, most, slots = (asked.field(name) for name in ("least", "most", "slots"))
     if not (least.isdigit() and most.isdigit() and (slots or "1").isdigit() and len(least + most + slots) < 16):
         raise BadValue("how many workers? two numbers are needed", hint="e.g. at least 2, at most 8")
-    return _ordered(call, id, scaling(int(least), int(most), int(slots) if slots else None))
+    order, foreman = scaling(int(least), int(most), int(slots) if slots else None), call.reader.worker(id)
+    if asked.field("sure") != "yes" and foreman.subject is Subject.FOREMAN and _replaces(foreman, order):
+        return _ask_to_replace(call, foreman, order)
+    return _ordered(call, id, order)
+
+
+def _replaces(foreman: WorkerInfo, order: Order) -> bool:
+    return order.slots is not None and order.slots != foreman.report.get("slots")
+
+
+def _ask_to_replace(call: Call, foreman: WorkerInfo, order: Order) -> Shown:
+    """Is that meant? What runs for longer begins anew."""
+    crew, now = {worker.id for worker in crew_of(foreman, call.reader.workers())}, call.reader.now()
+    running = [now - job.started_at for job in call.reader.held() if job.owner in crew and job.started_at is not None]
+    context = {
+        "foreman": foreman,
+        "order": order,
+        "slots": foreman.report.get("slots"),
+        "grace": _grace(foreman),
+        "running": len(running),
+        "longest": max(running, default=0),
+    }
+    return Shown("scale.html", "Other slots?", context)
 
 
 def _ordered(call: Call, owner: str, order: Order) -> Elsewhere:

@@ -52,12 +52,14 @@ class Gate:
         if scope["type"] != "http":  # there are no web sockets here, and a start or an end is none of our business
             await self._app(scope, receive, send)
             return
+        # A mount further in adds its own part to root_path; links begin where we do.
+        scope.setdefault("state", {})["root"] = scope.get("root_path", "")
         headers = Headers(scope=scope)
         guarded = _with_headers(send)
         try:
             limit = self._body_limit(scope)
             self._check(scope, headers, limit)
-            scope.setdefault("state", {})["operator"] = self._operator(scope, headers)
+            scope["state"]["operator"] = self._operator(scope, headers)
             await self._app(scope, _limited(receive, limit), guarded)
         except PackhorseError as error:
             await self._refuse(Request(scope), error)(scope, receive, guarded)

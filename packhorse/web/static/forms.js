@@ -1,5 +1,5 @@
 // Questions before what cannot be undone, ticking many rows at once, and bulk steps that go on by themselves.
-function ask(form) {
+function ask(form, button) {
   const dialog = document.createElement("dialog");
   const text = document.createElement("p");
   text.textContent = form.dataset.confirm;
@@ -7,7 +7,7 @@ function ask(form) {
   buttons.className = "buttons";
   const yes = document.createElement("button"), no = document.createElement("button");
   yes.className = "danger";
-  yes.textContent = form.querySelector("button")?.textContent.replace("…", "").trim() || "Go on";
+  yes.textContent = (button ?? form.querySelector("button"))?.textContent.replace("…", "").trim() || "Go on";
   no.textContent = "Leave it";
   buttons.append(yes, no);
   dialog.append(text, buttons);
@@ -15,7 +15,7 @@ function ask(form) {
   const before = document.activeElement;
   dialog.addEventListener("close", () => { dialog.remove(); before?.focus(); });
   no.addEventListener("click", () => dialog.close());
-  yes.addEventListener("click", () => { delete form.dataset.confirm; dialog.close(); form.requestSubmit(); });
+  yes.addEventListener("click", () => { delete form.dataset.confirm; dialog.close(); form.requestSubmit(button); });
   dialog.showModal();
   no.focus();
 }
@@ -36,7 +36,7 @@ export function startForms() {
   if (isListening) return;
   isListening = true;
   document.addEventListener("submit", (event) => {
-    if (event.target.dataset?.confirm) { event.preventDefault(); ask(event.target); }
+    if (event.target.dataset?.confirm) { event.preventDefault(); ask(event.target, event.submitter); }
   });
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-tick-all]")) for (const box of document.querySelectorAll("input[name=id]")) box.checked = event.target.checked;

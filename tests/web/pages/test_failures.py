@@ -173,7 +173,7 @@ def test_the_api_tells_versions_and_counts(web: TestClient, yard: Yard):
     assert (one["dead"], one["retrying"], one["aborted"]) == (2, 0, 0)
     assert one["example"]["version"] == "4f2c"
     assert web.get(f"{API}/failures").json()["items"][0]["counts"] == {}
-    assert web.get(f"{API}/failures/nonsense").status_code == 400
+    assert web.get(f"{API}/failures/nonsense").status_code == 404
 
 
 def test_the_api_silences_until_the_next_version(web: TestClient, yard: Yard):

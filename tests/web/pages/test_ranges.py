@@ -60,6 +60,12 @@ def test_its_points_are_as_fine_as_they_reach_back(start: str, end: str, span: S
     assert chosen_range(between(start, end), NOW).span is span
 
 
+def test_a_stretch_reaches_back_no_further_than_anything_is_kept():
+    chosen = chosen_range(between("0001-01-01T00:00Z", "2030-01-31T11:30Z"), NOW)
+
+    assert chosen.length <= 91 * DAY + chosen.width
+
+
 def test_the_shortest_stretch_has_two_intervals():
     assert chosen_range(between("2030-01-31T11:10Z", "2030-01-31T11:10:01Z"), NOW).length == 2 * MINUTE
 
@@ -88,6 +94,8 @@ def test_a_stretch_of_days_names_the_first_and_the_last():
     [
         ("soon", "2030-01-31T11:10Z", "'soon' is not a time"),
         ("2030-01-31T11:10Z", "2030-01-31T11:10Z", "the time ends before it begins"),
+        ("0001-01-01T00:00Z", "0001-01-02T00:00Z", "nothing is kept of a time so long ago"),
+        ("2030-01-31T12:01Z", "2030-01-31T13:00Z", "the time has not come yet"),
     ],
 )
 def test_a_stretch_that_is_none_is_refused(start: str, end: str, sentence: str):

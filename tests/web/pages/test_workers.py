@@ -1,0 +1,63 @@
+"""Orders to workers from the page: what replaces them is asked about first, and says what becomes of what runs."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from packhorse.event import Kind, Subject
+from packhorse.storage.records import EventFilter, WorkerInfo
+from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.web.conftest import BASE
+
+SENT = {"origin": BASE, "accept": "text/html"}
+LONE = "01a0-lone-foreman"
+
+
+def orders(yard: Yard) -> list[dict[str, object]]:
+    return [event.data or {} for event in yard.storage.events(EventFilter(kind=Kind.ORDERED))]
+
+
+def scaled(web: TestClient, slots: int, **more: str):
+    fields = {"least": "1", "most": "4", "slots": str(slots), **more}
+    return web.post(f"/workers/{FOREMAN}/scale", data=fields, headers=SENT, follow_redirects=False)
+
+
+@pytest.fixture
+def crew(yard: Yard) -> Yard:
+    yard.start(yard.add())
+    yard.storage.beat({FOREMAN: {"min": 1, "max": 4, "slots": 10}, WORKER: {}})
+    return yard
+
+
+def test_other_slots_are_asked_about_and_nothing_is_ordered_before(web: TestClient, crew: Yard):
+    answer = scaled(web, 3)
+
+    assert answer.status_code == 200
+    assert "<b>3</b> slots instead of 10?" in answer.text
+    assert "replaced by fresh ones, one by one" in answer.text
+    assert "then it is handed back and begins anew" in answer.text
+    assert "Just now 1 job runs, for" in answer.text
+    assert orders(crew) == []
+
+    assert scaled(web, 3, sure="yes").headers["location"] == "/workers?said=ordered"
+    assert [(each["do"], each["slots"]) for each in orders(crew)] == [("scale", 3)]
+
+
+def test_other_numbers_of_workers_are_not_asked_about(web: TestClient, crew: Yard):
+    assert scaled(web, 10, most="6").headers["location"] == "/workers?said=ordered"
+    assert [each["most"] for each in orders(crew)] == [6]
+
+
+@pytest.mark.parametrize(
+    ("info", "words"), [({"drain_s": 90.0}, "gets 1 m 30 s to end"), ({}, "gets the drain time (30 s")]
+)
+def test_restarting_and_stopping_say_how_long_what_runs_may_go_on(
+    web: TestClient, yard: Yard, info: dict[str, float], words: str
+):
+    yard.storage.join(WorkerInfo(LONE, Subject.FOREMAN, host="mule", pid=13, info=info))
+
+    text = web.get("/workers", headers=SENT).text
+    assert f"Fresh workers take over, one by one. A job that runs {words}" in text
+    assert "goes on to its end" not in text
+    assert text.count(words) == 2
