@@ -15,7 +15,9 @@ from packhorse.storage.sql import lists
 from packhorse.web import reader
 from packhorse.web.pages.chips import chips_of, filter_of, filter_text, without_state
 from tests.cli.yard import Yard
-from tests.web.conftest import MAIL_SECRET, bearer
+from tests.web.conftest import BASE, MAIL_SECRET, bearer
+
+SENT = {"origin": BASE, "accept": "text/html"}
 
 # --- addresses ------------------------------------------------------------------------------------------------------
 
@@ -109,6 +111,7 @@ def test_the_longest_runs_come_first_if_asked(web: TestClient, yard: Yard):
 
 
 def test_the_longest_runs_are_looked_for_page_by_page(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lists, "AT_ONCE", 20)
     monkeypatch.setattr(lists, "AT_MOST", 20)
     rare = [yard.add("rare").id for _ in range(3)]
     yard.storage.enqueue([NewJob(f"common-{number}", "common", "print") for number in range(60)])
@@ -169,7 +172,7 @@ def test_an_order_alone_is_no_filter_for_doing_something_to_all(web: TestClient,
     yard.job("dead")
 
     answer = web.post("/api/v1/bulk", json={"action": "delete", "filter": f"order:{order}"})
-    page = web.post("/bulk", data={"action": "delete", "scope": "all", "filter": f"order:{order}"})
+    page = web.post("/bulk", data={"action": "delete", "scope": "all", "filter": f"order:{order}"}, headers=SENT)
 
     assert answer.status_code == page.status_code == 400
     assert "would mean every job" in answer.json()["title"]
@@ -184,7 +187,6 @@ def test_values_are_taken_as_they_are_given(web: TestClient, yard: Yard):
     for text in ("it's", "it's 'so'", "\"it's"):
         assert [each["id"] for each in web.get("/api/v1/jobs", params={"text": text}).json()["items"]] == [job.id], text
     assert len(web.get("/api/v1/jobs", params={"text": "'so'"}).json()["items"]) == 2
-    assert web.get("/api/v1/jobs", params={"text": ""}).status_code == 400
 
 
 def test_many_are_steered_by_their_arguments_whatever_the_order(web: TestClient, yard: Yard):
