@@ -18,18 +18,18 @@ from packhorse.cli.pager import paged
 from packhorse.clock import microseconds
 from packhorse.errors import BadValue
 from packhorse.filters import parse_moment
-from packhorse.settings import Settings
 
 Function = Callable[..., Any]
 
-_OF_ONE_CALL = {
-    *("where", "all", "force", "now", "cancel", "new", "args", "args_file", "set", "in", "at", "key"),
-    *("task", "job", "state", "events", "again", "parent", "help"),
+_HABITS = {
+    *("by", "color", "fields", "json", "no_pager", "quiet", "utc", "verbose", "every", "max_age", "range"),
+    *("allow_host", "burst", "checkin_cmd", "checkin_url", "drain", "hide_args", "log_format", "log_level", "max"),
+    *("max_jobs", "max_jobs_per_child", "max_rss", "min", "no_web", "open", "queues", "read_only", "token_file"),
 }
-"""Options that say what one call is about. A variable that is left over from another must not do it again."""
-_OF_OTHERS = {"port", "host", "worker"}
-"""Kubernetes sets PACKHORSE_PORT beside a service of our name, and a worker PACKHORSE_WORKER for what it starts. Where
-the web listens are settings: PACKHORSE_WEB_HOST, PACKHORSE_WEB_PORT."""
+"""Options that may come from the environment: how somebody likes to read, and how processes that stay are run. Not
+those that say what one call does and to which jobs, nor `--yes`: a variable that is left over must not do it again.
+Where the web listens are settings, PACKHORSE_WEB_HOST and PACKHORSE_WEB_PORT: Kubernetes sets PACKHORSE_PORT beside a
+service of our name."""
 
 
 class CommonOption(click.Option):
@@ -90,19 +90,14 @@ class Command(click.Command):
 
 
 def variable_of(param: click.Parameter) -> str | None:
-    """The variable of the environment that stands for an option: PACKHORSE_EVERY for --every; None: it has none, or it
-    is that of a setting, which is read there.
+    """The variable of the environment that stands for an option: PACKHORSE_EVERY for --every; None: it has none.
 
     >>> variable_of(click.Option(["--max-age"]))
     'PACKHORSE_MAX_AGE'
     """
     names = [name for name in param.opts if name.startswith("--")]
     word = names[-1].removeprefix("--").replace("-", "_") if names else ""
-    if not isinstance(param, click.Option) or word in (
-        {""} | _OF_ONE_CALL | _OF_OTHERS | {*Settings.__struct_fields__}
-    ):
-        return None
-    return f"PACKHORSE_{word.upper()}"
+    return f"PACKHORSE_{word.upper()}" if isinstance(param, click.Option) and word in _HABITS else None
 
 
 def command(name: str, *examples: str, cls: type[Command] = Command, **rest: Any) -> Callable[[Function], Command]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from packhorse.event import Event, Kind, Subject
 from packhorse.storage import Storage
@@ -46,6 +46,17 @@ _MOST_FAILURES = 500
 _MOST_KNOWN = 100
 
 
+class _Known(NamedTuple):
+    """What was read: when, until when it is fresh, and what it is."""
+
+    read_at: float
+    until: float
+    value: Any
+
+
+_NOTHING = _Known(float("-inf"), float("-inf"), None)
+
+
 class Glance:
     """Reads shared by all viewers of this process. `now` is a clock in seconds."""
 
@@ -54,7 +65,7 @@ class Glance:
         self._now = now
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = {}
-        self._known: dict[Hashable, tuple[float, Any]] = {}  # until when it is fresh, and what it is
+        self._known: dict[Hashable, _Known] = {}
         self._reckoned: dict[Hashable, tuple[object, Any]] = {}
         self.latencies = Latencies(now)
         self.growth = Growth(now)
@@ -65,8 +76,8 @@ class Glance:
     def last_queues(self) -> tuple[float, list[QueueInfo]] | None:
         """What was last known of them, and how many seconds ago; for when the storage is away."""
         with self._lock:
-            until, queues = self._known.get("queues", (0.0, None))
-        return None if queues is None else (max(0.0, self._now() - until + _FRESH), queues)
+            known = self._known.get("queues", _NOTHING)
+        return None if known.value is None else (self._now() - known.read_at, known.value)
 
     def tasks(self) -> list[TaskInfo]:
         return self._shared("tasks", self._storage.tasks)
@@ -98,8 +109,7 @@ class Glance:
     def is_known(self, key: Hashable) -> bool:
         """Is that number at hand?"""
         with self._lock:
-            at, _ = self._known.get(("left", key), (float("-inf"), None))
-        return self._now() - at < _FRESH_LEFT
+            return self._now() < self._known.get(("left", key), _NOTHING).until
 
     def totals(self) -> dict[str, int]:
         return self._shared("totals", self._storage.totals)
@@ -159,8 +169,8 @@ class Glance:
     def drawn(self, key: Hashable) -> Any:
         """That page, if somebody has had it just now; None costs nothing, and neither does the page."""
         with self._lock:
-            until, value = self._known.get(("page", key), (float("-inf"), None))
-        return value if self._now() < until else None
+            known = self._known.get(("page", key), _NOTHING)
+        return known.value if self._now() < known.until else None
 
     def forget(self) -> None:
         """Somebody has changed something and wants to see it."""
@@ -172,26 +182,28 @@ class Glance:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:  # those who ask meanwhile wait for the one who reads
             with self._lock:
-                until, value = self._known.get(name, (float("-inf"), None))
+                known = self._known.get(name, _NOTHING)
             read_at = self._now()
-            if read_at < until:
-                return value  # type: ignore[no-any-return]
+            if read_at < known.until:
+                return known.value  # type: ignore[no-any-return]
             value = read()
             rest = min(_REST * (self._now() - read_at), _LONGEST_REST)
             with self._lock:
                 self._make_room()
-                self._known[name] = (read_at + max(fresh, rest), value)
+                self._known[name] = _Known(read_at, read_at + max(fresh, rest), value)
             return value
 
     def _make_room(self) -> None:
         """Forget the pages that nobody gets any more, and half of the others, the older ones, once there are many."""
         pages = sorted(
-            (until, place, name)
-            for place, (name, (until, _)) in enumerate(self._known.items())
+            (known.until, place, name)
+            for place, (name, known) in enumerate(self._known.items())
             if isinstance(name, tuple)
         )
         many = len(pages) // 2 if len(self._known) > _MOST_KNOWN else 0
         for place, (until, _, name) in enumerate(pages):
             if until <= self._now() or place < many:
                 del self._known[name]
-                self._locks.pop(name, None)
+                lock = self._locks.get(name)
+                if lock is not None and not lock.locked():  # else somebody reads it anew, and others wait for that one
+                    del self._locks[name]

@@ -46,7 +46,7 @@ _COUNTED = 10_000  # jobs that are looked at to tell how many fit in each state
 _COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
 _LOOKING = 0.05  # seconds of looking for those that took longest
-_COUNTING = 0.05  # seconds of counting what is left of all causes
+_COUNTING = 0.05  # seconds of counting, of all causes what is left, or what fits in each state
 _MOST_LEFT = 1_000
 _SURE = 8  # letters of an id that hardly two of the same day share
 
@@ -138,10 +138,13 @@ class Reader:
         stored = Counter(dict.fromkeys(State, 0))
         for tally in self._storage.tallies() if self._operator.queues else self._tallies:
             stored[tally.state] += tally.number
+        until = time.monotonic() + _COUNTING
         for state in sorted(State, key=lambda state: stored[state]):
             asked = replace(where, states=frozenset({state}), order=None)
             if not sum_tallies(Filter(asked.states, where.queue, where.task, where.queues, where.tasks), self._tallies):
                 counts[state] = Count(0)
+            elif time.monotonic() > until:
+                continue
             elif stored[state] <= left and (counted := self.count(asked)).exact:
                 counts[state] = counted
                 left -= stored[state]

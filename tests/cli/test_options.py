@@ -27,20 +27,19 @@ VARIABLES = sorted({str(option.envvar) for _, option in options() if option.envv
 
 def test_an_option_can_come_from_the_environment(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     job = yard.job("dead")
-    yard.job("queued")
     monkeypatch.setenv("PACKHORSE_JSON", "1")
-    monkeypatch.setenv("PACKHORSE_QUEUE", job.queue)
+    monkeypatch.setenv("PACKHORSE_FIELDS", "id")
 
     listed = [json.loads(line) for line in packhorse("jobs").stdout.splitlines()]
 
-    assert [each["id"] for each in listed] == [job.id]
+    assert listed == [{"id": job.id}]
 
 
 def test_what_is_written_wins_over_the_environment(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     job = yard.job("dead")
-    monkeypatch.setenv("PACKHORSE_QUEUE", "another")
+    monkeypatch.setenv("PACKHORSE_FIELDS", "state")
 
-    assert packhorse("jobs", "--ids", "--queue", job.queue).stdout == f"{job.id}\n"
+    assert packhorse("jobs", "--json", "--fields", "id").stdout == f'{{"id":"{job.id}"}}\n'
 
 
 @pytest.mark.parametrize(
@@ -58,10 +57,20 @@ def test_a_wrong_value_is_told_with_its_variable(
     assert f"from: {variable} in the environment" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["where", "all", "force", "now", "cancel"])
+@pytest.mark.parametrize(
+    "name", ["where", "all", "force", "now", "cancel", "yes", "queue", "older-than", "priority", "timeout"]
+)
 def test_what_one_call_is_about_never_comes_from_the_environment(name: str):
     assert [option for _, option in options() if f"--{name}" in option.opts]
-    assert f"PACKHORSE_{name.upper()}" not in VARIABLES
+    assert f"PACKHORSE_{name.upper().replace('-', '_')}" not in VARIABLES
+
+
+def test_nothing_is_purged_because_of_the_environment(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    jobs = [yard.add(), yard.add()]
+    monkeypatch.setenv("PACKHORSE_YES", "1")
+
+    assert packhorse("purge", "--all").exit_code == 5
+    assert [yard.get(job.id).state for job in jobs] == ["queued", "queued"]
 
 
 def test_variables_that_others_set_are_left_alone(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):

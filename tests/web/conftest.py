@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from packhorse import Packhorse
 from packhorse.storage import open_storage
+from packhorse.web import looking_back, reader
 from packhorse.web.application import Application, make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
@@ -45,6 +46,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What the API and the pages say is the same on every storage; what stands before them needs to be seen on one."""
     if metafunc.module.__name__.rpartition(".")[2] in _ON_EVERY_STORAGE and "yard" in metafunc.fixturenames:
         metafunc.parametrize("yard", chosen_storages(), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine, too, everything is counted that a page has time for elsewhere."""
+    monkeypatch.setattr(reader, "_COUNTING", PATIENCE)
+    monkeypatch.setattr(looking_back, "_PATIENCE", PATIENCE)
 
 
 @pytest.fixture

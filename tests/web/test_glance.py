@@ -90,3 +90,25 @@ def test_what_is_reckoned_from_a_read_is_reckoned_anew_with_the_next(yard: Yard)
         assert glance.reckoned("sum", source, lambda source=source: sums.append(sum(source)) or sums[-1]) == 3
 
     assert len(sums) == 3
+
+
+def test_what_was_last_known_is_as_old_as_the_read_of_it(yard: Yard):
+    clock = [100.0]
+    glance = Glance(yard.storage, lambda: clock[0])
+    yard.add()
+    known = glance.queues()
+
+    clock[0] = 104.5
+
+    assert glance.last_queues() == (4.5, known)
+
+
+def test_what_is_not_fresh_any_more_is_not_at_hand(yard: Yard):
+    clock = [100.0]
+    glance = Glance(yard.storage, lambda: clock[0])
+    glance.left_of("a cause", lambda: 3)
+    assert glance.is_known("a cause")
+
+    clock[0] = 120.5
+
+    assert not glance.is_known("a cause")

@@ -35,7 +35,7 @@ LOCK_PATIENCE = 5
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     f"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = {LOCK_PATIENCE},"
-    " lock_wait_timeout = 30"
+    " lock_wait_timeout = 30, group_concat_max_len = 67108864"  # which MariaDB cuts lists in JSON at, too
     " /*M! , max_statement_time = 30, in_predicate_conversion_threshold = 0 */"
     " /*!80000 , max_execution_time = 30000 */",
 )

@@ -34,6 +34,8 @@ class Lists(lists.Lists):
 
 
 class Index(lists.Index):
+    ids_at_once = 25_000  # a look at more takes longer than whoever searches has patience for
+
     def _walk_one_line(self, rank: int, queue: str, behind: int, first: int) -> Iterator[Place]:
         sql = f"""
         SELECT rank, seq FROM {self._jobs}

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec.structs import astuple
-
 from packhorse.storage.contract import BATCH
 from packhorse.storage.moving import (
     ROWS,
@@ -182,5 +180,5 @@ def _in(section: Section, row: Any) -> Row:
     if section is Section.LOG:
         line = row.line
         return (row.job_id, line.message, line.kind.value, line.at, line.attempt, line.id)
-    columns = TABLES[section].columns
-    return tuple(to_json(value) if name in _JSON else value for name, value in zip(columns, astuple(row), strict=True))
+    values = ((name, getattr(row, name)) for name in TABLES[section].columns)
+    return tuple(to_json(value) if name in _JSON else value for name, value in values)

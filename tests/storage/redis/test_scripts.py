@@ -50,7 +50,8 @@ def test_scripts_keep_to_what_cluster_and_safety_allow(name: str):
     code = code_of(name)
 
     assert not re.search(r"['\"](KEYS|SCAN|SSCAN|HSCAN|ZSCAN|FLUSHDB|FLUSHALL)['\"]", code)
-    assert "cjson" not in code
+    assert "cjson.encode" not in code  # it would write large numbers anew, and other ones
+    assert "cjson" not in code or name == "find.lua"  # which only looks whether arguments fit
     assert not re.search(r"math\.random|os\.time|os\.clock", code)
 
 
