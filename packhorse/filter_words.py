@@ -17,6 +17,7 @@ from packhorse.errors import BadValue
 from packhorse.filters import SLOWEST_OF, STATE_WORDS, JobFilter, parse_filter, slowest
 from packhorse.job import Job, parse_states
 from packhorse.storage import Storage
+from packhorse.storage.listing import means_all
 from packhorse.storage.records import Filter
 
 _PAGE = 200
@@ -47,6 +48,8 @@ def parse_parts(words: Sequence[str], now: int) -> Filter:
     texts: list[str] = []
     for word in words:
         name, value = _named(word) or _lone_word(word)
+        if not value and not name.startswith(_ARGS):  # of which it may be meant; see `_argument`
+            raise BadValue(f"{name}: has no value", hint="packhorse help filters shows what each word takes")
         if name == "text":
             texts.append(value)
         elif name in found:
@@ -62,12 +65,20 @@ _TWICE = {"state": "several states are written state:dead,aborted"} | dict.fromk
 )
 
 
+def say_which(words: Sequence[str], now: int) -> bool:
+    """Do words that stand apart already choose some jobs among all? An order does not, although only some jobs can be
+    listed by when they are due or ended: who writes it alone has not said to whom something shall be done."""
+    return not means_all(parse_parts([word for word in words if word_name(word) != "order"], now))
+
+
 def split_words(words: Sequence[str]) -> list[str]:
     """Words that came in one argument, as in --where 'state:dead since:2h', are taken apart."""
     return [part for word in words for part in _split(word)]
 
 
 def _split(word: str) -> list[str]:
+    if not word:
+        return []
     if " " not in word and not _is_quoted(word):
         return [word]
     try:
@@ -138,14 +149,12 @@ def _lone_word(word: str) -> tuple[str, str]:
 def _filter(found: dict[str, str], text: str | None, now: int) -> Filter:
     words: dict[str, Any] = {name: value for name, value in found.items() if not name.startswith(_ARGS)}
     arguments = {name: value for name, value in found.items() if name.startswith(_ARGS)}
-    words["args"] = {name.removeprefix(_ARGS): _argument(name, value) for name, value in arguments.items()}
+    args = {name.removeprefix(_ARGS): _argument(name, value) for name, value in arguments.items()}
+    words["args"] = args or None
     if "state" in words:
         words["state"] = words["state"].split(",")
     if words.get("order") == "duration":
         words["order"] = "took"
-    for name, value in words.items():
-        if value == "" and name in _TWICE:
-            raise BadValue(f"{name}: has no value", hint="packhorse help filters shows what each word takes")
     asked: JobFilter = {**words, "text": text}  # type: ignore[typeddict-item]
     return parse_filter(asked, lambda: now)
 

@@ -7,7 +7,7 @@ to write instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -28,7 +28,8 @@ _COMPARED = re.compile(r"\s*(>=|<=|>|<|=)?\s*(.+?)\s*")
 
 
 class JobFilter(TypedDict, total=False):
-    """What `app.jobs(...)` and `app.count(...)` take; all that is given must hold, and None does not matter."""
+    """What `app.jobs(...)` and `app.count(...)` take; all that is given must hold. Only None does not matter: an empty
+    list, mapping or text is refused, as it would mean every job to one and no job to another."""
 
     state: str | Iterable[str] | None
     queue: str | Iterable[str] | None
@@ -96,12 +97,15 @@ def parse_filter(words: JobFilter, now: Callable[[], int]) -> Filter:
 
 
 _KINDS: dict[str, type] = {"halted": bool, "min_priority": int}
+_LEAVE_OUT = "leave it out, or give None, if it does not matter"
 _ANY = ("state", "queue", "task", "priority", "attempts", "took", "waited", "args", "since", "until")
 
 
 def _check(name: str, value: object) -> None:
     if name == "args" and not isinstance(value, Mapping | None):
         raise BadValue(f"args must be names and values, not {value!r}", hint='e.g. {"user_id": 42}')
+    if isinstance(value, str | Mapping) and not value:
+        raise BadValue(f"{name} has no value", hint=_LEAVE_OUT)
     if value is None or name in _ANY:
         return
     kind = _KINDS.get(name, str)
@@ -117,7 +121,11 @@ def _states(state: str | Iterable[str] | None) -> tuple[frozenset[State], bool]:
     """The states that are meant, and whether only those of their jobs whose worker died: "halted" is queued again."""
     if not isinstance(state, str | Iterable | None):
         raise BadValue(f"state must be a word or several, not {state!r}", hint="e.g. 'dead' or ['queued', 'running']")
-    words = [state] if isinstance(state, str) else list(state or ())
+    if state is None:
+        return frozenset(), False
+    words = [state] if isinstance(state, str) else list(state)
+    if not words:
+        raise BadValue("state names no state", hint=_LEAVE_OUT)
     if any(str(word).lower() in ("halted", "halt") for word in words):
         if len(words) > 1:
             raise BadValue("halted cannot be asked for together with other states", hint="ask for it alone")
@@ -165,18 +173,20 @@ def _names(noun: str, value: str | Iterable[str] | None) -> dict[str, Any]:
     """One name in full, or several, of which some may only say how they begin."""
     if value is None:
         return {}
-    names: list[Any] = value.split(",") if isinstance(value, str) else [value]
-    if isinstance(value, Collection) and not isinstance(value, str):
-        names = list(value)
+    if not isinstance(value, Iterable):
+        raise BadValue(f"{noun} must be text, or several, not {value!r}")
+    names: list[Any] = value.split(",") if isinstance(value, str) else list(value)
+    if not names:
+        raise BadValue(f"{noun} names no {noun}", hint=_LEAVE_OUT)
     for name in names:
         if not isinstance(name, str):
-            raise BadValue(f"{noun} must be text, or several, not {value!r}")
+            raise BadValue(f"{noun} must be text, or several, not {name!r}")
         if "*" in name[:-1] or name == "*":
             raise BadValue(
                 f"{name!r} cannot be understood: a star stands at the end, and means all that begin so",
                 hint=f"e.g. {noun}:{name.replace('*', '').strip('.') or 'mail'}*; text:… finds parts of a task's name",
             )
-    if len(names) > 1 and "" in names:
+    if "" in names:
         raise BadValue(f"{noun} has an empty name in {','.join(names)!r}", hint=f"e.g. {noun}:a,b")
     if len(names) == 1 and not names[0].endswith("*"):
         return {noun: names[0]}
@@ -288,6 +298,8 @@ def past_moment(text: Duration, now: int) -> int:
 
 def _arguments(wanted: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[Argument]:
     """Each value with the path to it; values in values are paths, too."""
+    if not wanted and above:
+        raise BadValue(f"args.{'.'.join(above)} is compared with nothing", hint='e.g. {"order": {"id": 7}}')
     for name, value in wanted.items():
         path = (*above, *str(name).split("."))
         if "" in path:

@@ -17,7 +17,7 @@ from packhorse import Packhorse
 from packhorse.clock import SECOND, TurnedClock, to_datetime
 from packhorse.conformance.builders import add, finish, run
 from packhorse.errors import BadValue
-from packhorse.filter_words import parse_parts, parse_words
+from packhorse.filter_words import parse_parts, parse_words, say_which
 from packhorse.outcome import Completed
 from packhorse.storage import open_storage
 from packhorse.storage.argument import is_argued, number_of, traces_of
@@ -58,6 +58,15 @@ def test_jobs_are_found_by_several_names(app: Packhorse):
     assert found(app, queue=["video", "mail.slow"]) == ["video", "mail.slow"]
     assert found(app, task="mail.*") == ["mail.slow", "mail.fast"]
     assert found(app, queue="video,mail.fast", task={"mail.fast"}) == ["mail.fast"]
+    assert [job.id for job in app.jobs(queue=(name for name in ("video", "nowhere")))] == ["video"]
+
+
+def test_empty_text_is_an_argument_and_none_does_not_matter(app: Packhorse):
+    add(app.storage, "a", args='{"note": ""}')
+    add(app.storage, "b", args='{"note": "x"}')
+
+    assert found(app, args={"note": ""}) == ["a"]
+    assert found(app, queue=None, state=None, args=None, id=None, text=None) == ["b", "a"]
 
 
 def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: TurnedClock):
@@ -102,11 +111,29 @@ def test_the_longest_runs_come_first(app: Packhorse, clock: TurnedClock):
         ({"order": "size"}, "cannot be ordered by 'size'"),
         ({"since": "soon"}, "not a time"),
         ({"error": 7}, "error must be text"),
+        ({"queue": []}, "queue names no queue"),
+        ({"task": iter(())}, "task names no task"),
+        ({"task": [""]}, "task has an empty name"),
+        ({"state": []}, "state names no state"),
+        ({"args": {}}, "args has no value"),
+        ({"args": {"order": {}}}, "args.order is compared with nothing"),
+        *(({name: ""}, f"{name} has no value") for name in ("id", "queue", "task", "state", "text", "error", "worker")),
     ],
 )
 def test_what_means_nothing_is_refused(app: Packhorse, where: dict[str, Any], complaint: str):
     with pytest.raises(BadValue, match=complaint):
         app.jobs(**where)
+
+
+@pytest.mark.parametrize("order", ["created", "due", "finished", "took"])
+def test_an_order_alone_chooses_no_jobs(order: str):
+    assert not say_which([f"order:{order}"], 10**15)
+    assert say_which([f"order:{order}", "queue:mail"], 10**15)
+    assert not say_which([], 10**15)
+
+
+def test_a_state_chooses_jobs_also_if_they_are_ordered_by_their_end():
+    assert say_which(["finished", "order:finished"], 10**15)
 
 
 # --- what holds of everything -----------------------------------------------------------------------------------------
@@ -138,3 +165,21 @@ def test_every_value_of_the_arguments_is_found_where_it_is(args: dict[str, Any],
     assert is_argued(packed, [wanted])
     assert all(trace.lower() in packed.lower() for trace in traces_of([wanted]))
     assert number_of(written) is None or float(written) == number_of(written)
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "is_same"),
+    [
+        ("10000000000000001", "1e16", False),
+        ("10000000000000000", "1e16", False),
+        ("1e+16", "1e16", True),
+        ("1" + 400 * "0", "1e999", False),
+        ("0", "1e-999", False),
+        ("0.0", "-0e7", True),
+        ("42.00000000000000000001", "42", False),
+        ("123456789012345", "1.23456789012345e14", False),
+        ("123456789012345", "123456789012345", True),
+    ],
+)
+def test_numbers_are_compared_by_value_only_if_everybody_can(stored: str, asked: str, is_same: bool):
+    assert is_argued(f'{{"n": {stored}}}', [Argument(("n",), asked)]) is is_same

@@ -22,11 +22,9 @@ from packhorse.cli.options import by_option
 from packhorse.cli.output import say, short_ids
 from packhorse.cli.where import find_job, ids_from
 from packhorse.errors import BadValue
-from packhorse.filter_words import find_all, parse_words
+from packhorse.filter_words import find_all, parse_parts, say_which, split_words
 from packhorse.job import HELD, Job, Operation, State
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.listing import means_all
-from packhorse.storage.records import Filter
 
 _EXAMPLES = 3
 _LIKELY: dict[Operation | None, str] = {
@@ -110,10 +108,11 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
 
 
 def _chosen_by_filter(storage: Storage, intent: Intent, words: str) -> Chosen:
-    where = parse_words([words], storage.now()) if words.strip() else Filter()
-    if means_all(where):
+    now, parts = storage.now(), split_words([words]) if words.strip() else []
+    where = parse_parts(parts, now)
+    if not say_which(parts, now):
         hint = f"say which, e.g. --where {_LIKELY.get(intent.operation, 'waiting')}"
-        raise CommandError("--where has no words, and would mean every job", ExitCode.USAGE, hint=hint)
+        raise CommandError("--where chooses no jobs, and would mean every job", ExitCode.USAGE, hint=hint)
     where = replace(where, states=_possible(intent, where.states), order=None)
     ids: list[str] = []
     examples: list[Job] = []

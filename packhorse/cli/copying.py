@@ -20,6 +20,7 @@ from packhorse.cli.output import escape, paint, say
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.where import warn_unserved
 from packhorse.clock import SECOND
+from packhorse.errors import JobNotFound
 from packhorse.fields import plain_fields
 from packhorse.job import Operation, State
 from packhorse.job_handle import JobHandle
@@ -68,10 +69,12 @@ def copy(invocation: Invocation, selection: Selection, changes: tuple[str, ...],
     if len(chosen.ids) > 1 and not selection.yes and not are_meant(Copying(), chosen):
         invocation.note("nothing was done")
         return ExitCode.REFUSED
-    _copy_all(invocation, chosen, given, wanted)
+    gone = chosen.missing + _copy_all(invocation, chosen, given, wanted)
+    if gone:
+        invocation.note(f"{len(chosen.ids) + chosen.missing - gone:,} copied, {gone:,} gone")
     if wanted.get("queue"):
         warn_unserved(invocation, invocation.storage, wanted["queue"])
-    return ExitCode.UNSUCCESSFUL if chosen.missing else ExitCode.OK
+    return ExitCode.UNSUCCESSFUL if gone else ExitCode.OK
 
 
 def _changes(words: tuple[str, ...]) -> Given:
@@ -90,15 +93,22 @@ def _options(given: dict[str, Any], by: str | None) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def _copy_all(invocation: Invocation, chosen: Chosen, given: Given, options: dict[str, Any]) -> None:
-    total = len(chosen.ids)
+def _copy_all(invocation: Invocation, chosen: Chosen, given: Given, options: dict[str, Any]) -> int:
+    """How many were gone before their turn came; the others are copied."""
+    total, gone = len(chosen.ids), 0
     bar = ProgressLine(f"copy {number_of_jobs(total)}", quiet=invocation.quiet or total < _MANY)
     try:
         for done, job_id in enumerate(chosen.ids, 1):
-            _copy_one(invocation, invocation.client.get(job_id), given, options)
+            try:
+                _copy_one(invocation, invocation.client.get(job_id), given, options)
+            except JobNotFound:
+                if total == 1 and not chosen.missing:
+                    raise
+                gone += 1
             bar.update(100 * done // total, "Ctrl-C stops after this one")
     finally:
         bar.clear()
+    return gone
 
 
 def _copy_one(invocation: Invocation, handle: JobHandle[Any], given: Given, options: dict[str, Any]) -> None:

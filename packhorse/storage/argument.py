@@ -1,7 +1,7 @@
 """A value somewhere in a job's arguments: `args.order.id:7`. Filters ask for it, on every storage by the same rule.
 
-Text is the same sign by sign; a number is the same if its value is, and one of more than fifteen signs, which not
-everybody can hold exactly, if it is written alike; `true`, `false` and `null` are themselves. So 42 is found as 42 and
+Text is the same sign by sign; a number is the same if its value is, and one of more than fifteen signs, or beyond what
+a double holds, if it is written alike; `true`, `false` and `null` are themselves. So 42 is found as 42 and
 as "42". Of a list, any member will do. Very long arguments are not looked into.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from sys import float_info
 
 import msgspec
 
@@ -17,7 +18,8 @@ from packhorse.storage.records import Argument
 LONGEST = 65_536
 """Bytes of arguments that are looked into."""
 _EXACT = 15  # signs of a number that a double holds exactly
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_SOME = re.compile(r"[1-9]")
 _PLAIN = re.compile(r"[A-Za-z0-9_ .,:;@=-]+")  # signs that nobody writes otherwise in JSON
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -55,12 +57,16 @@ def _is_same(packed: bytes, value: str) -> bool:
     if packed[:1] == b"{":
         return False
     number = number_of(value)
-    return packed == value.encode() or (number is not None and packed[:1] not in b"tfn" and float(packed) == number)
+    return packed == value.encode() or (number is not None and number_of(packed.decode()) == number)
 
 
 def number_of(value: str) -> float | None:
-    """The number that the value stands for, if everybody can hold it exactly."""
-    return float(value) if len(value) <= _EXACT and _NUMBER.fullmatch(value) else None
+    """The number that the value stands for, if everybody can tell it from all others that are as short."""
+    if len(value) > _EXACT or not _NUMBER.fullmatch(value):
+        return None
+    number = float(value)
+    is_zero = not _SOME.search(re.split("[eE]", value)[0])
+    return number if is_zero or float_info.min <= abs(number) <= float_info.max else None
 
 
 def is_long_number(value: str) -> bool:

@@ -109,7 +109,7 @@ def fits(job: Job, where: Filter) -> bool:
         and (where.created_from is None or job.created_at >= where.created_from)
         and (where.created_to is None or job.created_at < where.created_to)
         and (where.id is None or job.id.startswith(where.id))
-        and (where.error is None or _mention([job.error or ""], where.error))
+        and (where.error is None or (job.error is not None and _mention([job.error], where.error)))
         and (where.text is None or _mention([job.id, job.task, job.args, job.error or ""], where.text))
         and is_argued(job.args, where.args)
     )

@@ -45,6 +45,7 @@ _MOST_HELD = 5_000
 _COUNTED = 10_000  # jobs that are looked at to tell how many fit in each state
 _COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
+_LOOKING = 0.05  # seconds of looking for those that took longest
 _COUNTING = 0.05  # seconds of counting, of all causes what is left, or what fits in each state
 _MOST_LEFT = 1_000
 _SURE = 8  # letters of an id that hardly two of the same day share
@@ -91,13 +92,26 @@ class Reader:
         return job
 
     def find(self, where: Filter, cursor: str | None, limit: int) -> Page:
-        """Jobs that fit. Those of other queues are left out of a page, which may so be short."""
+        """Jobs that fit. Those of other queues are left out of a page, which may so be short. By `order:took` they are
+        those that took longest of as many as could be looked at; `next` is where to look for more."""
         if where.order == "took":
-            latest = self._storage.find(self._scoped(where), limit=SLOWEST_OF).jobs
-            longest = slowest([job for job in latest if self._operator.sees(job.queue)], self.now())
-            return Page([self._redaction.job(job) for job in longest[:limit]])
+            latest, following = self._latest(self._scoped(where), cursor)
+            return Page([self._redaction.job(job) for job in slowest(latest, self.now())[:limit]], following)
         page = self._storage.find(self._scoped(where), cursor=cursor, limit=limit)
         return Page([self._redaction.job(job) for job in page.jobs if self._operator.sees(job.queue)], page.next)
+
+    def _latest(self, where: Filter, cursor: str | None) -> tuple[list[Job], str | None]:
+        """The latest thousand that fit, or as many as are found soon, and where to go on with looking for the rest."""
+        found: list[Job] = []
+        until = time.monotonic() + _LOOKING
+        while True:
+            page = self._storage.find(where, cursor=cursor, limit=SLOWEST_OF - len(found))
+            found += [job for job in page.jobs if self._operator.sees(job.queue)]
+            cursor = page.next
+            if cursor is None or len(found) >= SLOWEST_OF:
+                return found, None
+            if time.monotonic() > until:
+                return found, cursor
 
     def these(self, ids: list[str]) -> list[Job]:
         """Those of these jobs that there are, in this order."""
@@ -163,7 +177,8 @@ class Reader:
         return [replace(line, message=self._redaction.text(line.message) or "") for line in lines]
 
     def _scoped(self, where: Filter) -> Filter:
-        """The filter for this operator. What is not shown cannot be guessed at, either."""
+        """The filter for this operator. An argument that is not shown cannot be asked for, either. A search for text
+        goes through stored jobs, masked values included: who may search can try out what is in them."""
         if hidden := next((one.path for one in where.args if any(map(self._redaction.hides, one.path))), None):
             raise BadValue(
                 f"args.{'.'.join(hidden)} is not shown here, and cannot be searched for",

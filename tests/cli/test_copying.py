@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from packhorse.cli import copying
+from packhorse.cli.choosing import Chosen, choose
 from packhorse.job import State
 from packhorse.storage.records import Filter
 from tests.cli.conftest import Call
@@ -77,3 +80,23 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_enqueued(
 
     assert (result.exit_code, told in result.stderr) == (2, True)
     assert yard.storage.count(Filter()).number == 1
+
+
+def test_jobs_that_go_meanwhile_are_counted_and_the_others_copied(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(3):
+        yard.add(args={"n": number})
+    chosen = []
+
+    def choose_and_lose_one(*given: Any) -> Chosen:
+        chosen.append(choose(*given))
+        yard.storage.delete(chosen[0].ids[1:2], by="ann")
+        return chosen[0]
+
+    monkeypatch.setattr(copying, "choose", choose_and_lose_one)
+    result = packhorse("copy", "--where", "queued", "--yes")
+
+    assert (result.exit_code, "2 copied, 1 gone" in result.stderr) == (1, True)
+    assert len(result.stdout.split()) == 2
+    assert yard.storage.count(Filter()).number == 4

@@ -228,3 +228,8 @@ def test_all_conditions_must_hold() -> None:
 )
 def test_tallies_answer_what_asks_for_state_queue_and_task_alone(where: Filter, answer: bool) -> None:
     assert is_tallied(where) is answer
+
+
+def test_a_job_without_an_error_fits_no_error():
+    assert not fits(job(), Filter(error=""))
+    assert fits(job(error="{}"), Filter(error=""))

@@ -8,7 +8,7 @@ from markupsafe import escape
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.clock import DAY, SECOND
+from packhorse.clock import DAY, SECOND, to_datetime
 from packhorse.failure import Failure
 from packhorse.job import Reason, State
 from packhorse.outcome import Failed

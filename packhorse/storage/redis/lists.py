@@ -144,12 +144,12 @@ class Lists(Keeper):
 
 
 def _argument(one: Argument) -> dict[str, Any]:
-    """A script holds numbers as doubles: of a long one it sees whether it is the nearest, and stands there as text."""
+    """A script holds numbers as doubles, so it takes a long one for text, marked as none by its first sign."""
     asked: dict[str, Any] = {"path": one.path, "value": one.value}
     if (number := number_of(one.value)) is not None:
         asked["number"] = number
     elif is_long_number(one.value):
-        asked |= {"number": float(one.value), "as_written": True}
+        asked["long"] = f"\x01{one.value}"
     return asked
 
 

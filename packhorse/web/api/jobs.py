@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -23,11 +22,10 @@ from packhorse.fields import (
     log_fields,
     plain_fields,
 )
-from packhorse.filter_words import parse_words
+from packhorse.filter_words import parse_parts, say_which, split_words
 from packhorse.filters import parse_moment
 from packhorse.job import Job, Operation
 from packhorse.job_text import call_text, cut
-from packhorse.storage.listing import means_all
 from packhorse.storage.records import Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
@@ -239,16 +237,11 @@ def short_call(job: Job) -> str:
 
 def filter_of(query: FilterQuery, now: int) -> Filter:
     """The filter that a query means."""
-    words = [f"{name}:{_quoted(value)}" for name in _WORDS if (value := getattr(query, name)) is not None]
-    return parse_words([*([query.q] if query.q else []), *words], now)
+    named = [f"{name}:{value}" for name in _WORDS if (value := getattr(query, name)) is not None]
+    return parse_parts([*(split_words([query.q]) if query.q else []), *named], now)
 
 
 _WORDS = tuple(field for field in FilterQuery.__struct_fields__ if field != "q")
-
-
-def _quoted(value: object) -> str:
-    text = str(value)
-    return shlex.quote(text) if " " in text else text
 
 
 def options_of(body: JobOptions) -> dict[str, Any]:
@@ -393,10 +386,11 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     if not (body.filter or "").strip():
         raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
     seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else now
-    where = parse_words([body.filter or ""], seen_at)
-    if means_all(where):
+    words = split_words([body.filter or ""])
+    where = parse_parts(words, seen_at)
+    if not say_which(words, seen_at):
         raise BadValue(
-            "the filter has no words, and would mean every job", hint='{"filter": "finished"} are all that ended'
+            "the filter chooses no jobs, and would mean every job", hint='{"filter": "finished"} are all that ended'
         )
     if body.preview:
         return _preview(call, operation, where, now)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from packhorse.errors import BadValue, QueueNotFound
-from packhorse.filter_words import parse_words
+from packhorse.filter_words import parse_parts, say_which, split_words
 from packhorse.job import Job, Operation
-from packhorse.storage.listing import means_all
 from packhorse.storage.records import Filter
 from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row_of
@@ -75,8 +74,9 @@ def _put_right(call: Call, asked: Asked, operation: Operation, ids: list[str], t
 
 def _where(call: Call, asked: Asked) -> Filter:
     seen_at = _number(asked.field("seen_at")) if asked.field("seen_at") else call.reader.now()
-    where = parse_words([asked.field("filter")], seen_at) if asked.field("filter") else Filter()
-    if means_all(where):
+    words = split_words([asked.field("filter")]) if asked.field("filter") else []
+    where = parse_parts(words, seen_at)
+    if not say_which(words, seen_at):
         raise BadValue("without a filter this would mean every job", hint="choose a state, a queue or a task first")
     return where
 

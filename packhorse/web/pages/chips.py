@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from packhorse.errors import BadValue
-from packhorse.filter_words import FILTER_WORDS, parse_parts, split_words, word_name
+from packhorse.filter_words import FILTER_WORDS, parse_parts, say_which, split_words, word_name
 from packhorse.storage.records import Filter
 from packhorse.web.pages.page import address
 
@@ -33,6 +33,11 @@ class Chip(NamedTuple):
 def filter_of(query: Query, now: int) -> Filter:
     """The filter that the address of the list means."""
     return parse_parts(_words(query), now)
+
+
+def says_which(query: Query, now: int) -> bool:
+    """Does the address choose some jobs, to whom something can be done? Its order alone does not."""
+    return say_which(_words(query), now)
 
 
 def filter_text(query: Query) -> str:

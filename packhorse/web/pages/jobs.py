@@ -12,7 +12,7 @@ from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem, problem_of
-from packhorse.web.pages.chips import Query, chips_of, emptying, filter_of, filter_text, without_state
+from packhorse.web.pages.chips import Query, chips_of, emptying, filter_of, filter_text, says_which, without_state
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
 from packhorse.web.pages.words import safe
 from packhorse.web.reader import Reader
@@ -128,7 +128,8 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
             "newer": newer,
             "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
             "is_filtered": not means_all(where),
-            "is_searched": found is not None and found.next is not None and len(found.jobs) < PAGE_SIZE,
+            "says_which": problem is None and says_which(query, now),
+            "is_searched": found is not None and _is_searched(found, where),
             "slowest_of": SLOWEST_OF if where.order == "took" else None,
             "orders": _orders(where),
             "times": sorted({*TIMES, query.get("since", "")} - {""}, key=(*TIMES, query.get("since", "")).index),
@@ -148,6 +149,11 @@ def _unknown(reader: Reader, where: Filter) -> Problem | None:
     except QueueNotFound as error:
         return problem_of(error)
     return None
+
+
+def _is_searched(found: Page, where: Filter) -> bool:
+    """Did the search end because it had looked long enough, and not because the page was full?"""
+    return found.next is not None and (len(found.jobs) < PAGE_SIZE or where.order == "took")
 
 
 def _newer(found: Page, kept: list[str]) -> str:

@@ -10,9 +10,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse.filter_words import parse_words
+from packhorse.job import NewJob
+from packhorse.storage.sql import lists
+from packhorse.web import reader
 from packhorse.web.pages.chips import chips_of, filter_of, filter_text, without_state
 from tests.cli.yard import Yard
-from tests.web.conftest import MAIL_SECRET, bearer
+from tests.web.conftest import BASE, MAIL_SECRET, bearer
+
+SENT = {"origin": BASE, "accept": "text/html"}
 
 # --- addresses ------------------------------------------------------------------------------------------------------
 
@@ -106,6 +111,28 @@ def test_the_longest_runs_come_first_if_asked(web: TestClient, yard: Yard):
     assert "order:took" in page
 
 
+def test_the_longest_runs_are_looked_for_page_by_page(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lists, "AT_ONCE", 20)
+    monkeypatch.setattr(lists, "AT_MOST", 20)
+    rare = [yard.add("rare").id for _ in range(3)]
+    yard.storage.enqueue([NewJob(f"common-{number}", "common", "print") for number in range(60)])
+    asked = {"q": "args.image_id:7", "task": "rare", "order": "took"}
+
+    monkeypatch.setattr(reader, "_LOOKING", 60)
+    assert sorted(rows(web.get("/jobs", params=asked).text)) == sorted(rare)
+
+    monkeypatch.setattr(reader, "_LOOKING", 0)
+    page = web.get("/jobs", params=asked).text
+    assert (rows(page), "Search on" in page, "No jobs fit" in page) == ([], True, False)
+    found, cursor = [], None
+    while True:
+        answer = web.get("/api/v1/jobs", params={**asked, **({"cursor": cursor} if cursor else {})}).json()
+        found += [each["id"] for each in answer["items"]]
+        if (cursor := answer["next"]) is None:
+            break
+    assert sorted(found) == sorted(rare)
+
+
 @pytest.mark.parametrize("words", ["attempts:many", "took:=1s", "order:size", "task:*", "dead order:due", "args.:1"])
 def test_what_cannot_be_understood_is_said_with_what_to_try(web: TestClient, words: str):
     page = web.get("/jobs", params={"q": words})
@@ -141,13 +168,26 @@ def test_the_words_can_be_given_one_by_one(web: TestClient, yard: Yard):
         assert answer["count"] == {"number": 1, "exact": True}
 
 
-def test_an_order_alone_is_no_filter_for_doing_something_to_all(web: TestClient, yard: Yard):
-    yard.add()
+@pytest.mark.parametrize("order", ["created", "due", "finished", "took"])
+def test_an_order_alone_is_no_filter_for_doing_something_to_all(web: TestClient, yard: Yard, order: str):
+    yard.job("dead")
 
-    answer = web.post("/api/v1/bulk", json={"action": "abort", "filter": "order:created"})
+    answer = web.post("/api/v1/bulk", json={"action": "delete", "filter": f"order:{order}"})
+    page = web.post("/bulk", data={"action": "delete", "scope": "all", "filter": f"order:{order}"}, headers=SENT)
 
-    assert answer.status_code == 400
+    assert answer.status_code == page.status_code == 400
     assert "would mean every job" in answer.json()["title"]
+    assert 'value="all"' not in web.get("/jobs", params={"order": order}).text
+    assert 'value="all"' in web.get("/jobs", params={"order": "finished", "state": "dead"}).text
+
+
+def test_values_are_taken_as_they_are_given(web: TestClient, yard: Yard):
+    job = yard.add(args={"note": "it's 'so'"})
+    yard.add(args={"note": "'so'"})
+
+    for text in ("it's", "it's 'so'", "\"it's"):
+        assert [each["id"] for each in web.get("/api/v1/jobs", params={"text": text}).json()["items"]] == [job.id], text
+    assert len(web.get("/api/v1/jobs", params={"text": "'so'"}).json()["items"]) == 2
 
 
 def test_many_are_steered_by_their_arguments_whatever_the_order(web: TestClient, yard: Yard):
