@@ -87,9 +87,10 @@ def _bears(url: str, server: int | None, options: argparse.Namespace) -> bool:
             print(f"{options.jobs:,} jobs in {time.monotonic() - began_at:.0f} s", flush=True)
         with _web(url) as web:
             is_fast = options.rounds == 0 or _pages(web, server, options.rounds)
-            is_free = options.turns == 0 or _watched(storage, url, web, options)
         if options.rounds and url.startswith("sqlite"):
-            is_fast &= _commands(url, options.rounds)
+            is_fast &= _commands(url, options.rounds)  # before a worker has buried these jobs below millions of others
+        with _web(url) as web:
+            is_free = options.turns == 0 or _watched(storage, url, web, options)
         return is_fast and is_free
     finally:
         storage.close()

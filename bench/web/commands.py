@@ -34,9 +34,11 @@ def run_commands(url: str, rounds: int) -> list[Timed]:
     of_one = [words.format(id=job.id, end=job.id[-8:]) for words in _OF_ONE]
     all_timed = [Timed(f"packhorse {words}".rstrip(), [], []) for words in (*_ALONE, *_LOOKS, *of_one)]
     dice = random.Random(7)
+    environment = {**os.environ, "PACKHORSE_URL": url}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # whoever installs it has its modules compiled
     for _ in range(rounds):
         for timed in dice.sample(all_timed, len(all_timed)):
-            _run(timed, {**os.environ, "PACKHORSE_URL": url})
+            _run(timed, environment)
     return sorted(all_timed, key=lambda timed: -timed.work)
 
 

@@ -42,7 +42,7 @@ from packhorse.web.security.redaction import Redaction
 
 T = TypeVar("T")
 _MOST_HELD = 5_000
-_COUNTED = 10_000  # jobs that are looked at to tell how many fit in each state
+_COUNTED = 5_000  # jobs that are looked at to tell how many fit in each state
 _COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
 _LOOKING = 0.05  # seconds of looking for those that took longest

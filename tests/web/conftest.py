@@ -16,6 +16,7 @@ from packhorse import Packhorse
 from packhorse.storage import open_storage
 from packhorse.web import looking_back, reader
 from packhorse.web.application import Application, make_application
+from packhorse.web.pages import chips
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.tokens import Tokens
@@ -52,7 +53,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine, too, everything is counted that a page has time for elsewhere."""
     monkeypatch.setattr(reader, "_COUNTING", PATIENCE)
+    monkeypatch.setattr(reader, "_LOOKING", PATIENCE)
     monkeypatch.setattr(looking_back, "_PATIENCE", PATIENCE)
+    monkeypatch.setattr(chips, "_TRYING", PATIENCE)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ write them. What is written goes before what a link has added.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from packhorse.web.pages.page import address
 
 Query = dict[str, str]
 _TRIED = 4  # chips that are taken away, one by one, to see which of them leaves nothing
+_TRYING = 0.03  # seconds, for all of them
 
 
 class Chip(NamedTuple):
@@ -68,7 +70,13 @@ def chips_of(query: Query) -> list[Chip]:
 
 def emptying(chips: list[Chip], now: int, has_any: Callable[[Filter], bool]) -> list[Chip]:
     """Those without which some jobs would fit, as far as is soon seen."""
-    return [chip for chip in chips[:_TRIED] if has_any(filter_of(chip.rest, now))] if len(chips) > 1 else []
+    until, found = time.monotonic() + _TRYING, []
+    for chip in chips[:_TRIED] if len(chips) > 1 else []:
+        if has_any(filter_of(chip.rest, now)):
+            found.append(chip)
+        if time.monotonic() > until:
+            break
+    return found
 
 
 def _words(query: Query) -> list[str]:
