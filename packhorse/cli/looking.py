@@ -160,8 +160,6 @@ def _ran(job: Job, shown: Shown) -> str:
 
 
 def _none_fit(invocation: Invocation, where: Filter) -> str:
-    if where.queue == "":
-        return "No jobs fit: queue: has no value; write e.g. queue:mail"
     if where.queue is not None:
         names = [queue.name for queue in invocation.storage.queues()]
         if where.queue not in names:
