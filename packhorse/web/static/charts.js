@@ -63,10 +63,13 @@ function zoom({ field, from, to }) {
   location.assign(address);
 }
 
+// Not every page with a chart can be about another time.
+const hasRanges = () => document.querySelector(".ranges") !== null;
+
 function startZoom() {
   let from = null;
   document.addEventListener("pointerdown", (event) => {
-    const field = event.target.closest?.(".field[data-first]");
+    const field = hasRanges() && event.target.closest?.(".field[data-first]");
     from = field && event.button === 0 ? { field, share: shareAt(field, event) } : null;
   });
   document.addEventListener("pointermove", (event) => { if (from) mark(from.field, from.share, shareAt(from.field, event)); });
@@ -90,7 +93,7 @@ export function readCharts() {
   startZoom();
   document.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key], chart = event.target.closest?.(".field")?.closest("[data-chart]");
-    if (event.key === "Enter" && chart?.querySelector(".cursor")) markByKey(chart, event.target.closest(".field"));
+    if (event.key === "Enter" && hasRanges() && chart?.querySelector(".cursor")) markByKey(chart, event.target.closest(".field"));
     if (event.key === "Escape") unmark();
     if (!step || !chart) return;
     event.preventDefault();
