@@ -337,6 +337,7 @@ def test_a_stretch_of_a_chart_can_be_marked_and_looked_at_alone(
 
 def drag(page: Any, field: Any, start: float, end: float) -> None:
     """From one place to another, as shares of the width."""
+    field.focus()  # what is in use stays; before, a fresh one may take its place at any moment
     field.scroll_into_view_if_needed()
     box = field.bounding_box()
     height = box["y"] + box["height"] / 2
