@@ -44,14 +44,14 @@ from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.results import ResultHandlers, _Call, _Ended
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.task import RegisteredTask
+from packhorse.task import RegisteredTask, weights_of
 from packhorse.task_handle import Task
 from packhorse.why import span_text
 from packhorse.worker import attempt
 from packhorse.worker.capture import capture_logging
-from packhorse.worker.desk import UNKNOWN_WAIT
 from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.reception import UNKNOWN_WAIT
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 
@@ -188,10 +188,8 @@ class Rehearsal:
         return handle.refresh()
 
     def _queues(self, only: str | None) -> dict[str, int]:
-        """The queues of the app's tasks with their weights; one that several share has that of the heaviest."""
-        weights: dict[str, int] = {}
-        for task in self.app.registry:
-            weights[task.queue] = max(weights.get(task.queue, 1), task.options.weight)
+        """The queues of the app's tasks with their weights, or the only one that is meant."""
+        weights = weights_of(self.app.registry)
         if only is None:
             return weights
         if only not in weights:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.board import Board
-from packhorse.channel import Channel, Message
+from packhorse.channel import CONDEMNED, Channel, Message
 from packhorse.foreman import death
 from packhorse.foreman.backoff import YOUNG
 from packhorse.foreman.member import Member
@@ -31,8 +31,6 @@ from packhorse.settings import mask_url
 
 log = logging.getLogger("packhorse")
 
-CONDEMNED = 70
-"""Exit code of a worker that wrote everything down and wants to be replaced."""
 QUIT_GRACE = 3.0
 """Seconds between being told to quit and being killed."""
 
