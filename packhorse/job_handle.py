@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -21,15 +21,13 @@ from packhorse.codec import decode_result
 from packhorse.errors import JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
+from packhorse.home import Home
 from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, QUEUED, WAITING, Job, NewJob, Operation, Reason, State
 from packhorse.storage import BATCH
 from packhorse.storage.moving import problems
-from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
+from packhorse.storage.records import Enqueued, EventFilter, Filter, LogLine, Steered
 from packhorse.task import TaskOptions, check_name
 from packhorse.why import Seen, explain, span_text, why_aborted
-
-if TYPE_CHECKING:
-    from packhorse.app import Packhorse
 
 R_co = TypeVar("R_co", covariant=True)
 Numbered = TypeVar("Numbered", Event, LogLine)
@@ -49,7 +47,7 @@ class Progress(NamedTuple):
 class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     """One job. `R_co` is the type of its result."""
 
-    _app: Packhorse
+    _app: Home
     id: str
     is_new: bool = False
     """Whether this call added the job; False when it is a unique twin that was there before, or was looked up."""
@@ -57,7 +55,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     _record: Job | None = None
 
     @classmethod
-    def of(cls, app: Packhorse, record: Job) -> Self:
+    def of(cls, app: Home, record: Job) -> Self:
         """A job that was looked up."""
         return cls(app, record.id, _record=record)
 
@@ -379,7 +377,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
         >>> job.copy(args=job.args | {"user_id": 2}, priority=9)
         """
-        return self._app._enqueue(self._copied(args, options), options.get("connection"))
+        return enqueue_job(self._app, self._copied(args, options), options.get("connection"))
 
     def _ask_to_stop(self, by: str | None) -> bool:
         """Abort the job if a worker holds it, and say so."""
@@ -462,7 +460,36 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     async def acopy(self, args: Mapping[str, Any] | None = None, **options: Unpack[JobKeywords]) -> JobHandle[R_co]:
         """`copy`, for coroutines."""
         await self.arefresh()
-        return await self._app._aenqueue(self._copied(args, options))
+        return await aenqueue_job(self._app, self._copied(args, options))
+
+
+# --- new ones -----------------------------------------------------------------------------------------------------
+
+
+def enqueue_job(app: Home, new: NewJob, connection: Any = None) -> JobHandle[Any]:
+    """Put this job in; with a connection, as a part of its transaction."""
+    if app.hooks.before_enqueue is not None:
+        new = app.hooks.before_enqueue(new)
+    (answer,) = app._submit([new], connection)
+    return handle_of(app, new, answer)
+
+
+async def aenqueue_job(app: Home, new: NewJob) -> JobHandle[Any]:
+    """`enqueue_job`, for coroutines; many at once share one write."""
+    if app.hooks.before_enqueue is not None:
+        new = await app._courier.call(app.hooks.before_enqueue, new)
+    return handle_of(app, new, await app._courier.share(app._submit, new))
+
+
+def handle_of(app: Home, new: NewJob, answer: Enqueued) -> JobHandle[Any]:
+    """The job that now stands for this one."""
+    # An answer `kept` under our own id is a repeated call whose first answer was lost: the job is new all the same.
+    if answer.job_id == new.id:
+        return JobHandle(app, new.id, True, new)
+    return JobHandle(app, answer.job_id)
+
+
+# --- looking again and again ----------------------------------------------------------------------------------------
 
 
 def _pauses(timeout: Duration | None) -> Iterator[float]:
