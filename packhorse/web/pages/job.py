@@ -21,6 +21,7 @@ from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_ri
 from packhorse.web.pages.words import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
+from packhorse.web.step import Step
 
 _KEPT_AS = {"completed": "keep_completed", "dead": "keep_dead", "aborted": "keep_aborted"}
 
@@ -75,7 +76,7 @@ def _gone(call: Call, id: str) -> Shown:
 @deed("/jobs/{id}/retry")
 def retry(call: Call, asked: Asked, id: str) -> Elsewhere:
     """All its tries again."""
-    call.steps.steer(Operation.RETRY, id)
+    call.steps.steer(Step(Operation.RETRY), id)
     return Elsewhere(f"/jobs/{id}?said=retried")
 
 
@@ -83,7 +84,7 @@ def retry(call: Call, asked: Asked, id: str) -> Elsewhere:
 def abort(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Stop it for good."""
     is_awaited = bool(call.site.storage.subscribers(id))  # who waits for it has heard that it was aborted
-    before = call.steps.steer(Operation.ABORT, id)
+    before = call.steps.steer(Step(Operation.ABORT), id)
     if not is_awaited and _can_be_retried_to(before, call.site.storage.get(id)):
         return undoable(call, f"/jobs/{id}", "aborted", id)
     return Elsewhere(f"/jobs/{id}?said=aborted")
@@ -101,7 +102,7 @@ def _can_be_retried_to(before: Job, after: Job | None) -> bool:
 @deed("/jobs/{id}/force_start")
 def force_start(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Run it next."""
-    call.steps.steer(Operation.FORCE_START, id)
+    call.steps.steer(Step(Operation.FORCE_START), id)
     return Elsewhere(f"/jobs/{id}?said=started")
 
 
@@ -115,7 +116,7 @@ def _set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
     text = asked.field("priority")
     if not text.isdigit() or len(text) > 2:
         raise BadValue(f"{text[:20]!r} is not a priority", hint="write a number from 1 to 10")
-    call.steps.steer(Operation.SET_PRIORITY, id, int(text))
+    call.steps.steer(Step(Operation.SET_PRIORITY, int(text)), id)
     return Elsewhere(f"/jobs/{id}?said=moved")
 
 
@@ -126,8 +127,8 @@ def set_queue(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
 
 
 def _set_queue(call: Call, asked: Asked, id: str) -> Elsewhere:
-    new, queue = bool(asked.field("new")), asked.field("queue")
-    call.steps.steer(Operation.SET_QUEUE, id, queue=queue, unknown=UNKNOWN_QUEUE, new=new)
+    step = Step(Operation.SET_QUEUE, queue=asked.field("queue"), new=bool(asked.field("new")))
+    call.steps.steer(step, id, unknown=UNKNOWN_QUEUE)
     return Elsewhere(f"/jobs/{id}?said=requeued")
 
 
@@ -149,7 +150,7 @@ def ask_to_delete(call: Call, asked: Asked, id: str) -> Shown:
 @deed("/jobs/{id}/delete", Role.ADMIN)
 def delete(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Remove it."""
-    call.steps.steer(Operation.DELETE, id)
+    call.steps.steer(Step(Operation.DELETE), id)
     return Elsewhere("/jobs?said=deleted")
 
 
