@@ -17,7 +17,7 @@ from packhorse.cli.completing import complete_job, complete_task
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation, operator
 from packhorse.cli.job_text import place_text
-from packhorse.cli.options import Command, app_option, command, moment_option, span_option
+from packhorse.cli.options import Command, app_option, command, moment_option, span_option, with_options
 from packhorse.cli.output import escape, json_text, paint, say, short_id, state_style
 from packhorse.cli.target import missing_file
 from packhorse.cli.watching import Watcher, looks
@@ -88,9 +88,7 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         asked = Asked(options=wanted, **{field: given.pop(field) for field in Asked._fields if field != "options"})
         return function(invocation, name, asked, **given)
 
-    for decorate in reversed(_OPTIONS):
-        gather = decorate(gather)
-    return gather
+    return with_options(gather, _OPTIONS)
 
 
 _OPTIONS: tuple[Callable[..., Any], ...] = (

@@ -19,7 +19,7 @@ from packhorse.app import Packhorse
 from packhorse.chores import all_chores
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
-from packhorse.cli.options import Function, command, span_option
+from packhorse.cli.options import Function, command, span_option, with_options
 from packhorse.cli.output import say
 from packhorse.cli.target import source_in_app
 from packhorse.errors import BadValue, StorageError
@@ -57,9 +57,7 @@ def crew_options(function: Function) -> Function:
             help="How log lines look.",
         ),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 @command("work", "packhorse work", "packhorse work shop.jobs:app --min 2 --max 8", "packhorse work jobs.py --burst")
