@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from packhorse.worker.desk import Desk
-from packhorse.worker.memory import resident_bytes
+from packhorse.worker.resident import resident_bytes
 
 _EVERY = 1.0
 _MOST_TOLD = 100

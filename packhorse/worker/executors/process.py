@@ -27,8 +27,8 @@ from packhorse.worker import attempt
 from packhorse.worker.child import decode_outcome, is_stop
 from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.memory import resident_bytes
 from packhorse.worker.nursery import Exit, Nursery, signal_group
+from packhorse.worker.resident import resident_bytes
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
