@@ -1,4 +1,7 @@
-"""Finding jobs, and looking around: queues, tasks, workers, failures, events; pausing and resuming queues."""
+"""Finding jobs, and looking around: queues, tasks, workers, failures, events; pausing and resuming queues.
+
+One group of an app's methods. Lists are read a page at a time, so that they may be of any length.
+"""
 
 from __future__ import annotations
 

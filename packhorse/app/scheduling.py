@@ -1,4 +1,8 @@
-"""An app's schedules: naming them in the code, and looking at and steering those in the storage."""
+"""An app's schedules: naming them in the code, and looking at and steering those in the storage.
+
+One group of an app's methods. What the code names is written to the storage by every worker that starts; what
+operators have done to it there stays.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An app's tasks: registering them, what their jobs look like, and what is called around and after them."""
+"""An app's tasks: registering them, what their jobs look like, and what is called around and after them.
+
+One group of an app's methods. A wrong option is refused when it is written; registering asks no storage.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The plain data that goes into a storage and comes out of it, besides jobs, outcomes and events."""
+"""The plain data that goes into a storage and comes out of it, besides jobs, outcomes and events.
+
+Frozen, in the order of the groups of `contract.py`. Every storage answers with these, and they go to a manager and come
+back as they are (`wire.py`): a field that is added needs a default.
+"""
 
 from __future__ import annotations
 

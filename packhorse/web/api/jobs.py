@@ -1,4 +1,8 @@
-"""Jobs: list, create, look at one, steer one, and steer many by a filter."""
+"""Jobs: list, create, look at one, steer one, and steer many by a filter.
+
+The structs are what comes in and goes out, and the OpenAPI document is made of them; the endpoints read by
+`call.reader` and change by `call.steps`, as the pages do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Async functions on one event loop, in one thread. Stopping one is cancelling it."""
+"""Async functions on one event loop, in one thread, which starts with the first. Stopping one is cancelling it; one
+that swallows its cancellation, or blocks the loop, cannot be made to end, and costs the worker its place."""
 
 from __future__ import annotations
 
