@@ -224,6 +224,7 @@ class WorkerProcess:
     def _close(self) -> None:
         """Hand back whatever is left before ending the threads: better to run a job twice than to lose it."""
         self.desk.hand_all_back("its worker ends")
+        self._stopping.append(True)  # whatever is cancelled from here on was told to, and has not failed
         for executor in (self._threads, self._coroutines, self._children):
             if executor is not None:
                 executor.close()
