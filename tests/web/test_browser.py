@@ -211,13 +211,9 @@ def test_a_chart_is_read_where_the_pointer_rests_though_a_fresh_one_takes_its_pl
         page.locator("[data-livemark]:not([hidden])").wait_for()
         chart = page.locator("#charts [data-chart]").filter(has=page.locator(".field")).first
         # By one step, for a fresh one may take its place between two.
-        measure = (
-            "() => { const field = document.querySelector('#charts .field'); field.scrollIntoView({block: 'center'});"
-        )
-        measure += (
-            " const box = field.getBoundingClientRect(); return [box.x + box.width - 1, box.y + box.height / 2]; }"
-        )
-        page.mouse.move(*page.evaluate(measure))
+        find = "const field = document.querySelector('#charts .field'); field.scrollIntoView({block: 'center'});"
+        measure = "const box = field.getBoundingClientRect(); return [box.right - 1, box.y + box.height / 2];"
+        page.mouse.move(*page.evaluate(f"() => {{ {find} {measure} }}"))
         playwright.expect(chart.locator("[data-reading]")).to_have_text(re.compile(r"\d\d:\d\d"))
         page.evaluate("document.getElementById('charts').dataset.isOld = 'yes'")
         page.clock.fast_forward(16_000)
