@@ -108,6 +108,7 @@ class Floor:
 
     def close(self) -> None:
         """No more will come."""
+        self._ends.append(True)  # whatever is cancelled from here on was told to, and has not failed
         for executor in (self.threads, self.coroutines, self.children):
             if executor is not None:
                 executor.close()

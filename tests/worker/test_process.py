@@ -17,6 +17,7 @@ from packhorse.context import current_job
 from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RETRYING, RUNNING, Reason
 from packhorse.storage.records import EventFilter
+from packhorse.worker.executors import coroutine as coroutine_executor
 from packhorse.worker.seat import Seat
 from tests.worker.conftest import DEADLINE, Works
 from tests.worker.making import a_seat
@@ -396,7 +397,10 @@ def test_the_next_attempt_does_not_begin_before_the_worker_of_a_run_that_would_n
     assert "did not end when asked" in "".join(line.message for line in works.storage.log_lines(job.id))
 
 
-def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(works: Works):
+def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(coroutine_executor, "UNWINDING", DEADLINE)  # until it may end, in the end
     may_end = asyncio.Event()
     began = threading.Event()
 
@@ -417,6 +421,9 @@ def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(work
 
     assert works.ended() == CONDEMNED
     assert works.state(job) is ABORTED
+    loop = works.worker.floor.coroutines.loop()
+    loop.call_soon_threadsafe(may_end.set)
+    works.until(loop.is_closed)
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
