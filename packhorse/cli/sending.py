@@ -25,14 +25,12 @@ from packhorse.cli.where import find_job, ids_from, warn_unserved
 from packhorse.clock import MINUTE, SECOND, from_datetime
 from packhorse.codec import Signature, nearest
 from packhorse.errors import BadURL, JobFailed, TaskNotFound
-from packhorse.event import Kind
 from packhorse.failure import Failure
 from packhorse.fields import job_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
 from packhorse.job_handle import JobHandle, job_failed
 from packhorse.job_text import call_text, cut, error_line, state_text
 from packhorse.storage import BATCH
-from packhorse.storage.records import EventFilter
 from packhorse.task import TaskOptions
 from packhorse.why import span_text
 
@@ -158,7 +156,7 @@ def run(invocation: Invocation, name: str, asked: Asked, patience: int | None) -
     except KeyboardInterrupt:
         invocation.note(f"\nthe job goes on: packhorse wait {short_id(handle.id)}")
         raise
-    return _tell_end(invocation, client, job)
+    return _tell_end(invocation, job)
 
 
 @command(
@@ -273,23 +271,21 @@ def _seconds(duration: int | None) -> float | None:
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def _tell_end(invocation: Invocation, client: Packhorse, job: Job) -> int:
+def _tell_end(invocation: Invocation, job: Job) -> int:
     if invocation.as_json:
         invocation.print_json(job_fields(job))
         return ExitCode.OK if job.state is COMPLETED else ExitCode.UNSUCCESSFUL
     if job.state is not COMPLETED:
         raise _failed(job)
-    invocation.note(paint(f"completed in {_ran(client, job)}", "green", err=True))
+    invocation.note(paint(f"completed in {_took(job)}", "green", err=True))
     say(_result_text(job))
     return ExitCode.OK
 
 
-def _ran(client: Packhorse, job: Job) -> str:
-    """How long its last attempt ran, as the worker measured it."""
-    where = EventFilter(job_id=job.id, kind=Kind.COMPLETED)
-    event = next(iter(client.storage.events(where, limit=1, newest_first=True)), None)
-    ran = (event.data or {}).get("ran", 0) if event else 0
-    return f"{ran / SECOND:.2f} s" if ran < MINUTE else span_text(ran)
+def _took(job: Job) -> str:
+    """How long its last attempt ran."""
+    took = job.took(None) or 0
+    return f"{took / SECOND:.2f} s" if took < MINUTE else span_text(took)
 
 
 def _failed(job: Job) -> JobFailed:
