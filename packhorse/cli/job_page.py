@@ -63,7 +63,7 @@ def job(invocation: Invocation, part: str, follow: bool, **sections: bool) -> in
     ID is the job's id, or a part from its beginning or its end that no other job has.
     """
     invocation.tell_move()
-    handle = invocation.client.get(find_job(invocation.storage, part).id)
+    handle = invocation.client.get(find_job(invocation.storage, part, is_shown=True).id)
     chosen = [name for name in _SECTIONS if sections[name]]
     if follow:
         return _follow(invocation, handle)
