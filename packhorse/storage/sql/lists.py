@@ -431,8 +431,8 @@ _CAME_IN = ("added", "moved_in")
 Piece = tuple[str, list[Any]]
 """A condition, and its values."""
 
-_TOOK = """(CASE WHEN state = 'running' THEN ? WHEN state NOT IN ('queued', 'scheduled', 'reserved')
-    THEN coalesce(finished_at, updated_at) END - started_at)"""
+_TOOK = """(CASE WHEN state = 'running' THEN ? WHEN state IN ('queued', 'scheduled', 'reserved') THEN NULL
+    WHEN ran_until >= started_at THEN ran_until ELSE coalesce(finished_at, updated_at) END - started_at)"""
 _WAITED = "(CASE WHEN state = 'queued' THEN ? WHEN started_at >= queued_at THEN started_at END - queued_at)"
 
 

@@ -246,7 +246,13 @@ local function times_of(head, rare)
   local updated, queued, started = struct.unpack('>I8I8I8', head, 11)
   if started > 0 and not find('qsr', state, 1, true) then
     local ended = updated
-    if state == 'x' then ended = asked.asked_at elseif rare.finished_at then ended = rare.finished_at end
+    if state == 'x' then
+      ended = asked.asked_at
+    elseif rare.ran_until and rare.ran_until >= started then
+      ended = rare.ran_until
+    elseif rare.finished_at then
+      ended = rare.finished_at
+    end
     took = ended and ended - started
   end
   if queued > 0 then
