@@ -45,7 +45,8 @@ def may_pass(error: Exception) -> bool:
 
 def is_lost(error: Exception) -> bool:
     """Has the connection ended in the middle of a call? Then nobody knows whether it was done."""
-    return code_of(error) in _AWAY or isinstance(error, OSError)
+    is_drivers = isinstance(error, pymysql.InterfaceError | pymysql.InternalError) and code_of(error) == 0
+    return is_drivers or code_of(error) in _AWAY or isinstance(error, OSError)
 
 
 def refuse_old(version: str) -> None:
@@ -95,7 +96,7 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"{where} cannot write", why=text, hint="set binlog_format to ROW or MIXED")
     if code in _NO_ROOM:
         return StorageUnavailable(f"{where} has no connection left", why=text, hint="raise its max_connections")
-    if code in _AWAY:
+    if is_lost(error):
         hint = "is it running there, and open to this machine? mysqladmin ping asks it"
         return StorageUnavailable(f"{where} cannot be reached", why=text, hint=hint)
     if code in _HELD_UP:

@@ -35,6 +35,7 @@ _SESSION = {
     "statement_timeout": "30s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "60s",
+    "array_nulls": "on",  # else nothing, in a list, would be the word NULL
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -55,7 +56,10 @@ _CONNECTION = {
 _POOLED = (
     "BEGIN ISOLATION LEVEL READ COMMITTED",
     "SELECT "
-    + ", ".join(f"set_config('{name}', '{_SESSION[name]}', true)" for name in ("statement_timeout", "lock_timeout")),
+    + ", ".join(
+        f"set_config('{name}', '{_SESSION[name]}', true)"
+        for name in ("statement_timeout", "lock_timeout", "array_nulls")
+    ),
 )
 
 

@@ -496,8 +496,14 @@ def odd_role(bystander: Bystander) -> Iterator[str]:
     """Its sessions begin otherwise than others."""
     role = f"odd_{os.getpid()}"
     bystander.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
-    for setting in ("client_encoding = 'LATIN1'", "standard_conforming_strings = off", "search_path = ''"):
-        bystander.execute(f"ALTER ROLE {role} SET {setting}".encode())
+    odd = {
+        "client_encoding": "'LATIN1'",
+        "standard_conforming_strings": "off",
+        "array_nulls": "off",
+        "search_path": "''",
+    }
+    for name, value in odd.items():
+        bystander.execute(f"ALTER ROLE {role} SET {name} = {value}".encode())
     yield role
     bystander.execute(f"DROP ROLE {role}".encode())
 
@@ -513,6 +519,8 @@ def test_what_a_role_has_set_for_its_sessions_does_not_matter(
         assert ids(find_all(odd, Filter(text="č 🐎"))) == [job.id]
         assert [found.id for found in odd.find_by_id("č").jobs] == [job.id]
         assert [taken.args for taken in odd.reserve(join(odd), {"mail": 1}, 2)] == ["{}", job.args]
+        odd.pause("mail")
+        assert [event.job_id for event in odd.events(EventFilter(kind=Kind.PAUSED))] == [None]
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
