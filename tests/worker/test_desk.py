@@ -918,7 +918,7 @@ def test_outcomes_that_are_too_many_at_once_get_through_a_few_at_a_time(
     monkeypatch.setattr(works.storage, "finish", hurried)
     monkeypatch.setattr(works.storage, "finish_and_reserve", partial(Storage.finish_and_reserve, works.storage))
     gate.set()
-    works.until(lambda: len(works.worker.desk.finisher) == 8)
+    until(lambda: len(works.worker.desk.finisher) == 8, "all have ended, and the desk has not turned")
 
     assert {job.state for job in works.finish(*jobs)} == {COMPLETED}
 
