@@ -52,7 +52,7 @@ _SESSION = (
     " /*!80000 , max_execution_time = 30000 */",
     "SELECT @@max_allowed_packet",
 )
-_FOR_MIGRATING = "SET SESSION lock_wait_timeout = 300 /*M! , max_statement_time = 0 */"
+_FOR_MIGRATING = f"SET SESSION lock_wait_timeout = {LOCK_PATIENCE} /*M! , max_statement_time = 0 */"
 
 
 class _Connection(pymysql.connections.Connection):
