@@ -12,7 +12,7 @@ import pytest
 
 from packhorse.errors import StorageUnavailable
 from packhorse.storage.redis.address import Address
-from packhorse.storage.redis.bell import Bell
+from packhorse.storage.redis.bell import _AT_ONCE, Bell
 from packhorse.storage.redis.server import Server
 from tests.children import PATIENCE, in_child, until
 from tests.ports import free_port
@@ -131,7 +131,7 @@ def test_a_wake_up_does_not_wait_for_the_next_look(place: Place, other: Place):
         sleeper.result(PATIENCE)
         took.append(time.perf_counter() - began_at)
 
-    assert sorted(took)[5] < 0.25  # the others may have had to wait for the processor
+    assert sorted(took)[5] < _AT_ONCE / 2  # the others may have had to wait for the processor
 
 
 def test_an_idle_worker_blocks_once_for_many_short_sleeps(place: Place):
@@ -274,8 +274,7 @@ def test_an_answer_that_is_lost_with_the_server_is_told(own_server: RedisServer)
 
 def test_a_silent_server_is_given_up_by_who_wants_an_answer(own_server: RedisServer):
     place = Place(f"{own_server.url}?patience=50ms&timeout=1s")
-    place.server.run("workers")
-    assert place.bell.ask_when_rung(0.01, "workers") == NOBODY
+    until(lambda: is_answered(place), "it answers in time")  # a busy machine may take longer than a second
     own_server.freeze()
 
     with pytest.raises(StorageUnavailable):
@@ -284,6 +283,14 @@ def test_a_silent_server_is_given_up_by_who_wants_an_answer(own_server: RedisSer
     assert place.bell.connections() == (0, 0)
     own_server.thaw()
     place.end()
+
+
+def is_answered(place: Place) -> bool:
+    try:
+        place.server.run("workers")
+        return place.bell.ask_when_rung(0.01, "workers") == NOBODY
+    except StorageUnavailable:
+        return False
 
 
 # --- interrupts -----------------------------------------------------------------------------------------------------
