@@ -13,15 +13,23 @@ from packhorse.job import State
 from packhorse.order import Do, Order
 from packhorse.stacks import Stack, crew_of, stacks_of
 from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
 
 MOST_WORKERS = MOST_SLOTS = 1_024
 
 
+class WorkersQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
+    """Of which host, and how many."""
+
+    host: str | None = None
+
+
 class WorkerList(msgspec.Struct):
-    """Every worker and foreman, in one answer."""
+    """Every worker and foreman, or so many; `next` is the cursor for the rest."""
 
     items: list[WorkerFields]
+    next: str | None = None
 
 
 class BusySlot(msgspec.Struct, kw_only=True):
@@ -83,14 +91,14 @@ class StackList(msgspec.Struct):
 
 
 @get("/workers")
-def list_workers(call: Call) -> WorkerList:
+def list_workers(call: Call, query: WorkersQuery) -> WorkerList:
     """Every foreman and worker: host, pid, queues, slots, heartbeat, what it reports, and how many jobs it holds."""
+    asked = [worker for worker in call.reader.workers() if query.host in (None, worker.host)]
+    part, following = part_of(asked, lambda worker: worker.id, query)
     now, holds = call.reader.now(), call.reader.holds(call.reader.held())
     return WorkerList(
-        [
-            worker_fields(worker, is_alive=call.reader.is_alive(worker, now), holds=holds[worker.id])
-            for worker in call.reader.workers()
-        ]
+        [worker_fields(worker, is_alive=call.reader.is_alive(worker, now), holds=holds[worker.id]) for worker in part],
+        following,
     )
 
 
