@@ -59,9 +59,12 @@ class Crew:
         return next((each for each in self.site.storage.workers() if each.pid == self.pid), None)
 
     def workers(self) -> list[WorkerInfo]:
-        """Those that have joined, by age."""
-        record = self.record()
-        found = [each for each in self.site.storage.workers() if record and each.foreman == record.id]
+        """Those that have joined, by age. What they say of their foreman is not enough: it may have been struck off, and
+        have joined again under another id."""
+        records = self.site.storage.workers()
+        ids = [each.id for each in records if each.pid == self.pid]
+        found = [each for each in records if each.subject is Subject.WORKER]
+        found = [each for each in found if each.foreman in ids or parent_of(each.pid) == self.pid]
         return sorted(found, key=lambda worker: worker.joined_at)
 
     def report(self) -> dict[str, Any]:
@@ -245,9 +248,8 @@ class Site:
         return {each.id for each in self.storage.workers() if each.subject is Subject.WORKER}
 
     def has_heard_silence(self) -> bool:
-        """Was a job taken from anybody because nothing was heard of it for a lease?"""
-        events = self.storage.events(EventFilter(subject=Subject.JOB), limit=10_000)
-        return any("was silent" in str(event.data) for event in events)
+        """Was anybody struck off because nothing was heard of it for a lease?"""
+        return any("was silent" in str(event.data) for event in self.storage.events(EventFilter(kind=Kind.DIED)))
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
