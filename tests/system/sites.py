@@ -59,8 +59,8 @@ class Crew:
         return next((each for each in self.site.storage.workers() if each.pid == self.pid), None)
 
     def workers(self) -> list[WorkerInfo]:
-        """Those that have joined, by age. What they say of their foreman is not enough: it may have been struck off, and
-        have joined again under another id."""
+        """Those that have joined, by age. What they say of their foreman is not enough: it may have been struck off,
+        and have joined again under another id."""
         records = self.site.storage.workers()
         ids = [each.id for each in records if each.pid == self.pid]
         found = [each for each in records if each.subject is Subject.WORKER]
