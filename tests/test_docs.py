@@ -45,7 +45,8 @@ def python_in(name: str) -> str:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PACKHORSE_")}
+    return {**clean, "PYTHONPATH": str(ROOT), **more}
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

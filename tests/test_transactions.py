@@ -486,7 +486,7 @@ def test_a_race_that_the_callers_transaction_has_lost_is_told_in_the_words_of_hi
     error = {
         "sqlite": sqlite3.OperationalError,
         "postgres": psycopg.errors.SerializationFailure,
-        "mysql": pymysql.err.OperationalError,
+        "mysql": pymysql.OperationalError,
     }[place.kind]
 
     with pytest.raises(error):

@@ -14,6 +14,9 @@ DRIFT = 1.0
 GAP = 1.5
 """How many heartbeats may pass between two accepted ones. Another process may have been silent for that long, and for
 its own heartbeat before; together that must stay within the lease."""
+PROMPT = 0.1
+"""The part of a heartbeat that an answer may take. One that took longer may have waited for the end of an outage, and
+nobody knows whether others have got through since."""
 
 
 class _Beat(NamedTuple):
@@ -28,6 +31,7 @@ class Steady:
     def __init__(self, lease: float, heartbeat: float) -> None:
         self._lease = lease
         self._gap = GAP * heartbeat
+        self._prompt = PROMPT * heartbeat
         self._beats: tuple[_Beat, ...] = ()  # without a gap between them, and not more than a lease needs
 
     def accepted(self, sent: float, received: float, storage: float) -> None:
@@ -47,7 +51,7 @@ class Steady:
         beats = self._beats
         if not beats or at - beats[-1].received > self._gap:
             return False
-        return beats[-1].received - beats[0].sent >= self._lease
+        return beats[-1].received - self._known_since(beats[0]) >= self._lease
 
     def goes_on(self, sent: float, received: float, storage: float) -> bool:
         """Has the storage's clock gone as ours since the last beat? Asked just before a rescue: a step of the clock
@@ -60,9 +64,13 @@ class Steady:
 
     def _needed(self, beats: tuple[_Beat, ...]) -> tuple[_Beat, ...]:
         """Without those beats that lie more than a lease back, but for the last of them."""
-        while len(beats) > 1 and beats[-1].received - beats[1].sent >= self._lease:
+        while len(beats) > 1 and beats[-1].received - self._known_since(beats[1]) >= self._lease:
             beats = beats[1:]
         return beats
+
+    def _known_since(self, beat: _Beat) -> float:
+        """From when on this beat tells that the storage is there for everybody."""
+        return max(beat.sent, beat.received - self._prompt)
 
 
 def _agree(beat: _Beat, earlier: _Beat) -> bool:

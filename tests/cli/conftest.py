@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in os.environ:
         if name.startswith("PACKHORSE_"):
             monkeypatch.delenv(name)
-    for name in ("FORCE_COLOR", "NO_COLOR"):
+    for name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "PAGER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -44,7 +44,14 @@ def on_terminal(
         stdout=theirs,
         stderr=theirs,
         cwd=yard.directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "", **environment},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TERM": "xterm-256color",
+            "COLUMNS": "",
+            "LINES": "",
+            **environment,
+        },
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),
     )

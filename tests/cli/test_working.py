@@ -22,7 +22,7 @@ from tests.cli.conftest import Call
 APP = """
 from packhorse import Packhorse
 
-app = Packhorse("sqlite:///jobs.db", heartbeat="0.2s", lease="30s")
+app = Packhorse("sqlite:///jobs.db", heartbeat="0.2s", lease="10m", abort_grace="10m")
 
 @app.task(queue="post")
 def send() -> str:
@@ -113,8 +113,8 @@ def test_dev_tries_a_mended_file_at_once_and_a_broken_one_not_for_ever(tmp_path:
     dev = start("dev", "--max", "1", "--no-web")
     first = result_of_a_job(tmp_path)
 
+    dev.until_told("  send in post   jobs.py:6\n")
     save(tmp_path, "def broken(:\n")
-    assert "  send in post   jobs.py:6\n" in dev.told()
     dev.until_told("after the next restart")
     deaths = dev.told().count("have died young")
     save(tmp_path, APP.format(text="second"))

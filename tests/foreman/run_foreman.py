@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.chores import all_chores
-from packhorse.foreman import Foreman
+from packhorse.foreman import Foreman, backoff, crew, foreman
 from packhorse.foreman.crew import Launch
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
 
+backoff.TOLERATED = backoff.HOPELESS  # the seconds before that are counted in `test_backoff.py`
+crew.YOUNG = foreman.YOUNG = 600.0  # it may take a while until a worker has died that was to die at once
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
 

@@ -14,7 +14,7 @@ from packhorse.job import RANK_RECOVERED
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, until
-from tests.foreman.watching import Start, add, children_left, state_of
+from tests.foreman.watching import LEASE, Start, add, children_left, state_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
 
@@ -40,7 +40,7 @@ def test_a_foreman_starts_the_minimum_and_says_so_in_the_storage(start: Start) -
 
 
 def test_the_foreman_beats_for_its_workers_and_becomes_steady(start: Start) -> None:
-    foreman = start()
+    foreman = start(lease=LEASE)
     (worker,) = foreman.workers()
 
     until(lambda: foreman.workers()[0].beat_at > worker.beat_at + SECOND // 2, "it was beaten for")
@@ -61,7 +61,7 @@ def test_the_foreman_beats_for_its_workers_and_becomes_steady(start: Start) -> N
 def test_a_dead_worker_is_replaced_and_its_jobs_are_rescued_with_the_reason(
     start: Start, storage: Storage, facts: dict[str, int], told: str
 ) -> None:
-    foreman = start(lease=180 * SECOND)  # nobody waits for that
+    foreman = start()
     (worker,) = foreman.workers()
 
     add(storage, 1, "die", **facts)
@@ -125,9 +125,9 @@ def test_an_app_that_does_not_start_causes_no_storm_of_starts(start: Start) -> N
 def test_workers_that_leave_at_once_without_having_done_anything_are_not_replaced_in_a_storm(start: Start) -> None:
     foreman = start(online=0, mode="spent")
 
-    until(lambda: foreman.report().get("next_start_in"), "the foreman waits")
+    until(lambda: foreman.report().get("state") == "unhealthy", "five have left for nothing")
 
-    assert foreman.report()["starts"] <= 5  # then it waits for a minute
+    assert foreman.report()["starts"] <= 6  # the next may have come before the fifth was gone; then it waits a minute
 
 
 # --- scaling ----------------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_a_worker_that_was_struck_off_is_replaced_and_has_not_died(start: Start,
 
 
 def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, storage: Storage) -> None:
-    foreman = start(lease=60 * SECOND)
+    foreman = start()
     first = foreman.record()
     assert first is not None
 
@@ -324,7 +324,7 @@ def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, 
 
 
 def test_nobody_beats_for_a_worker_that_a_signal_has_stopped(start: Start, storage: Storage) -> None:
-    foreman = start()
+    foreman = start(lease=LEASE)
     (worker,) = foreman.workers()
 
     add(storage, 1, "freeze")
@@ -342,7 +342,7 @@ def test_nobody_beats_for_a_worker_that_a_signal_has_stopped(start: Start, stora
 
 
 def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, storage: Storage, url: str) -> None:
-    foreman = start(patience="0.2s")
+    foreman = start(patience="0.2s", lease=LEASE)
     pids = foreman.pids()
     until(lambda: foreman.report().get("steady"), "all is well")
     lock = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], timeout=PATIENCE, isolation_level=None)
@@ -352,16 +352,16 @@ def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, sto
     until(lambda: storage.now() - away_at > 1.5 * SECOND, "longer than a lease has passed")
     back_at = storage.now()
     lock.close()
-    steady: list[WorkerInfo] = []
+    beats: list[WorkerInfo] = []  # that were seen since then
 
     def is_steady() -> bool:
         record = foreman.record()
-        if record is not None and record.beat_at > back_at and record.report["steady"]:
-            steady.append(record)
-        return bool(steady)
+        if record is not None and record.beat_at > (beats[-1].beat_at if beats else back_at):
+            beats.append(record)
+        return len(beats) > 1 and beats[-1].report["steady"]  # what goes with the first may be from before
 
     until(is_steady, "it beats again, and is steady again")
-    assert steady[0].beat_at - back_at > SECOND // 2, "not before it has beaten for a lease, give or take its patience"
+    assert beats[-1].beat_at - back_at > LEASE // 2, "not before it has beaten for a lease, give or take its patience"
     assert foreman.pids() == pids
     add(storage, 1)
     until(lambda: state_of(storage, 1) == "completed", "and at work")
@@ -410,7 +410,7 @@ def test_another_foreman_rescues_what_a_killed_one_held(start: Start, storage: S
     job = add(storage, 1, "hold")
     until(lambda: state_of(storage, 1) == "running", "a job runs")
     (worker,) = lost.workers()
-    heir = start(chores="all", online=2)
+    heir = start(chores="all", online=2, lease=LEASE)
     until(lambda: heir.report().get("steady"), "it has beaten for a lease")
 
     lost.process.kill()

@@ -87,6 +87,17 @@ def test_a_slow_answer_is_not_taken_for_a_step(steady: Steady) -> None:
     assert steady.is_steady(16.0)
 
 
+def test_a_beat_that_waited_for_the_end_of_an_outage_is_the_first_of_a_whole_lease(steady: Steady) -> None:
+    beat(steady, 0, 5, 10, 15)
+    steady.accepted(20.0, 40.0, EPOCH + 40.0)  # others may still wait for their answers
+
+    assert not steady.is_steady(40.0)
+    beat(steady, 40.1, 45.1, 50.1)
+    assert not steady.is_steady(50.1)
+    beat(steady, 55.1)
+    assert steady.is_steady(55.1)
+
+
 def test_being_struck_off_oneself_ends_it(steady: Steady) -> None:
     beat(steady, 0, 5, 10, 15)
 

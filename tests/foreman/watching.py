@@ -17,11 +17,13 @@ from packhorse.job import Job, NewJob
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo
 
+LEASE = SECOND
+"""For those who are to take jobs from the silent, and soon."""
 QUICK = {
     "heartbeat": SECOND // 5,
-    "lease": SECOND,
+    "lease": 600 * SECOND,  # nobody is taken for dead, nor ended, who only gets no processor for a while
     "idle_stop": SECOND // 2,
-    "stop_grace": 10 * SECOND,
+    "stop_grace": 600 * SECOND,
     "abort_grace": 0,
     "concurrency": 2,
     "max_workers": 1,

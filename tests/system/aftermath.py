@@ -20,7 +20,7 @@ TAKEN_BACK = frozenset({Kind.HALTED, Kind.READDED})
 FATAL = frozenset({"kill a worker", "kill a foreman", "stop and restart"})
 """Faults after which nobody who was hit comes back: whatever was taken from them was lost by that, however late."""
 AFTERWARDS = 10.0
-"""Seconds for which any other fault may have consequences, counted from its end, with the usual lease."""
+"""Seconds for which any other fault may leave somebody silent, counted from its end, with the usual lease."""
 
 
 class Fault(NamedTuple):
@@ -32,11 +32,17 @@ class Fault(NamedTuple):
     crew: int  # the pid of the foreman
     owner: str | None  # the worker that was hit; None: the foreman was
 
-    def explains(self, owner: str, crew: int | None, at: float, patience: int = 1) -> bool:
-        """May it be the reason why this worker lost a job at this time?"""
-        latest = math.inf if self.kind in FATAL else self.until + AFTERWARDS * patience
-        is_near = self.at - 0.1 <= at <= latest
-        return is_near and (self.owner == owner or (self.owner is None and self.crew == crew))
+    def explains(self, loss: Event, crew: int | None, patience: int = 1) -> bool:
+        """May it be the reason why a worker of this crew lost a job? What somebody has seen may be told late, where the
+        machine is busy; silence that comes late has another reason."""
+        at, is_for_ever = loss.at / 1e6, self.kind in FATAL or not _is_silence(loss)
+        is_near = self.at - 0.1 <= at <= (math.inf if is_for_ever else self.until + AFTERWARDS * patience)
+        return is_near and (self.owner == loss.owner or (self.owner is None and self.crew == crew))
+
+
+def _is_silence(loss: Event) -> bool:
+    """Was the job taken away because nobody had heard of its worker?"""
+    return "was silent" in str(loss.data)
 
 
 class Aftermath(NamedTuple):
@@ -104,10 +110,7 @@ def look_at(
     unexplained = [
         event
         for _, event in taken
-        if not any(
-            fault.explains(event.owner or "", crew_of.get(event.owner or ""), event.at / 1e6, patience)
-            for fault in faults
-        )
+        if not any(fault.explains(event, crew_of.get(event.owner or ""), patience) for fault in faults)
     ]
     violations += [
         f"an execution too many, and no fault explains it: {event.job_id} was taken from {event.owner}"
@@ -129,7 +132,7 @@ def look_at(
         after_worker=_after_workers(stories, faults),
         after_foreman=_after_foremen(stories, faults, crew_of),
         violations=violations,
-        silences=sum("was silent" in str(event.data) for event in unexplained),
+        silences=sum(map(_is_silence, unexplained)),
     )
 
 

@@ -151,8 +151,13 @@ class Chaos:
                 self._site.add(task, {"seconds": 1.0}, number=self._plan.slots, max_halts=1_000)
 
     def _is_enough(self) -> bool:
-        """Has everything happened, and did any of it harm a job?"""
-        return not self._missing() and bool(self._site.storage.events(EventFilter(kind=Kind.HALTED), limit=1))
+        """Has everything happened, and did any of it end an execution? One that is killed on its way to the task is
+        halted, and has never begun."""
+        if self._missing():
+            return False
+        begun = {line.run for line in self._site.ledger.begun()}
+        halted = self._site.storage.events(EventFilter(kind=Kind.HALTED), limit=1_000)
+        return any((event.job_id, event.fence) in begun for event in halted)
 
     def _missing(self) -> list[str]:
         """What has not happened yet."""

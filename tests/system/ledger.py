@@ -30,6 +30,14 @@ def noted() -> Iterator[None]:
     _note("end")
 
 
+def is_first_run() -> bool:
+    """In a task that is noted: had it never begun before this time? Its fence alone does not tell: where the machine is
+    slow, a job may be handed back, and taken again, before it begins."""
+    job = current_job()
+    _, _, first = Path(os.environ[LEDGER]).read_bytes().partition(f"\nbegin {job.id} ".encode())
+    return first.startswith(f"{job.fence} ".encode())
+
+
 def _note(word: str) -> None:
     job = current_job()
     line = f"\n{word} {job.id} {job.fence} {os.getpid()} {time.time_ns() // 1_000} ."

@@ -30,10 +30,11 @@ from tests.system.ledger import LEDGER, Ledger, Line
 from tests.system.site_tasks import app
 
 HEARTBEAT, LEASE = 0.3, 1.2
-LONG_LEASE = 60.0
-"""Longer than any test: what is noticed sooner was seen and not waited for."""
-SLACK = 10.0
-"""Seconds that a busy machine may add to what is promised of an idle one."""
+LONG_LEASE = 600.0
+"""Ten times what any test waits for anything: what is noticed within that was seen and not waited for, and nobody is
+taken for dead who only gets no processor for a while."""
+LEASES = (1.5 * LEASE, 8 * LEASE, 25 * LEASE)
+"""Where everybody is watched and nobody may be taken for dead: each is for a busier machine than the one before."""
 MARK = "SITE_MARK"
 """The environment variable by which all processes of a site are known, however they came to be."""
 
@@ -58,9 +59,12 @@ class Crew:
         return next((each for each in self.site.storage.workers() if each.pid == self.pid), None)
 
     def workers(self) -> list[WorkerInfo]:
-        """Those that have joined, by age."""
-        record = self.record()
-        found = [each for each in self.site.storage.workers() if record and each.foreman == record.id]
+        """Those that have joined, by age. What they say of their foreman is not enough: it may have been struck off,
+        and have joined again under another id."""
+        records = self.site.storage.workers()
+        ids = [each.id for each in records if each.pid == self.pid]
+        found = [each for each in records if each.subject is Subject.WORKER]
+        found = [each for each in found if each.foreman in ids or parent_of(each.pid) == self.pid]
         return sorted(found, key=lambda worker: worker.joined_at)
 
     def report(self) -> dict[str, Any]:
@@ -125,10 +129,12 @@ class Site:
     # --- foremen ----------------------------------------------------------------------------------------------------
 
     def start(
-        self, workers: int = 1, slots: int = 2, *, words: Sequence[str] = (), online: bool = True, **settings: object
+        self, workers: int = 1, slots: int = 2, *, words: Sequence[str] = (), online: bool = True, **settings: float
     ) -> Crew:
-        """`packhorse work` with so many workers; comes back when they are online."""
-        settings = {"heartbeat": HEARTBEAT, "lease": LEASE, **settings}
+        """`packhorse work` with so many workers; comes back when they are online. Only with a short `lease` does it
+        take jobs from whoever is silent."""
+        lease = settings.setdefault("lease", LONG_LEASE)
+        settings.setdefault("heartbeat", HEARTBEAT if lease == LONG_LEASE else lease * HEARTBEAT / LEASE)
         environment = {f"PACKHORSE_{name.upper()}": str(value) for name, value in settings.items()}
         command = [sys.executable, "-m", "packhorse", "work", "tests.system.site_tasks:app", "--url", self.url]
         size = ["--min", str(workers), "--max", str(workers), "-c", str(slots)]
@@ -241,7 +247,15 @@ class Site:
         """All workers, by their ids."""
         return {each.id for each in self.storage.workers() if each.subject is Subject.WORKER}
 
+    def has_heard_silence(self) -> bool:
+        """Was anybody struck off because nothing was heard of it for a lease?"""
+        return any("was silent" in str(event.data) for event in self.storage.events(EventFilter(kind=Kind.DIED)))
+
     # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def until_steady(self, *crews: Crew) -> None:
+        """Wait until each of these foremen may take jobs from whoever is silent: one quiet lease at least."""
+        until(lambda: all(crew.is_steady() for crew in crews), "they may rescue", 2 * PATIENCE)
 
     def until_begun(self, *job_ids: str, runs: int = 1, seconds: float = PATIENCE) -> list[Line]:
         """Wait until each of these jobs has begun so often; answers the line of the latest begin of each."""

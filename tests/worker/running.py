@@ -21,7 +21,7 @@ from packhorse.storage.records import EventFilter
 from tests.children import PATIENCE, ROOT, until
 
 OWNER = "ann"
-_SLOW = {"PACKHORSE_ABORT_GRACE": "10", "PACKHORSE_LEASE": "10m"}
+_SLOW = {"PACKHORSE_ABORT_GRACE": "10m", "PACKHORSE_LEASE": "10m"}
 """The machine may be: nobody beats for the worker but once, when its board is made."""
 
 
