@@ -128,7 +128,7 @@ class WorkerProcess:
             lend=lambda work: self._threads.lend(work),
             code_version=app.settings.code_version,
         )
-        self._report = Report(self.desk, concurrency, say, self.limits.max_rss)
+        self._report = Report(self.desk, concurrency, say, self.limits.max_rss, storage.measured)
         limit = app.settings.result_limit
         self._threads = ThreadExecutor(slots, self.desk.finisher, limit, self._condemn)
         self._coroutines = CoroutineExecutor(slots, self.desk.finisher, limit)

@@ -19,9 +19,11 @@ MOST_WORKERS = MOST_SLOTS = 1_024
 
 
 class WorkerList(msgspec.Struct):
-    """Every worker and foreman, in one answer."""
+    """Every worker and foreman, in one answer. `gone` are those that have given no sign of life since `beat_at`, for
+    longer than a lease, and whose jobs no foreman has taken back yet."""
 
     items: list[WorkerFields]
+    gone: list[WorkerFields]
 
 
 class BusySlot(msgspec.Struct, kw_only=True):
@@ -86,12 +88,14 @@ class StackList(msgspec.Struct):
 def list_workers(call: Call) -> WorkerList:
     """Every foreman and worker: host, pid, queues, slots, heartbeat, what it reports, and how many jobs it holds."""
     now, holds = call.reader.now(), call.reader.holds(call.reader.held())
-    return WorkerList(
+    here, gone = (
         [
             worker_fields(worker, is_alive=call.reader.is_alive(worker, now), holds=holds[worker.id])
-            for worker in call.reader.workers()
+            for worker in workers
         ]
+        for workers in call.reader.presence()
     )
+    return WorkerList(here, gone)
 
 
 @get("/busy_slots")

@@ -9,6 +9,7 @@ from packhorse.errors import BadValue
 from packhorse.event import Subject
 from packhorse.job import Job
 from packhorse.order import Do, Order
+from packhorse.presence import Lost, crews_lost
 from packhorse.stacks import Stack, Stacks, crew_of, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
@@ -20,6 +21,7 @@ from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _MOST_SHOWN = 50
+_MOST_NAMED = 10  # of the jobs that a crew held
 _FIGURES = {"done": 0, "failed": 0, "rss": 0, "max_rss": 0, "cpu_percent": 0}
 
 _BECAME = {"halted": "halted, in line again", "readded": "in line again", "broken": "dead"}
@@ -60,6 +62,14 @@ class Crew(NamedTuple):
         return _grace(self.foreman.info) if self.foreman else None
 
 
+class Fallen(NamedTuple):
+    """A crew that is gone without a word, how many jobs are in its hands, and some of them."""
+
+    crew: Lost
+    number: int
+    jobs: list[Job]
+
+
 def _grace(foreman: WorkerInfo) -> int | None:
     seconds = foreman.info.get("drain_s")
     return round(seconds * SECOND) if isinstance(seconds, int | float) else None
@@ -70,16 +80,24 @@ def workers(call: Call, asked: Asked) -> Shown:
     """Every process, host by host."""
     now, held = call.reader.now(), call.reader.held()
     jobs = _by_owner(held)
-    processes = [_process(call, worker, jobs, now) for worker in call.reader.workers()]
+    here, gone = call.reader.presence()
+    processes = [_process(call, worker, jobs, now) for worker in here]
     hosts: dict[str, list[Crew]] = {}
     for crew in _crews(processes):
         first = crew.foreman or crew.workers[0]
         hosts.setdefault(first.info.host or "unknown host", []).append(crew)
-    known = {worker.info.id for worker in processes}
+    known = {worker.id for worker in (*here, *gone)}
     lost = [(job, safe(short_call(job))) for job in held if job.owner not in known]
     context = {"hosts": hosts, "lost": lost, "clients": _clients(call), "may_order": may_order(call)}
+    context |= {"fallen": [_fallen(crew, jobs) for crew in crews_lost(gone)[:_MOST_SHOWN]]}
+    context |= {"has_foreman": any(each.subject is Subject.FOREMAN for each in here)}
     context |= {"departures": call.reader.departures(), "BECAME": _BECAME}
     return Shown("workers.html", "Workers", context)
+
+
+def _fallen(crew: Lost, held: dict[str | None, list[Job]]) -> Fallen:
+    jobs = [job for each in crew.everybody for job in held.get(each.id, [])]
+    return Fallen(crew, len(jobs), jobs[:_MOST_NAMED])
 
 
 def _by_owner(held: list[Job]) -> dict[str | None, list[Job]]:
