@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, NamedTuple
 
 from packhorse.errors import BadValue, QueueNotFound
+from packhorse.filter_words import split_words
 from packhorse.filters import SLOWEST_OF
 from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
 from packhorse.job_text import cut, error_line, remark, state_text, try_text
+from packhorse.named_filters import SIGN, spelled_out
 from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
@@ -97,6 +100,8 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
     """Jobs that fit, a page at a time."""
     now, query = call.reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
     try:
+        if (spelled := _spelled_out(call, query)) is not None:
+            return Elsewhere(address("/jobs", **spelled))
         where = filter_of(query, now)
         found = call.reader.find(where, query.get("cursor"), PAGE_SIZE)
         problem = None
@@ -125,6 +130,7 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
             "problem": problem,
             "next": address("/jobs", **{**query, "cursor": found.next}) if found and found.next else None,
             "first": address("/jobs", **{**query, "cursor": None}) if "cursor" in query else None,
+            "counting": address("/jobs/count", **{**query, "cursor": None, **dict.fromkeys(_SAID)}),
             "newer": newer,
             "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
             "is_filtered": not means_all(where),
@@ -134,11 +140,21 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
             "orders": _orders(where),
             "times": sorted({*TIMES, query.get("since", "")} - {""}, key=(*TIMES, query.get("since", "")).index),
             "operations": _operations(where),
+            "named": {name: address("/jobs", q=words) for name, words in call.site.filters.items()},
             "queue_names": queue_names(call.reader),
             "seen_at": now,
         },
         status=400 if problem else 200,
     )
+
+
+def _spelled_out(call: Call, query: Query) -> Query | None:
+    """The query with the words of a named filter in the place of its name; None: it names none."""
+    written = query.get("q", "")
+    if SIGN not in written:
+        return None
+    words = spelled_out([written], call.site.filters)
+    return {**query, "q": shlex.join(words)} if words != split_words([written]) else None
 
 
 def _unknown(reader: Reader, where: Filter) -> Problem | None:
