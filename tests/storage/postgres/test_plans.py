@@ -46,7 +46,7 @@ _LISTS = [
     Filter(queues=frozenset({"mail", "pri*"})),
     Filter(tasks=frozenset({"se*"}), max_attempts=0),
     Filter(queues=frozenset({"m*"}), order="created"),
-    Filter(id="queued-50"),
+    Filter(id="queued-5000"),  # a hundred among a million begin so
     Filter(id="nothing", text="nowhere"),
 ]
 
