@@ -66,7 +66,7 @@ def added_job(new: NewJob, seq: int, now: int) -> Job:
     job = Job(
         new.id, seq, new.task, new.queue, new.args, SCHEDULED if waits else QUEUED, new.priority,
         rank_of(new.priority), now, now, due_at if waits else None, queued_at, queued_at,
-        None, None, None, None,  # started_at, finished_at, owner, last_owner
+        None, None, None, None, None,  # started_at, ran_until, finished_at, owner, last_owner
         0, 0, 0, 0, 0, 0,  # fence, attempts, failures, halts, losses, snoozes
         new.max_attempts, new.max_halts, new.timeout, new.idle_timeout, new.expires, new.total_timeout,
         unique_key=new.unique.key if new.unique else None, persistent=new.persistent, created_by=new.created_by,
@@ -135,8 +135,18 @@ def settled(job: Job, outcome: Outcome, now: int) -> Changed:
     events: list[Event] = []
     if job.state is RESERVED and not isinstance(outcome, Released):
         job, events = started(job, now, outcome.ago + outcome.ran)
-    ended = _ended(job, outcome, now)
-    return Changed(ended.job, events + ended.events)
+    left, ends = _ended(job, outcome, now)
+    if job.state is RUNNING and job.started_at is not None:
+        left = replace(left, ran_until=ran_until(job.started_at, outcome.ran))
+        if outcome.ran > 0 and not isinstance(outcome, Completed):
+            end, *others = ends
+            ends = [replace(end, data={**(end.data or {}), "ran": outcome.ran}), *others]
+    return Changed(left, events + ends)
+
+
+def ran_until(started_at: int, ran: int) -> int | None:
+    """Until when an attempt ran that began then; None: nobody has measured how long that was."""
+    return started_at + ran if ran > 0 else None
 
 
 def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
@@ -346,8 +356,10 @@ def _blamed(job: Job, failure: Failure) -> Job:
 
 
 def _left(job: Job, state: State, now: int, **fields: Any) -> Job:
-    """The job out of its worker's hands."""
+    """The job out of its worker's hands. How long it ran, only the outcome can tell."""
     fields = {"expire_at": None, "due_at": None, "finished_at": now if state in FINAL else None, **fields}
+    if job.state is RUNNING:
+        fields["ran_until"] = None
     return replace(job, state=state, owner=None, last_owner=job.owner or job.last_owner, updated_at=now, **fields)
 
 

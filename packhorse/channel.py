@@ -14,6 +14,9 @@ from typing import Any
 import msgspec
 
 Message = dict[str, Any]
+CONDEMNED = 70
+"""Exit code of a worker that wrote everything down and must be replaced, because a job of its would not end. The last
+word that it has for its foreman."""
 
 _AT_ONCE = 65_536
 

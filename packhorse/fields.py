@@ -94,7 +94,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     idle_timeout: Seconds
     expires: Seconds
     total_timeout: Seconds
-    took: Seconds  # how long its latest attempt ran, or has run by now
+    took: Seconds  # how long its latest attempt ran, as its worker measured it, or has run by now
     args: msgspec.Raw | None
     result: msgspec.Raw | None
     error: msgspec.Raw | None

@@ -12,6 +12,8 @@ from packhorse.job import Job
 from packhorse.storage import Storage
 
 SHORTEST = 4
+SURE = 8
+"""Letters of an id that hardly two jobs share."""
 WHOLE = 36
 _PAGE = 200
 

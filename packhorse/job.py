@@ -114,6 +114,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     queued_at: int | None = None  # the latest time it came into line
     first_queued_at: int | None = None
     started_at: int | None = None  # of the latest attempt
+    ran_until: int | None = None  # `started_at` and as long as its worker says that it ran; None: nobody has said so
     finished_at: int | None = None
     owner: str | None = None  # the worker that holds it now
     last_owner: str | None = None
@@ -165,11 +166,22 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     def is_forced(self) -> bool:
         return self.state is QUEUED and self.rank == RANK_FORCED
 
+    @property
+    def ran(self) -> int | None:
+        """How long its latest attempt ran, as its worker measured it; None: it has not ended, or nobody measured it."""
+        if self.started_at is None or self.ran_until is None or self.state is RUNNING:
+            return None
+        # What is older than the start is about an attempt before: the latest one was lost, or ended by a program of an
+        # earlier version, which does not write it.
+        return self.ran_until - self.started_at if self.ran_until >= self.started_at else None
+
     def took(self, now: int | None) -> int | None:
-        """How long its latest attempt ran, or has run by now; None: it has not begun, or nobody says what time it
-        is."""
+        """How long its latest attempt ran, or has run by now; None: it has not begun, or nobody says what time it is.
+        As its worker measured it, or, where nobody did, until its end was written down."""
         if self.started_at is None or self.state in (QUEUED, SCHEDULED, RESERVED):
             return None
+        if (ran := self.ran) is not None:
+            return ran
         end = now if self.state is RUNNING else self.finished_at or self.updated_at
         return None if end is None else max(0, end - self.started_at)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -19,23 +19,21 @@ from packhorse.calls import JobKeywords, JobTemplate
 from packhorse.clock import SECOND, Duration, microseconds, to_datetime
 from packhorse.codec import decode_result
 from packhorse.errors import JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
-from packhorse.event import Event, Kind
+from packhorse.event import Event
 from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, QUEUED, WAITING, Job, NewJob, Operation, Reason, State
+from packhorse.home import Home
+from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, WAITING, Job, NewJob, Operation, Reason, State
+from packhorse.refused import refused
 from packhorse.storage import BATCH
-from packhorse.storage.moving import problems
-from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
+from packhorse.storage.records import Enqueued, EventFilter, LogLine, Steered
+from packhorse.surroundings import look_around
 from packhorse.task import TaskOptions, check_name
-from packhorse.why import Seen, explain, span_text, why_aborted
-
-if TYPE_CHECKING:
-    from packhorse.app import Packhorse
+from packhorse.why import explain, span_text, why_aborted
 
 R_co = TypeVar("R_co", covariant=True)
 Numbered = TypeVar("Numbered", Event, LogLine)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks of `wait`
-_LOOKED_AHEAD = 500  # jobs that `why` counts before it says "very many"
 _LOOKS = 3  # how often `why` looks again at a job that changes while it is looked at
 
 
@@ -49,7 +47,7 @@ class Progress(NamedTuple):
 class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     """One job. `R_co` is the type of its result."""
 
-    _app: Packhorse
+    _app: Home
     id: str
     is_new: bool = False
     """Whether this call added the job; False when it is a unique twin that was there before, or was looked up."""
@@ -57,7 +55,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     _record: Job | None = None
 
     @classmethod
-    def of(cls, app: Packhorse, record: Job) -> Self:
+    def of(cls, app: Home, record: Job) -> Self:
         """A job that was looked up."""
         return cls(app, record.id, _record=record)
 
@@ -298,49 +296,16 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     def why(self) -> str:
         """Why the job is where it is, as a clause: "its queue mail is paused by anna since …"."""
+        storage, lease = self._app.storage, self._app.settings.lease
         job = self.refresh().record
-        seen = self._look_around(job)
+        seen = look_around(storage, lease, job)
         for _ in range(_LOOKS):
             before, job = job, self.refresh().record
             if (job.state, job.rank, job.fence) == (before.state, before.rank, before.fence):
                 break
             # Somebody has taken or moved it meanwhile, and what was seen is of the past.
-            seen = self._look_around(job)
+            seen = look_around(storage, lease, job)
         return explain(job, seen)
-
-    def _look_around(self, job: Job) -> Seen:
-        storage, lease = self._app.storage, self._app.settings.lease
-        if job.state is ABORTED:
-            return Seen(storage.now(), lease, aborts=self._aborts())
-        if job.state in FINAL:
-            return Seen(storage.now(), lease)
-        if job.state in HELD:
-            return Seen(storage.now(), lease, workers=storage.workers())
-        moving = "".join(problems(storage.move())) or None
-        if job.state is not QUEUED:
-            return Seen(storage.now(), lease, workers=storage.workers(), closed=moving)
-        line = storage.find(Filter(states=frozenset({QUEUED}), queue=job.queue), limit=_LOOKED_AHEAD).jobs
-        queues = {queue.name: queue for queue in storage.queues()}
-        return Seen(
-            now=storage.now(),
-            lease=lease,
-            queue=queues.get(job.queue),
-            task=next((task for task in storage.tasks() if task.name == job.task), None),
-            workers=storage.workers(),
-            held={name: sum(queue.counts.get(state, 0) for state in HELD) for name, queue in queues.items()},
-            ahead=next((place for place, other in enumerate(line) if other.id == job.id), None),
-            closed=moving,
-        )
-
-    def _aborts(self) -> list[Event]:
-        """How its last life was ended: the events that say who wanted it."""
-        kinds = (Kind.ABORT_ASKED, Kind.ABORTED)
-        events = [event for kind in kinds for event in self._latest(kind)]
-        begun = max((event.id for event in self._latest(Kind.RETRIED)), default=0)
-        return [event for event in events if event.id > begun]
-
-    def _latest(self, kind: Kind) -> list[Event]:
-        return self._app.storage.events(EventFilter(job_id=self.id, kind=kind), limit=1, newest_first=True)
 
     # --- steering: `by` is who, for the record --------------------------------------------------------------------
     # A job whose state does not allow the step is left alone: WrongState. One that is gone: JobNotFound.
@@ -379,7 +344,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
         >>> job.copy(args=job.args | {"user_id": 2}, priority=9)
         """
-        return self._app._enqueue(self._copied(args, options), options.get("connection"))
+        return enqueue_job(self._app, self._copied(args, options), options.get("connection"))
 
     def _ask_to_stop(self, by: str | None) -> bool:
         """Abort the job if a worker holds it, and say so."""
@@ -409,7 +374,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         if answer.conflict is not None:
             raise NotUnique(answer.conflict, self.record.unique_key or "")
         if not answer.changed:
-            raise WrongState(self.id, _ACTIONS[operation], answer.state, hint=_advice(operation, answer.state))
+            raise refused(self.id, operation, answer.state)
         return self
 
     # --- the same for coroutines ----------------------------------------------------------------------------------
@@ -462,7 +427,36 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     async def acopy(self, args: Mapping[str, Any] | None = None, **options: Unpack[JobKeywords]) -> JobHandle[R_co]:
         """`copy`, for coroutines."""
         await self.arefresh()
-        return await self._app._aenqueue(self._copied(args, options))
+        return await aenqueue_job(self._app, self._copied(args, options))
+
+
+# --- new ones -----------------------------------------------------------------------------------------------------
+
+
+def enqueue_job(app: Home, new: NewJob, connection: Any = None) -> JobHandle[Any]:
+    """Put this job in; with a connection, as a part of its transaction."""
+    if app.hooks.before_enqueue is not None:
+        new = app.hooks.before_enqueue(new)
+    (answer,) = app._submit([new], connection)
+    return handle_of(app, new, answer)
+
+
+async def aenqueue_job(app: Home, new: NewJob) -> JobHandle[Any]:
+    """`enqueue_job`, for coroutines; many at once share one write."""
+    if app.hooks.before_enqueue is not None:
+        new = await app._courier.call(app.hooks.before_enqueue, new)
+    return handle_of(app, new, await app._courier.share(app._submit, new))
+
+
+def handle_of(app: Home, new: NewJob, answer: Enqueued) -> JobHandle[Any]:
+    """The job that now stands for this one."""
+    # An answer `kept` under our own id is a repeated call whose first answer was lost: the job is new all the same.
+    if answer.job_id == new.id:
+        return JobHandle(app, new.id, True, new)
+    return JobHandle(app, answer.job_id)
+
+
+# --- looking again and again ----------------------------------------------------------------------------------------
 
 
 def _pauses(timeout: Duration | None) -> Iterator[float]:
@@ -492,18 +486,6 @@ def _datetime(at: int | None) -> datetime | None:
     return None if at is None else to_datetime(at)
 
 
-# --- what the storage refused -------------------------------------------------------------------------------------
-
-_ACTIONS = {
-    Operation.ABORT: "abort",
-    Operation.FORCE_START: "force start",
-    Operation.SET_PRIORITY: "set the priority of",
-    Operation.SET_QUEUE: "move",
-    Operation.RETRY: "retry",
-    Operation.DELETE: "delete",
-}
-
-
 def job_failed(job: Job) -> JobFailed:
     """The error that tells how this job, which is dead or aborted, came to its end."""
     if job.state is ABORTED:
@@ -511,22 +493,3 @@ def job_failed(job: Job) -> JobFailed:
         return JobFailed(job.id, job.task, job.state, job.reason, why_aborted(job))
     error = Failure.from_json(job.error) if job.error else None
     return JobFailed(job.id, job.task, job.state, job.reason, error.summary() if error else None)
-
-
-def _advice(operation: Operation, state: State) -> str:
-    match operation:
-        case Operation.SET_PRIORITY:
-            return "only waiting jobs have a place in line"
-        case Operation.SET_QUEUE if state not in HELD and state is not COMPLETED:
-            return "it is in that queue already"
-        case Operation.DELETE:
-            return "abort it first, or delete it with force, which does both"
-        case Operation.ABORT:
-            return "it has ended already"
-    if state in WAITING:
-        return "it waits in line already; force start makes it the next"
-    if state in HELD:
-        return "a worker has it already"
-    if state is COMPLETED:
-        return "what it did is done; a copy of it is a new job"
-    return "retry it first"

@@ -1,7 +1,7 @@
 """Outcomes: what an attempt came to, as a value. A worker hands them to the storage's `finish`.
 
-Each carries the token of the attempt. `ran` is how long it ran and `ago` how long ago it ended, in microseconds:
-durations, because a worker's clock is nobody's truth.
+Each carries the token of the attempt. `ran` is how long it ran, 0 if nobody has measured it, and `ago` how long ago it
+ended, in microseconds: durations, because a worker's clock is nobody's truth.
 """
 
 from __future__ import annotations

@@ -36,14 +36,14 @@ _TAKEN_AT_ONCE = 100
 log = logging.getLogger("packhorse.results")
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """A job as its worker held it, and what its attempt came to."""
 
     job: Job
     outcome: Outcome
 
 
-class _Call(NamedTuple):
+class HandlerCall(NamedTuple):
     """One handler that is to be told of one job, at this moment or later."""
 
     due_at: float
@@ -66,9 +66,9 @@ class ResultHandlers:
         self._waits = waits
         self._patience = patience
         self._changed = threading.Condition()
-        self._ended: deque[_Ended] = deque()
-        self._calls: list[_Call] = []  # a heap: those that are to be repeated
-        self._at_hand: deque[_Call] = deque()
+        self._ended: deque[Ended] = deque()
+        self._calls: list[HandlerCall] = []  # a heap: those that are to be repeated
+        self._at_hand: deque[HandlerCall] = deque()
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._is_closing = False
@@ -92,7 +92,7 @@ class ResultHandlers:
         with self._changed:
             if self._is_closing or not self._has_room():
                 return False
-            self._ended.append(_Ended(job, outcome))
+            self._ended.append(Ended(job, outcome))
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="packhorse-results", daemon=True)
@@ -138,7 +138,7 @@ class ResultHandlers:
                 self._make(self._at_hand[0])
                 self._at_hand.popleft()
 
-    def _next(self) -> tuple[list[_Ended], list[_Call]]:
+    def _next(self) -> tuple[list[Ended], list[HandlerCall]]:
         """What is to be done now; waits for it. Nothing: it is closed and all is done."""
         with self._changed:
             while not self._is_over:
@@ -152,20 +152,20 @@ class ResultHandlers:
                 self._changed.wait(self._calls[0].due_at - time.monotonic() if self._calls else None)
         return [], []
 
-    def _due_calls(self) -> list[_Call]:
+    def _due_calls(self) -> list[HandlerCall]:
         now = float("inf") if self._is_closing else time.monotonic()
         due = []
         while self._calls and self._calls[0].due_at <= now:
             due.append(heapq.heappop(self._calls))
         return due
 
-    def _calls_for(self, ended: list[_Ended]) -> list[_Call]:
+    def _calls_for(self, ended: list[Ended]) -> list[HandlerCall]:
         stored: dict[str, Job] = {}
         with suppress(StorageError):
             stored = {job.id: job for job in self._app.storage.get_many([job.id for job, _ in ended])}
         return [call for one in ended for call in self._calls_about(one, stored.get(one.job.id))]
 
-    def _calls_about(self, ended: _Ended, stored: Job | None) -> list[_Call]:
+    def _calls_about(self, ended: Ended, stored: Job | None) -> list[HandlerCall]:
         record = _final(ended, stored)
         if record is None:
             return []
@@ -173,9 +173,9 @@ class ResultHandlers:
         own = self._app.registry.get(record.task).on_result if record.task in self._app.registry else None
         if own is not None:
             handlers.insert(0, own)
-        return [_Call(0.0, next(self._numbers), handler, record, ended.job.token) for handler in handlers]
+        return [HandlerCall(0.0, next(self._numbers), handler, record, ended.job.token) for handler in handlers]
 
-    def _make(self, call: _Call) -> None:
+    def _make(self, call: HandlerCall) -> None:
         try:
             _run(call.handler, JobHandle.of(self._app, call.record))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises, it is the handler's own affair
@@ -185,7 +185,7 @@ class ResultHandlers:
                 with self._changed:
                     heapq.heappush(self._calls, call._replace(due_at=due_at, failures=call.failures + 1))
 
-    def _note(self, call: _Call, error: BaseException) -> None:
+    def _note(self, call: HandlerCall, error: BaseException) -> None:
         left = len(self._waits) - call.failures
         told = f"{left} more tries" if left > 1 else "1 more try" if left else "no more tries"
         text = f"result handler {name_of(call.handler)}: {Failure.of(error).summary()} ({told})"
@@ -203,7 +203,7 @@ def _run(handler: ResultHandler, job: JobHandle[object]) -> None:
         run(answer)
 
 
-def _final(ended: _Ended, stored: Job | None) -> Job | None:
+def _final(ended: Ended, stored: Job | None) -> Job | None:
     """The job as it ended; None when this outcome was not its last."""
     job, outcome = ended
     told = changes.settled(job, outcome, job.updated_at + outcome.ran + outcome.ago).job

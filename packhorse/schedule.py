@@ -6,9 +6,9 @@ needs, so any foreman can tick a schedule whose code it has never seen (`chores/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -23,14 +23,9 @@ from packhorse.job import NewJob
 from packhorse.storage import Storage
 from packhorse.storage.records import ScheduleInfo
 from packhorse.task import check_name
-from packhorse.task_handle import CoroutineTask, PlainTask, Task
 
 if TYPE_CHECKING:
     from packhorse.cron import Cron
-
-P = ParamSpec("P")
-R = TypeVar("R")
-AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 Missed = Literal["one", "none", "all"]
 """What to do about slots that passed while nobody was there: run the latest, none, or each (a hundred at most)."""
@@ -41,19 +36,6 @@ _KEPT = (
     *("priority", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires", "total_timeout"),
     *("unique", "persistent", "created_by", "backoff", "meta"),
 )
-
-
-class ScheduleDecorator(Protocol):
-    """What `@app.schedule(...)` gives: it takes a task, or makes one of a function, and schedules it."""
-
-    @overload  # a task can be called too, and the first is meant
-    def __call__(self, task: AnyTask, /) -> AnyTask: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def __call__(self, task: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def __call__(self, task: Callable[P, R], /) -> PlainTask[P, R]: ...
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,19 +13,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from packhorse.clock import SECOND, Duration, microseconds
 from packhorse.errors import BadValue, ClientNotFound, StorageError
+from packhorse.home import Home
 from packhorse.ids import new_id
 from packhorse.job import Job
 from packhorse.job_handle import JobHandle
 from packhorse.storage import BATCH
 from packhorse.storage.records import ClientInfo
 from packhorse.task import check_name
-
-if TYPE_CHECKING:
-    from packhorse.app import Packhorse
 
 Jobs = JobHandle[Any] | str | Iterable[JobHandle[Any] | str]
 """A job, its id, or several of them."""
@@ -40,7 +38,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two looks at what h
 class Client:
     """One subscriber. Processes that go by the same name are one client, and share its outcomes."""
 
-    def __init__(self, app: Packhorse, name: str | None = None) -> None:
+    def __init__(self, app: Home, name: str | None = None) -> None:
         from socket import gethostname  # which few programs need
 
         self._app = app

@@ -332,6 +332,14 @@ class Registry:
         return TaskNotFound(what, hint=None if what.endswith("?") else f"there are {some}")
 
 
+def weights_of(tasks: Iterable[RegisteredTask]) -> dict[str, int]:
+    """The queues of these tasks; one that several tasks share has the weight of the heaviest."""
+    weights: dict[str, int] = {}
+    for task in tasks:
+        weights[task.queue] = max(weights.get(task.queue, 1), task.options.weight)
+    return weights
+
+
 def _registered(target: Any, name: str | None, options: TaskOptions) -> RegisteredTask:
     target = _instance(target) if isinstance(target, type) else target
     function = _function_of(target)

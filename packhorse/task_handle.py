@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeV
 
 from packhorse.calls import JobKeywords, JobTemplate, NewCall, delayed, refuse_connection, scheduled
 from packhorse.clock import Duration
+from packhorse.home import Home
 from packhorse.hooks import check_callable
-from packhorse.job_handle import JobHandle
+from packhorse.job_handle import JobHandle, aenqueue_job, enqueue_job
 from packhorse.task import RegisteredTask, TaskOptions
-
-if TYPE_CHECKING:
-    from packhorse.app import Packhorse
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +28,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 class Task(Generic[P, R]):
     """A registered function. `P` are its arguments, `R` is its result, awaited if it is an `async def`."""
 
-    def __init__(self, app: Packhorse, registered: RegisteredTask, template: JobTemplate) -> None:
+    def __init__(self, app: Home, registered: RegisteredTask, template: JobTemplate) -> None:
         functools.update_wrapper(self, registered.function)
         self._app = app
         self._registered = registered
@@ -96,42 +94,42 @@ class Task(Generic[P, R]):
         Raises BadArguments if they do not fit the function and its hints or cannot become JSON, PayloadTooLarge, and
         NotUnique if the task is unique and rejects twins.
         """
-        return self._app._enqueue(self._template.fill(args, kwargs), self._connection)
+        return enqueue_job(self._app, self._template.fill(args, kwargs), self._connection)
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call that runs after `delay`: seconds, a timedelta, or text such as "10m"."""
-        return self._app._enqueue(delayed(self._template.fill(args, kwargs), delay), self._connection)
+        return enqueue_job(self._app, delayed(self._template.fill(args, kwargs), delay), self._connection)
 
     def enqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call that runs at a moment, a datetime with a time zone; if it is past, now."""
-        return self._app._enqueue(scheduled(self._template.fill(args, kwargs), at), self._connection)
+        return enqueue_job(self._app, scheduled(self._template.fill(args, kwargs), at), self._connection)
 
     def enqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call unless one with the same arguments waits: then that one, with `is_new` False.
 
         A task with a `unique` option of its own goes by that.
         """
-        return self._app._enqueue(self._template.made_unique().fill(args, kwargs), self._connection)
+        return enqueue_job(self._app, self._template.made_unique().fill(args, kwargs), self._connection)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue`, for coroutines; many at once share one write."""
         self._refuse_connection()
-        return await self._app._aenqueue(self._template.fill(args, kwargs))
+        return await aenqueue_job(self._app, self._template.fill(args, kwargs))
 
     async def aenqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_in`, for coroutines."""
         self._refuse_connection()
-        return await self._app._aenqueue(delayed(self._template.fill(args, kwargs), delay))
+        return await aenqueue_job(self._app, delayed(self._template.fill(args, kwargs), delay))
 
     async def aenqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_at`, for coroutines."""
         self._refuse_connection()
-        return await self._app._aenqueue(scheduled(self._template.fill(args, kwargs), at))
+        return await aenqueue_job(self._app, scheduled(self._template.fill(args, kwargs), at))
 
     async def aenqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_unique`, for coroutines."""
         self._refuse_connection()
-        return await self._app._aenqueue(self._template.made_unique().fill(args, kwargs))
+        return await aenqueue_job(self._app, self._template.made_unique().fill(args, kwargs))
 
     def _refuse_connection(self) -> None:
         refuse_connection(
@@ -160,6 +158,9 @@ class CoroutineTask(Task[P, R]):
         def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
 
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
+
+
 class TaskDecorator(Protocol):
     """What `@app.task(...)` with options gives: it makes a task of a function."""
 
@@ -170,7 +171,20 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
 
 
-def task_handle(app: Packhorse, registered: RegisteredTask, template: JobTemplate) -> Task[..., Any]:
+class ScheduleDecorator(Protocol):
+    """What `@app.schedule(...)` gives: it takes a task, or makes one of a function, and schedules it."""
+
+    @overload  # a task can be called too, and the first is meant
+    def __call__(self, task: AnyTask, /) -> AnyTask: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __call__(self, task: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __call__(self, task: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+def task_handle(app: Home, registered: RegisteredTask, template: JobTemplate) -> Task[..., Any]:
     """The handle that fits the kind of function."""
     kind = CoroutineTask if inspect.iscoroutinefunction(registered.function) else PlainTask
     return kind(app, registered, template)

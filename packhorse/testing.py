@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from packhorse import clock
-from packhorse.announcement import Announced
 from packhorse.answer import Retry
 from packhorse.app import Packhorse
 from packhorse.chores.chore import Chore
@@ -41,17 +40,17 @@ from packhorse.job import RETRYING, SCHEDULED, Job
 from packhorse.job_handle import JobHandle
 from packhorse.middleware import Chain, compose
 from packhorse.outcome import Failed, Outcome, Released, Verdict
-from packhorse.results import ResultHandlers, _Call, _Ended
+from packhorse.results import Ended, HandlerCall, ResultHandlers
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.task import RegisteredTask
+from packhorse.task import RegisteredTask, weights_of
 from packhorse.task_handle import Task
 from packhorse.why import span_text
 from packhorse.worker import attempt
 from packhorse.worker.capture import capture_logging
-from packhorse.worker.desk import UNKNOWN_WAIT
 from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.reception import UNKNOWN_WAIT
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 
@@ -71,15 +70,8 @@ def testing(app: Packhorse, *, now: datetime | None = None) -> Iterator[Rehearsa
     """Keep the app's jobs in memory for the length of a `with` block, under a clock that stands still until it is
     turned. `now` is what it shows at first; else the time of this machine."""
     shown = TurnedClock(clock.now() if now is None else from_datetime(now, "now"))
-    before = app._storage, app._announced, list(app._clients)
-    app._storage = open_storage("memory://", now=shown)
-    app._announced = Announced(lambda: app.storage.tasks(), app._defaults)
-    try:
+    with app._staying_in(open_storage("memory://", now=shown)):
         yield Rehearsal(app, shown)
-    finally:
-        for client in [client for client in app._clients if client not in before[2]]:
-            client.close()
-        app._storage, app._announced, _ = before
 
 
 testing.__test__ = False  # type: ignore[attr-defined]  # else pytest would take it for one, by its name
@@ -188,10 +180,8 @@ class Rehearsal:
         return handle.refresh()
 
     def _queues(self, only: str | None) -> dict[str, int]:
-        """The queues of the app's tasks with their weights; one that several share has that of the heaviest."""
-        weights: dict[str, int] = {}
-        for task in self.app.registry:
-            weights[task.queue] = max(weights.get(task.queue, 1), task.options.weight)
+        """The queues of the app's tasks with their weights, or the only one that is meant."""
+        weights = weights_of(self.app.registry)
         if only is None:
             return weights
         if only not in weights:
@@ -371,11 +361,11 @@ class _HandlersHere(ResultHandlers):
     def put(self, job: Job, outcome: Outcome) -> bool:
         if not self.wants(job.task):
             return False
-        self._ended.append(_Ended(job, outcome))
+        self._ended.append(Ended(job, outcome))
         self._work()
         return True
 
-    def _note(self, call: _Call, error: BaseException) -> None:
+    def _note(self, call: HandlerCall, error: BaseException) -> None:
         super()._note(call, error)
         self._errors.append(error)
 

@@ -194,9 +194,9 @@ def shared_postgres() -> PostgresServer:
     return PostgresServer(*settings).start()
 
 
-def new_schema_url() -> str:
-    """The address of an empty storage on the shared server."""
-    schema = _spare.pop() if _spare else f"t{os.getpid()}_{next(_numbers)}"
+def new_schema_url(*, bare: bool = False) -> str:
+    """The address of an empty storage on the shared server; `bare`: of one whose tables are still to be made."""
+    schema = _spare.pop() if _spare and not bare else f"t{os.getpid()}_{next(_numbers)}"
     return f"{shared_postgres().url}?schema={schema}"
 
 

@@ -13,7 +13,7 @@ from packhorse.conformance.builders import FAILURE, LEASE, add, finish, in_state
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED
 from packhorse.order import Do, Order
-from packhorse.outcome import Failed, Halted, Released, Snoozed
+from packhorse.outcome import Failed, Halted, Released, Snoozed, Stopped
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, EventFilter, Retention, ScheduleInfo, Tick, WorkerInfo
 from tests.children import ROOT
@@ -48,10 +48,11 @@ def jobs(storage: Memory, clock: TurnedClock) -> None:
         in_state(storage, state, begun=True)
     add(storage, delay=HOUR, copied_from="another")
     failure = replace(FAILURE, version="v1")
-    finish(storage, Failed(run(storage, add(storage, queue="again")).token, failure, retry_in=0))
-    finish(storage, Failed(run(storage, add(storage, queue="no more")).token, failure))
-    finish(storage, Halted(run(storage, add(storage, queue="halting")).token, "signal 9", version="v1"))
-    finish(storage, Snoozed(run(storage, add(storage, queue="later")).token, delay=HOUR))
+    finish(storage, Failed(run(storage, add(storage, queue="again")).token, failure, retry_in=0, ran=9))
+    finish(storage, Failed(run(storage, add(storage, queue="no more")).token, failure, ran=9))
+    finish(storage, Halted(run(storage, add(storage, queue="halting")).token, "signal 9", version="v1", ran=9))
+    finish(storage, Snoozed(run(storage, add(storage, queue="later")).token, delay=HOUR, ran=9))
+    finish(storage, Stopped(run(storage, add(storage, queue="stopped")).token, ran=9))
     clock.turn("1h")
     storage.promote()
     doomed = in_state(storage, RUNNING, owner="bob", max_halts=2)
@@ -60,7 +61,7 @@ def jobs(storage: Memory, clock: TurnedClock) -> None:
     storage.rescue_owner("eve", why="it was killed")
     storage.enqueue([new_job(unique=unique("k")), new_job(unique=unique("k", on_conflict="replace"))])
     late = run(storage, add(storage, queue="handed back"))
-    storage.finish([Released(late.token, "its task cannot run here", delay=HOUR)])
+    storage.finish([Released(late.token, "its task cannot run here", delay=HOUR, ran=9)])
 
 
 def operators(storage: Memory) -> None:

@@ -52,6 +52,27 @@ def test_an_unknown_state_is_refused_with_the_list_of_states() -> None:
         parse_states("flying")
 
 
+@pytest.mark.parametrize(
+    ("state", "started_at", "ran_until", "ran", "took"),
+    [
+        (State.COMPLETED, 10, 12, 2, 2),
+        (State.RETRYING, 10, 10, 0, 0),
+        (State.DEAD, 10, None, None, 20),  # nobody measured it
+        (State.DEAD, 10, 9, None, 20),  # that was the attempt before
+        (State.RUNNING, 10, 9, None, 90),
+        (State.RUNNING, 10, None, None, 90),
+        (State.QUEUED, 10, 12, 2, None),
+        (State.ABORTED, None, None, None, None),
+    ],
+)
+def test_a_job_took_as_long_as_its_worker_measured_or_until_its_end_was_written_down(
+    state: State, started_at: int | None, ran_until: int | None, ran: int | None, took: int | None
+) -> None:
+    ended = job(state=state, started_at=started_at, ran_until=ran_until, updated_at=30)
+
+    assert (ended.ran, ended.took(100)) == (ran, took)
+
+
 def test_every_state_is_waiting_held_or_final() -> None:
     assert set(State) == WAITING | HELD | FINAL
     assert len(WAITING) + len(HELD) + len(FINAL) == len(State)

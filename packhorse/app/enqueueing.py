@@ -1,4 +1,7 @@
-"""Enqueueing by name. All enqueueing, of whatever form, goes through `_submit`."""
+"""Enqueueing by name, one by one and many at once; for plain code and for coroutines.
+
+All enqueueing, here and by the handles of tasks, goes through `_submit` in `home.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from packhorse.clock import Duration
 from packhorse.commits import when_committed
 from packhorse.errors import BadArguments, BadValue
 from packhorse.job import NewJob
-from packhorse.job_handle import JobHandle
+from packhorse.job_handle import JobHandle, aenqueue_job, enqueue_job, handle_of
 from packhorse.storage import BATCH
-from packhorse.storage.records import Enqueued
 
 R = TypeVar("R")
 
@@ -31,7 +33,7 @@ class Enqueueing(Tasks):
 
         >>> app.enqueue("send_notice", {"user_id": 1}, priority=5)
         """
-        return self._enqueue(self._asked(name, args, known, options), options.get("connection"))
+        return enqueue_job(self, self._asked(name, args, known, options), options.get("connection"))
 
     def enqueue_in(
         self,
@@ -43,19 +45,19 @@ class Enqueueing(Tasks):
         **options: Unpack[UntimedKeywords],
     ) -> JobHandle[Any]:
         """`enqueue`, to run after `delay`: seconds, a timedelta, or text such as "10m"."""
-        return self._enqueue(self._asked(name, args, known, {**options, "delay": delay}), options.get("connection"))
+        return enqueue_job(self, self._asked(name, args, known, {**options, "delay": delay}), options.get("connection"))
 
     def enqueue_at(
         self, at: datetime, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[UntimedKeywords]
     ) -> JobHandle[Any]:
         """`enqueue`, to run at a moment, a datetime with a time zone; if it is past, now."""
-        return self._enqueue(self._asked(name, args, known, {**options, "at": at}), options.get("connection"))
+        return enqueue_job(self, self._asked(name, args, known, {**options, "at": at}), options.get("connection"))
 
     def enqueue_unique(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
     ) -> JobHandle[Any]:
         """`enqueue`, unless a job with the same arguments waits: then that one, with `is_new` False."""
-        return self._enqueue(self._asked(name, args, known, options, unique=True), options.get("connection"))
+        return enqueue_job(self, self._asked(name, args, known, options, unique=True), options.get("connection"))
 
     def enqueue_many(self, calls: Iterable[NewCall[R]], *, connection: Any = None) -> list[JobHandle[R]]:
         """Make jobs of many calls, a thousand in one write; the handles come in the order of the calls.
@@ -73,9 +75,9 @@ class Enqueueing(Tasks):
             for start in range(0, len(jobs), BATCH)
             for answer in self._submit(jobs[start : start + BATCH], connection)
         ]
-        app = self._app
         return [
-            JobHandle(app, new.id, True, new) if answer.job_id == new.id else self._handle(new, answer)
+            # What `handle_of` would answer for most of them, without a call for each.
+            JobHandle(self, new.id, True, new) if answer.job_id == new.id else handle_of(self, new, answer)
             for new, answer in zip(jobs, answers, strict=True)
         ]
 
@@ -90,7 +92,7 @@ class Enqueueing(Tasks):
         known = list(calls)
         jobs = _jobs_of(known)
         when_committed(transaction, lambda: self.enqueue_many(known))
-        return [JobHandle(self._app, new.id, True, new) for new in jobs]
+        return [JobHandle(self, new.id, True, new) for new in jobs]
 
     def call(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
@@ -103,7 +105,7 @@ class Enqueueing(Tasks):
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
     ) -> JobHandle[Any]:
         """`enqueue`, for coroutines; many at once share one write."""
-        return await self._aenqueue(await self._aasked(name, args, known, options))
+        return await aenqueue_job(self, await self._aasked(name, args, known, options))
 
     async def aenqueue_in(
         self,
@@ -115,19 +117,19 @@ class Enqueueing(Tasks):
         **options: Unpack[UntimedKeywords],
     ) -> JobHandle[Any]:
         """`enqueue_in`, for coroutines."""
-        return await self._aenqueue(await self._aasked(name, args, known, {**options, "delay": delay}))
+        return await aenqueue_job(self, await self._aasked(name, args, known, {**options, "delay": delay}))
 
     async def aenqueue_at(
         self, at: datetime, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[UntimedKeywords]
     ) -> JobHandle[Any]:
         """`enqueue_at`, for coroutines."""
-        return await self._aenqueue(await self._aasked(name, args, known, {**options, "at": at}))
+        return await aenqueue_job(self, await self._aasked(name, args, known, {**options, "at": at}))
 
     async def aenqueue_unique(
         self, name: str, args: Arguments = None, *, known: bool = True, **options: Unpack[JobKeywords]
     ) -> JobHandle[Any]:
         """`enqueue_unique`, for coroutines."""
-        return await self._aenqueue(await self._aasked(name, args, known, options, unique=True))
+        return await aenqueue_job(self, await self._aasked(name, args, known, options, unique=True))
 
     async def aenqueue_many(self, calls: Iterable[NewCall[R]], *, connection: Any = None) -> list[JobHandle[R]]:
         """`enqueue_many`, for coroutines."""
@@ -156,29 +158,6 @@ class Enqueueing(Tasks):
                 if not isinstance(name, str) or name in self._templates:
                     raise
         return await self._courier.call(self._asked, name, args, known, options, unique=unique)
-
-    def _enqueue(self, new: NewJob, connection: Any = None) -> JobHandle[Any]:
-        if self.hooks.before_enqueue is not None:
-            new = self.hooks.before_enqueue(new)
-        (answer,) = self._submit([new], connection)
-        return self._handle(new, answer)
-
-    async def _aenqueue(self, new: NewJob) -> JobHandle[Any]:
-        if self.hooks.before_enqueue is not None:
-            new = await self._courier.call(self.hooks.before_enqueue, new)
-        return self._handle(new, await self._courier.share(self._submit, new))
-
-    def _submit(self, new_jobs: list[NewJob], connection: Any = None) -> list[Enqueued]:
-        """The one way of new jobs into the storage; at most `BATCH` of them, stored all or none."""
-        if connection is not None:
-            return self.storage.enqueue_within(connection, new_jobs)
-        return self.storage.enqueue(new_jobs)
-
-    def _handle(self, new: NewJob, answer: Enqueued) -> JobHandle[Any]:
-        # An answer `kept` under our own id is a repeated call whose first answer was lost: the job is new all the same.
-        if answer.job_id == new.id:
-            return JobHandle(self._app, new.id, True, new)
-        return JobHandle(self._app, answer.job_id)
 
 
 def _jobs_of(calls: Iterable[NewCall[Any]]) -> list[NewJob]:

@@ -1,4 +1,7 @@
-"""Finding jobs, and looking around: queues, tasks, workers, failures, events; pausing and resuming queues."""
+"""Finding jobs, and looking around: queues, tasks, workers, failures, events; pausing and resuming queues.
+
+One group of an app's methods. Lists are read a page at a time, so that they may be of any length.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from packhorse.app.home import Home
 from packhorse.clock import Duration, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind
 from packhorse.filters import SLOWEST_OF, JobFilter, parse_filter, slowest
+from packhorse.home import Home
 from packhorse.job import Job
 from packhorse.job_handle import JobHandle
 from packhorse.storage.records import EventFilter, FailureGroup, Filter, Health, Page, QueueInfo, TaskInfo, WorkerInfo
@@ -30,7 +33,7 @@ class Looking(Home):
     def get_or_none(self, id: str) -> JobHandle[Any] | None:
         """The job with this id, or None."""
         record = self.storage.get(id)
-        return None if record is None else JobHandle.of(self._app, record)
+        return None if record is None else JobHandle.of(self, record)
 
     def jobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> Iterator[JobHandle[Any]]:
         """The jobs that fit, read a page at a time: those in line by who is next, finished ones by the latest, others
@@ -62,11 +65,7 @@ class Looking(Home):
     def _found(self, id: str, record: Job | None) -> JobHandle[Any]:
         if record is None:
             raise JobNotFound(id)
-        return JobHandle.of(self._app, record)
-
-    def _get_each(self, ids: list[str]) -> list[Job | None]:
-        found = {job.id: job for job in self.storage.get_many(ids)}
-        return [found.get(job_id) for job_id in ids]
+        return JobHandle.of(self, record)
 
     def _page(self, where: Filter, cursor: str | None, left: int) -> Page:
         return self.storage.find(where, cursor=cursor, limit=min(left, _PAGE))
@@ -74,12 +73,12 @@ class Looking(Home):
     def _pages(self, where: Filter, left: int) -> Iterator[JobHandle[Any]]:
         if where.order == "took":
             latest = [job.record for job in self._pages(replace(where, order=None), SLOWEST_OF)]
-            yield from (JobHandle.of(self._app, job) for job in slowest(latest, self.storage.now())[:left])
+            yield from (JobHandle.of(self, job) for job in slowest(latest, self.storage.now())[:left])
             return
         cursor = None
         while left > 0:
             page = self._page(where, cursor, left)
-            yield from (JobHandle.of(self._app, job) for job in page.jobs)
+            yield from (JobHandle.of(self, job) for job in page.jobs)
             left, cursor = left - len(page.jobs), page.next
             if cursor is None:
                 return
@@ -93,7 +92,7 @@ class Looking(Home):
         while left > 0:
             page = await self._courier.call(self._page, where, cursor, left)
             for job in page.jobs:
-                yield JobHandle.of(self._app, job)
+                yield JobHandle.of(self, job)
             left, cursor = left - len(page.jobs), page.next
             if cursor is None:
                 return

@@ -1,4 +1,8 @@
-"""An app's schedules: naming them in the code, and looking at and steering those in the storage."""
+"""An app's schedules: naming them in the code, and looking at and steering those in the storage.
+
+One group of an app's methods. What the code names is written to the storage by every worker that starts; what
+operators have done to it there stays.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from packhorse.app.enqueueing import Enqueueing
 from packhorse.calls import Arguments, ScheduleKeywords
 from packhorse.errors import BadValue
 from packhorse.event import Kind
-from packhorse.job_handle import JobHandle
-from packhorse.schedule import Missed, Overlap, Plan, ScheduleDecorator, find_schedule, new_job_of, skip_next
+from packhorse.job_handle import JobHandle, enqueue_job
+from packhorse.schedule import Missed, Overlap, Plan, find_schedule, new_job_of, skip_next
 from packhorse.storage.records import ScheduleInfo
-from packhorse.task_handle import Task
+from packhorse.task_handle import ScheduleDecorator, Task
 
 
 class Scheduling(Enqueueing):
@@ -41,7 +45,7 @@ class Scheduling(Enqueueing):
 
         def decorate(target: Any) -> Task[..., Any]:
             task = target if isinstance(target, Task) else self._add(target, None, self._defaults)
-            if task._app is not self._app:
+            if task._app is not self:
                 raise BadValue(f"the task {task.name} belongs to another app", hint="schedule it there")
             self.schedules.add(plan, task._template, task._registered.function)
             return task
@@ -71,7 +75,7 @@ class Scheduling(Enqueueing):
 
     def run_schedule_now(self, name: str, *, by: str | None = None) -> JobHandle[Any]:
         """Enqueue the schedule's job here and now, also if it is paused; its slots stay as they are."""
-        job = self._enqueue(new_job_of(find_schedule(self.storage, name), by))
+        job = enqueue_job(self, new_job_of(find_schedule(self.storage, name), by))
         self.storage.record_deed(name, Kind.RUN_NOW, job=job.id, by=by)
         return job
 

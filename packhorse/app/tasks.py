@@ -1,4 +1,7 @@
-"""An app's tasks: registering them, what their jobs look like, and what is called around and after them."""
+"""An app's tasks: registering them, what their jobs look like, and what is called around and after them.
+
+One group of an app's methods. A wrong option is refused when it is written; registering asks no storage.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from packhorse.announcement import announcements
-from packhorse.app.home import Home
 from packhorse.calls import JobTemplate, TaskKeywords
-from packhorse.codec import Signature
-from packhorse.errors import BadArguments, TaskNotFound
+from packhorse.errors import TaskNotFound
+from packhorse.home import Home
 from packhorse.hooks import EnqueueMiddleware, check_callable
-from packhorse.job import NewJob
 from packhorse.storage.records import TaskInfo
 from packhorse.task import TaskOptions, check_name
 from packhorse.task_handle import CoroutineTask, PlainTask, Task, TaskDecorator, task_handle
@@ -54,26 +55,7 @@ class Tasks(Home):
         registered = self.registry.add(target, name, options)
         template = JobTemplate.of_task(registered, self.settings.payload_limit)
         self._templates[registered.name] = template
-        return task_handle(self._app, registered, template)
-
-    def _signature_of(self, task: str) -> Signature | None:
-        return self.registry.get(task).signature if task in self.registry else None
-
-    def _signature_to_check(self, task: str) -> Signature | None:
-        """What new arguments of this task must fit: its function, or what workers announced of it."""
-        known = None if task in self.registry else self._announced.get(task)
-        return known.signature if known else self._signature_of(task)
-
-    def _checked(self, task: str, make: Callable[[], NewJob]) -> NewJob:
-        """The job that `make` makes. If it refuses the arguments of a task that workers announced, they are asked again
-        first: one with newer code may have started."""
-        try:
-            return make()
-        except BadArguments:
-            if task in self.registry:
-                raise
-        self._announced.look_again()
-        return make()
+        return task_handle(self, registered, template)
 
     def _template(self, name: str, known: bool) -> JobTemplate:
         template = self._templates.get(name) if isinstance(name, str) else None

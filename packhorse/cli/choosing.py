@@ -5,7 +5,6 @@ The jobs are chosen before the question: those that come or change while one thi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -18,7 +17,7 @@ from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import one_line
-from packhorse.cli.options import by_option
+from packhorse.cli.options import by_option, gathered
 from packhorse.cli.output import say, short_ids
 from packhorse.cli.where import find_job, ids_from
 from packhorse.errors import BadValue
@@ -65,19 +64,6 @@ class Chosen(NamedTuple):
     missing: int = 0
 
 
-def on_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name jobs; the function is handed them as one `Selection`."""
-
-    @functools.wraps(function)
-    def gather(invocation: Invocation, **given: Any) -> Any:
-        selection = Selection(**{field: given.pop(field) for field in Selection._fields})
-        return function(invocation, selection, **given)
-
-    for decorate in reversed(_OPTIONS):
-        gather = decorate(gather)
-    return gather
-
-
 _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.argument("ids", nargs=-1, metavar="[ID...|-]", shell_complete=complete_job),
     click.option(
@@ -89,6 +75,9 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--dry-run", is_flag=True, help="Only show which jobs it would be."),
     by_option,
 )
+
+on_jobs = gathered(Selection, _OPTIONS)
+"""The options that name jobs; the function is handed them as one `Selection`."""
 
 
 def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chosen:

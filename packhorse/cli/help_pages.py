@@ -23,7 +23,8 @@ TOPICS = {
   4  the storage cannot be used, or is not there
   5  refused: it wants --yes, or a token
   6  unhealthy (check, doctor)
-  7  timed out (run --wait, wait --timeout, delete --force, stop --wait)
+  7  timed out (run --wait, wait --timeout, delete --force, stop --wait), or not
+     all jobs were looked at (jobs, as a table)
 130  interrupted
 143  ended by TERM, as a shell tells it""",
     "filters": """\

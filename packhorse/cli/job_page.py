@@ -63,7 +63,7 @@ def job(invocation: Invocation, part: str, follow: bool, **sections: bool) -> in
     ID is the job's id, or a part from its beginning or its end that no other job has.
     """
     invocation.tell_move()
-    handle = invocation.client.get(find_job(invocation.storage, part).id)
+    handle = invocation.client.get(find_job(invocation.storage, part, is_shown=True).id)
     chosen = [name for name in _SECTIONS if sections[name]]
     if follow:
         return _follow(invocation, handle)
@@ -117,7 +117,7 @@ def page_lines(handle: JobHandle[Any], shown: Shown, tasks: Iterable[TaskInfo]) 
     yield escape(handle.why())
     yield ""
     limits = _limits(record, next((task for task in tasks if task.name == record.task), None))
-    yield from pair_lines(_facts(record, shown, _took(record, events), limits))
+    yield from pair_lines(_facts(record, shown, _took(record), limits))
     yield from _failure_lines(record)
     if record.state is COMPLETED:
         yield from pair_lines([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
@@ -159,12 +159,10 @@ def _counts(record: Job) -> str:
     return ", ".join([text, *told])
 
 
-def _took(record: Job, events: list[Event]) -> str:
-    """How long the last attempt ran: as its worker measured it, or, where nobody did, from start to end."""
-    if record.started_at is None or record.finished_at is None:
-        return ""
-    ran = (events[-1].data or {}).get("ran") if events else None
-    return f", ran {ran_text(ran if isinstance(ran, int) else max(0, record.finished_at - record.started_at))}"
+def _took(record: Job) -> str:
+    """How long the last attempt of a job that has ended ran."""
+    took = record.took(None) if record.state in FINAL else None
+    return "" if took is None else f", ran {ran_text(took)}"
 
 
 def _limits(record: Job, task: TaskInfo | None) -> str:

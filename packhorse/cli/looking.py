@@ -33,6 +33,7 @@ from packhorse.cli.output import (
     terminal_size,
     unless_nought,
 )
+from packhorse.cli.search import Found, search
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import find_job
 from packhorse.clock import SECOND
@@ -88,7 +89,7 @@ def jobs(
     only_count: bool,
     follow: bool,
     **words_too: Any,
-) -> None:
+) -> int | None:
     """List jobs: those in line by who is next, finished ones by the latest, others by the newest.
 
     A STATE is one of scheduled, queued, reserved, running, retrying, completed, dead, aborted, or waiting, held,
@@ -96,34 +97,41 @@ def jobs(
     schedule, key, id, error, text, since, until, order, or args.NAME for the value of an argument. TEXT is found in a
     job's id, task, arguments and error. @NAME is a filter below [tool.packhorse.filters] in pyproject.toml. `packhorse
     help filters` says more.
+
+    A table for which very many jobs would have to be looked through ends with what was found, says how far it looked,
+    and the exit code is 7; -n 0, --ids and --json look at all.
     """
     invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
     where = parse_parts(spelled_out([*words, *more], invocation.settings.filters), invocation.storage.now())
     if only_count:
         _print_count(invocation, where)
-        return
+        return None
     if follow:
         follow_jobs(invocation, where, (_FOLLOWED if number is None else number) or None, only_ids=only_ids)
-        return
+        return None
     is_table = not (only_ids or invocation.as_json)
     limit = (number if number is not None else _ROWS if is_table else 0) or None
-    found = find_all(invocation.storage, where, limit)
     if not is_table:
         job, now = None, invocation.storage.now()
-        for job in found:
+        for job in find_all(invocation.storage, where, limit):
             say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job, now))
         if job is None and where.queue is not None:
             invocation.note(_none_fit(invocation, where))
-        return
-    listed = list(found)
-    if not listed:
+        return None
+    found = search(invocation, where, limit) if limit else Found(list(find_all(invocation.storage, where)))
+    if found.jobs:
+        is_about_time = where.order == "took" or (where.min_took, where.max_took) != (None, None)
+        print_jobs(invocation.shown, found.jobs, has_ran=is_about_time)
+    if found.reach is not None:
+        none = "" if found.jobs else "No jobs fit so far. "
+        invocation.note(escape(f"{none}Only those {found.reach} were looked at; -n 0 looks at all."))
+        return ExitCode.TIMED_OUT
+    if not found.jobs:
         invocation.note(_none_fit(invocation, where))
-        return
-    is_about_time = where.order == "took" or (where.min_took, where.max_took) != (None, None)
-    print_jobs(invocation.shown, listed, has_ran=is_about_time)
-    if limit is not None and len(listed) >= limit:
-        _tell_more(invocation, where, len(listed))
+    elif limit is not None and len(found.jobs) >= limit:
+        _tell_more(invocation, where, len(found.jobs))
+    return None
 
 
 def _print_count(invocation: Invocation, where: Filter) -> None:
@@ -341,7 +349,7 @@ def _job_id(invocation: Invocation, part: str | None) -> str | None:
     if part is None:
         return None
     try:
-        return find_job(invocation.storage, part).id
+        return find_job(invocation.storage, part, is_shown=True).id
     except CommandError as error:
         if error.exit_code is ExitCode.NOT_FOUND and invocation.storage.events(EventFilter(job_id=part), limit=1):
             return part

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -171,11 +172,29 @@ _COMMON = (
 )
 
 
-def common_options(function: Function) -> Function:
-    """Give a command the options that all have."""
-    for option in reversed(_COMMON):
+def with_options(function: Function, options: Sequence[Function]) -> Function:
+    """This function with these options, in their order."""
+    for option in reversed(options):
         function = option(function)
     return function
+
+
+def gathered(kind: type[Any], options: Sequence[Function]) -> Callable[[Function], Function]:
+    """These options, whose values the function is handed as one `kind`, a named tuple of them."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def gather(invocation: Invocation, **given: Any) -> Any:
+            return function(invocation, kind(**{field: given.pop(field) for field in kind._fields}), **given)
+
+        return with_options(gather, options)
+
+    return decorate
+
+
+def common_options(function: Function) -> Function:
+    """Give a command the options that all have."""
+    return with_options(function, _COMMON)
 
 
 app_option = click.option(

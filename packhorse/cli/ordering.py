@@ -6,7 +6,6 @@ heartbeat, for which these commands wait. No connection to the other machine is 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import by_option, command, number_option, span_option
+from packhorse.cli.options import by_option, command, gathered, number_option, span_option
 from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
 from packhorse.errors import BadValue
@@ -57,19 +56,6 @@ class Given(NamedTuple):
     number: int
 
 
-def on_workers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name foremen and workers; the function is handed them as one `Whom`."""
-
-    @functools.wraps(function)
-    def gather(invocation: Invocation, **given: Any) -> Any:
-        whom = Whom(**{field: given.pop(field) for field in Whom._fields})
-        return function(invocation, whom, **given)
-
-    for decorate in reversed(_OPTIONS):
-        gather = decorate(gather)
-    return gather
-
-
 _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.argument("names", nargs=-1, metavar="[WORKER...]", shell_complete=complete_worker),
     click.option("--all", "everybody", is_flag=True, help="Every foreman that is alive, with its workers."),
@@ -77,6 +63,9 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
     by_option,
     span_option("--wait", "patience", default="5s", show_default=True, help="How long to wait for an answer."),
 )
+
+on_workers = gathered(Whom, _OPTIONS)
+"""The options that name foremen and workers; the function is handed them as one `Whom`."""
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 

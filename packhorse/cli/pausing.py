@@ -12,7 +12,7 @@ from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import Function, by_option, command, span_option
+from packhorse.cli.options import Function, by_option, command, span_option, with_options
 from packhorse.cli.output import escape, say
 from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import SECOND
@@ -27,9 +27,7 @@ def on_queues(function: Function) -> Function:
         click.option("--all", "everything", is_flag=True, help="Every queue that there is."),
         click.option("--yes", is_flag=True, help="Do not ask."),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 def named_queues(invocation: Invocation, names: Sequence[str], everything: bool) -> list[str]:

@@ -17,7 +17,7 @@ from packhorse.cli.completing import complete_job, complete_task
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation, operator
 from packhorse.cli.job_text import place_text
-from packhorse.cli.options import Command, app_option, command, moment_option, span_option
+from packhorse.cli.options import Command, app_option, command, moment_option, span_option, with_options
 from packhorse.cli.output import escape, json_text, paint, say, short_id, state_style
 from packhorse.cli.target import missing_file
 from packhorse.cli.watching import Watcher, looks
@@ -25,14 +25,12 @@ from packhorse.cli.where import find_job, ids_from, warn_unserved
 from packhorse.clock import MINUTE, SECOND, from_datetime
 from packhorse.codec import Signature, nearest
 from packhorse.errors import BadURL, JobFailed, TaskNotFound
-from packhorse.event import Kind
 from packhorse.failure import Failure
 from packhorse.fields import job_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
 from packhorse.job_handle import JobHandle, job_failed
 from packhorse.job_text import call_text, cut, error_line, state_text
 from packhorse.storage import BATCH
-from packhorse.storage.records import EventFilter
 from packhorse.task import TaskOptions
 from packhorse.why import span_text
 
@@ -88,9 +86,7 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         asked = Asked(options=wanted, **{field: given.pop(field) for field in Asked._fields if field != "options"})
         return function(invocation, name, asked, **given)
 
-    for decorate in reversed(_OPTIONS):
-        gather = decorate(gather)
-    return gather
+    return with_options(gather, _OPTIONS)
 
 
 _OPTIONS: tuple[Callable[..., Any], ...] = (
@@ -160,7 +156,7 @@ def run(invocation: Invocation, name: str, asked: Asked, patience: int | None) -
     except KeyboardInterrupt:
         invocation.note(f"\nthe job goes on: packhorse wait {short_id(handle.id)}")
         raise
-    return _tell_end(invocation, client, job)
+    return _tell_end(invocation, job)
 
 
 @command(
@@ -275,23 +271,21 @@ def _seconds(duration: int | None) -> float | None:
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def _tell_end(invocation: Invocation, client: Packhorse, job: Job) -> int:
+def _tell_end(invocation: Invocation, job: Job) -> int:
     if invocation.as_json:
         invocation.print_json(job_fields(job))
         return ExitCode.OK if job.state is COMPLETED else ExitCode.UNSUCCESSFUL
     if job.state is not COMPLETED:
         raise _failed(job)
-    invocation.note(paint(f"completed in {_ran(client, job)}", "green", err=True))
+    invocation.note(paint(f"completed in {_took(job)}", "green", err=True))
     say(_result_text(job))
     return ExitCode.OK
 
 
-def _ran(client: Packhorse, job: Job) -> str:
-    """How long its last attempt ran, as the worker measured it."""
-    where = EventFilter(job_id=job.id, kind=Kind.COMPLETED)
-    event = next(iter(client.storage.events(where, limit=1, newest_first=True)), None)
-    ran = (event.data or {}).get("ran", 0) if event else 0
-    return f"{ran / SECOND:.2f} s" if ran < MINUTE else span_text(ran)
+def _took(job: Job) -> str:
+    """How long its last attempt ran."""
+    took = job.took(None) or 0
+    return f"{took / SECOND:.2f} s" if took < MINUTE else span_text(took)
 
 
 def _failed(job: Job) -> JobFailed:

@@ -16,7 +16,7 @@ from packhorse import clock
 from packhorse.app import Packhorse
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import Function, command
+from packhorse.cli.options import Function, command, with_options
 from packhorse.cli.output import say
 from packhorse.cli.target import open_for_writing
 from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
@@ -42,9 +42,7 @@ def web_options(function: Function) -> Function:
         click.option("--read-only", is_flag=True, help="Nobody may change anything."),
         click.option("--hide-args", is_flag=True, help="Show no arguments and no results."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 WEB_OPTIONS: dict[str, Any] = {

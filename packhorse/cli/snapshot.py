@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
+
+import msgspec
 
 from packhorse.amounts import count_text
 from packhorse.clock import HOUR, MINUTE, SECOND
@@ -39,7 +42,7 @@ class Flow(NamedTuple):
     hour: tuple[int, ...] = (0,) * _BARS
 
 
-class Snapshot(NamedTuple):
+class Snapshot(msgspec.Struct, frozen=True, dict=True):
     """How everything stands at one moment."""
 
     now: int
@@ -92,7 +95,15 @@ class Snapshot(NamedTuple):
 
     def flow(self, queue: str) -> Flow:
         """What goes through this queue."""
-        return flow_of([point for point in self.points if point.queue == queue], self.now)
+        return flow_of(self._points_of.get(queue, []), self.now)
+
+    @cached_property
+    def _points_of(self) -> dict[str, list[Point]]:
+        """The points by their queues, sorted once: there may be thousands of either."""
+        found: dict[str, list[Point]] = {}
+        for point in self.points:
+            found.setdefault(point.queue, []).append(point)
+        return found
 
 
 def take_snapshot(storage: Storage, settings: Settings) -> Snapshot:

@@ -28,6 +28,7 @@ from packhorse.why import span_text
 
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 _MOST_NOTICES = 6
+_MOST_QUEUES = 100  # those whose jobs wait longest
 _KINDS = {"sqlite": "SQLite", "redis": "Redis", "postgresql": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}
 
 
@@ -102,7 +103,10 @@ def status_lines(snapshot: Snapshot, width: int | None) -> Iterator[str]:
     if snapshot.queues:
         yield ""
         in_order = sorted(snapshot.queues, key=lambda queue: queue.oldest_queued_at or snapshot.now)
-        yield from table_lines(QUEUE_COLUMNS, [queue_cells(snapshot, queue) for queue in in_order], width)
+        rows = [queue_cells(snapshot, queue) for queue in in_order[:_MOST_QUEUES]]
+        yield from table_lines(QUEUE_COLUMNS, rows, width)
+        if len(in_order) > _MOST_QUEUES:
+            yield paint(f"… and {len(in_order) - _MOST_QUEUES:,} more: packhorse queues", "dim")
     else:
         yield "There are no jobs yet. Put one in: packhorse enqueue NAME"
     yield from _notice_lines(snapshot, width)

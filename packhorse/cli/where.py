@@ -14,7 +14,7 @@ from packhorse.clock import to_datetime
 from packhorse.codec import nearest
 from packhorse.errors import JobNotFound
 from packhorse.event import Kind, Subject
-from packhorse.id_part import SHORTEST, WHOLE, jobs_with_part
+from packhorse.id_part import SHORTEST, SURE, WHOLE, jobs_with_part
 from packhorse.job import Job
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
@@ -35,8 +35,9 @@ def ids_from(words: Sequence[str]) -> list[str]:
     return ids
 
 
-def find_job(storage: Storage, part: str) -> Job:
-    """The job with this id, or the only one whose id begins or ends so. CommandError says what is the matter."""
+def find_job(storage: Storage, part: str, *, is_shown: bool = False) -> Job:
+    """The job with this id, or the only one whose id begins or ends so. CommandError says what is the matter. One that
+    is only shown is not looked for any further than to the first that has all the letters of a list."""
     job = storage.get(part)
     if job is not None:
         return job
@@ -47,6 +48,10 @@ def find_job(storage: Storage, part: str) -> Job:
         raise CommandError(
             f"there is no job {part}", ExitCode.NOT_FOUND, hint=f"a part of an id has at least {SHORTEST} characters"
         )
+    if is_shown and len(wanted) >= SURE:
+        first, _ = jobs_with_part(storage, wanted, _PATIENCE, enough=1)
+        if len(first) == 1:
+            return first[0]
     found, is_all = jobs_with_part(storage, wanted, _PATIENCE)
     if not is_all:
         raise CommandError(

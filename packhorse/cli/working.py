@@ -19,11 +19,13 @@ from packhorse.app import Packhorse
 from packhorse.chores import all_chores
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
-from packhorse.cli.options import Function, command, span_option
+from packhorse.cli.options import Function, command, span_option, with_options
 from packhorse.cli.output import say
 from packhorse.cli.target import source_in_app
 from packhorse.errors import BadValue, StorageError
 from packhorse.foreman import Foreman
+from packhorse.foreman.crew import Launch
+from packhorse.foreman.pulse import Callee
 from packhorse.loading import find_target, load_app
 from packhorse.log_lines import LOG_FORMATS, formatter_of
 from packhorse.settings import Settings, Size
@@ -55,9 +57,7 @@ def crew_options(function: Function) -> Function:
             help="How log lines look.",
         ),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 @command("work", "packhorse work", "packhorse work shop.jobs:app --min 2 --max 8", "packhorse work jobs.py --burst")
@@ -145,16 +145,14 @@ def make_foreman(
     arguments += [f"--{name.replace('_', '-')}" for name in ("burst", "tell_jobs") if options.get(name)]
     arguments += ["--stop-grace", str(settings.stop_grace / 1e6)]
     return Foreman(
-        target,
+        Launch.of(target, settings, arguments),
         settings,
         app.storage,
-        chores=lambda steady_time: all_chores(app.storage, settings, steady_time),
-        worker_arguments=arguments,
+        lambda steady_time: all_chores(app.storage, settings, steady_time),
         burst=bool(options.get("burst")),
         parent=options.get("parent"),
         gives_up=gives_up,
-        checkin_url=options.get("checkin_url"),
-        checkin_cmd=options.get("checkin_cmd"),
+        callee=Callee(options.get("checkin_url"), options.get("checkin_cmd")),
     )
 
 

@@ -38,7 +38,7 @@ from packhorse.job import (
     WAITING,
     State,
 )
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Outcome
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Argument, Count, Filter, TaskInfo
 
@@ -209,6 +209,35 @@ def test_jobs_are_found_by_how_long_they_ran(storage: Storage, clock: TurnedCloc
         assert sorted(ids(find_all(storage, where))) == found.split()
         assert storage.count(where) == Count(len(found.split()))
     assert sorted(ids(find_all(storage, Filter(min_took=0)))) == ["failed", "short"], "nobody says until when it runs"
+
+
+def test_a_job_is_found_by_how_long_its_worker_says_that_it_ran(storage: Storage, clock: TurnedClock) -> None:
+    """However late its end was written down, and whatever was done to the job since then."""
+    for number, name in enumerate(("done", "began", "failed", "retries", "dead"), start=1):
+        token = (take if name == "done" else run)(storage, add(storage, name, queue=name)).token
+        clock.turn(10)
+        ended: dict[str, Outcome] = {
+            "failed": Failed(token, FAILURE, retry_in=HOUR, ran=number * SECOND, ago=SECOND),
+            "retries": Failed(token, FAILURE, retry_in=HOUR, ran=number * SECOND),
+            "dead": Failed(token, FAILURE, ran=number * SECOND),
+        }
+        finish(storage, ended.get(name) or Completed(token, ran=number * SECOND, ago=SECOND))
+    storage.set_priority(["retries"], 7)
+    storage.abort(["failed"])
+    clock.turn(100)
+
+    for least, most, found in [
+        (SECOND, None, "began dead done failed retries"),
+        (2 * SECOND, None, "began dead failed retries"),
+        (3 * SECOND + 1, None, "dead retries"),
+        (3 * SECOND, 3 * SECOND, "failed"),
+        (None, 2 * SECOND, "began done"),
+        (5 * SECOND + 1, None, ""),
+        (0, SECOND - 1, ""),
+    ]:
+        where = Filter(min_took=least, max_took=most, asked_at=clock())
+        assert sorted(ids(find_all(storage, where))) == found.split()
+        assert storage.count(where) == Count(len(found.split()))
 
 
 def test_jobs_are_found_by_how_long_they_were_in_line(storage: Storage, clock: TurnedClock) -> None:

@@ -61,12 +61,13 @@ class Life:
         self.tokens += [job.token for job in self.storage.reserve(owner, {"mail": 1}, 2)]
 
     def outcome(self, token: Token) -> Outcome:
+        ran = self.chance.choice([0, 5, SECOND])
         possible: list[Outcome] = [
-            Completed(token, result="1"),
+            Completed(token, result="1", ran=ran),
             Failed(token, FAILURE),
-            Failed(token, FAILURE, retry_in=0),
-            Failed(token, FAILURE, retry_in=SECOND),
-            Snoozed(token, SECOND),
+            Failed(token, FAILURE, retry_in=0, ran=ran),
+            Failed(token, FAILURE, retry_in=SECOND, ran=ran),
+            Snoozed(token, SECOND, ran=ran),
             Stopped(token, Reason.JOB_TIMEOUT),
         ]
         return self.chance.choice(possible)
@@ -96,8 +97,19 @@ def assert_story_is_true(job: Job, events: list[Event]) -> None:
     assert job.attempts == sum(event.kind is Kind.STARTED for event in events)
     assert (job.owner is not None) == (job.state in HELD)
     assert (job.finished_at is not None) == (job.state in FINAL)
+    assert job.ran == (latest_measure(events) or None)
     fences = [event.fence for event in events if event.kind is Kind.RESERVED]
     assert fences == sorted(set(fences), key=lambda fence: fence or 0)
+
+
+def latest_measure(events: list[Event]) -> int | None:
+    """How long the latest attempt ran, if it has ended and somebody has measured it."""
+    measures: list[int | None] = [None]
+    for event in events:
+        ran = (event.data or {}).get("ran")
+        if ran is not None or event.kind is Kind.STARTED:
+            measures.append(ran)
+    return measures[-1]
 
 
 def ends_a_holding(event: Event) -> bool:

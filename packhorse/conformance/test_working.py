@@ -41,6 +41,7 @@ from packhorse.job import (
     RETRYING,
     RUNNING,
     SCHEDULED,
+    WAITING,
     Job,
     Reason,
     State,
@@ -185,6 +186,75 @@ def test_a_job_that_was_not_started_is_marked_on_the_way(storage: Storage, clock
     assert (job.state, job.attempts, job.result) == (COMPLETED, 1, "1")
     assert (job.started_at, job.finished_at) == (clock() - 5 * SECOND, clock())
     assert kinds(storage, job.id) == [Kind.ADDED, Kind.RESERVED, Kind.STARTED, Kind.COMPLETED]
+
+
+@pytest.mark.parametrize("held", [RESERVED, RUNNING])
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_what_a_worker_measured_stays_with_the_job(
+    storage: Storage, clock: TurnedClock, name: str, held: State
+) -> None:
+    token = in_state(storage, held).token
+    clock.turn(10)
+
+    job = finish(storage, replace(OUTCOMES[name](token), ran=2 * SECOND, ago=SECOND))
+
+    assert job.started_at == clock() - (3 if held is RESERVED else 10) * SECOND
+    assert (job.ran_until, job.ran) == (job.started_at + 2 * SECOND, 2 * SECOND)
+    assert job.took(clock()) == (None if job.state in WAITING - {RETRYING} else 2 * SECOND)
+    assert [event.data["ran"] for event in history(storage, job.id) if event.data and "ran" in event.data] == [
+        2 * SECOND
+    ]
+
+
+def test_a_job_that_nobody_measured_took_until_its_end_was_written_down(storage: Storage, clock: TurnedClock) -> None:
+    job = run(storage, in_state(storage, QUEUED))
+    clock.turn(10)
+
+    job = finish(storage, Completed(job.token))
+
+    assert (job.ran_until, job.ran, job.took(None)) == (None, None, 10 * SECOND)
+
+
+@pytest.mark.parametrize("ran", [0, 7])
+def test_each_attempt_has_its_own_measure_or_none(storage: Storage, clock: TurnedClock, ran: int) -> None:
+    job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=0, ran=SECOND))
+    assert job.ran == SECOND
+    clock.turn(2)
+
+    job = run(storage, job)
+    assert (job.ran, job.took(clock() + 3)) == (None, 3)
+    clock.turn(10)
+    job = finish(storage, Completed(job.token, ran=ran))
+
+    assert job.ran == (ran or None)
+    assert job.took(None) == (ran or 10 * SECOND)
+
+
+def test_a_lost_attempt_has_not_the_measure_of_the_one_before(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage, max_halts=1)
+    job = finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=0, ran=SECOND))
+    clock.turn(2)
+    job = run(storage, job, "bob")
+    clock.turn(10)
+
+    storage.rescue_owner("bob", why="signal 9")
+
+    job = stored(storage, job.id)
+    assert (job.state, job.ran_until, job.took(None)) == (DEAD, None, 10 * SECOND)
+
+
+def test_a_job_that_is_taken_back_before_it_began_keeps_the_measure_of_its_attempt(
+    storage: Storage, clock: TurnedClock
+) -> None:
+    job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=0, ran=SECOND))
+    clock.turn(2)
+    take(storage, job)
+    storage.rescue_owner(WORKER, why="signal 9")
+
+    storage.abort([job.id])
+
+    job = stored(storage, job.id)
+    assert (job.state, job.ran, job.took(None)) == (ABORTED, SECOND, SECOND)
 
 
 def test_a_failed_job_waits_for_its_next_attempt(storage: Storage, clock: TurnedClock) -> None:
@@ -388,7 +458,25 @@ def test_each_job_of_a_batch_gets_its_own_result(storage: Storage, picked: slice
         now = stored(storage, job.id)
         assert (now.state, now.result) == ((COMPLETED, str(job.seq)) if job in ended else (RESERVED, None))
         assert (now.finished_at is not None) is (job in ended)
+        assert now.ran == (job.seq if job in ended else None)
     assert tallies(storage) == recount(storage)
+
+
+@pytest.mark.parametrize("picked", [slice(None), slice(0, None, 3)])
+def test_a_batch_has_its_results_and_measures_also_where_they_are_alike_or_missing(
+    storage: Storage, picked: slice
+) -> None:
+    join(storage)
+    for results in (["null"] * 12, [None] * 12, ["null", None] * 6):
+        storage.enqueue(new_jobs(12))
+        jobs = storage.reserve(WORKER, {"mail": 1}, 12)
+        told = dict(zip([job.id for job in jobs[picked]], results, strict=False))
+
+        storage.finish([Completed(job.token, told[job.id], ran=0 if job.seq % 2 else 5) for job in jobs[picked]])
+
+        for job in jobs[picked]:
+            now = stored(storage, job.id)
+            assert (now.state, now.result, now.ran) == (COMPLETED, told[job.id], None if job.seq % 2 else 5)
 
 
 def test_a_job_that_was_taken_away_costs_its_neighbours_nothing(storage: Storage) -> None:

@@ -11,40 +11,47 @@ import os
 import secrets
 import selectors
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from packhorse.board import Board
-from packhorse.channel import Channel, Message
+from packhorse.channel import CONDEMNED, Channel, Message
 from packhorse.foreman import death
 from packhorse.foreman.backoff import YOUNG
 from packhorse.foreman.member import Member
 from packhorse.foreman.scaling import Hand
-from packhorse.settings import mask_url
+from packhorse.settings import Settings, mask_url
 
 log = logging.getLogger("packhorse")
 
-CONDEMNED = 70
-"""Exit code of a worker that wrote everything down and wants to be replaced."""
 QUIT_GRACE = 3.0
 """Seconds between being told to quit and being killed."""
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How a worker is started."""
+    """How a worker is started. The crew adds to the command what is each worker's own, then `arguments`, and for the
+    extra workers that forced jobs get `extra_arguments`."""
 
+    target: str
     command: Sequence[str]
     url: str
     concurrency: int
-    arguments: Sequence[str] = ()  # for every worker, besides those that the crew itself gives
-    extra_arguments: Sequence[str] = ()  # for the extra workers that forced jobs get
+    arguments: Sequence[str] = ()
+    extra_arguments: Sequence[str] = ("--max-jobs", "1")
+
+    @classmethod
+    def of(cls, target: str, settings: Settings, arguments: Sequence[str] = ()) -> Self:
+        """`python -m packhorse.worker TARGET`."""
+        command = [sys.executable, "-m", "packhorse.worker", target]
+        return cls(target, command, settings.url, settings.concurrency, arguments)
 
 
 class Ended(msgspec.Struct, frozen=True):

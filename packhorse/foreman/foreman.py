@@ -13,31 +13,21 @@ import math
 import os
 import selectors
 import signal
-import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from packhorse import __version__
-from packhorse.chores.chore import Chore, SteadyTime
 from packhorse.clock import SECOND
-from packhorse.foreman import scaling, signals
-from packhorse.foreman.backlog import Backlog
+from packhorse.foreman import signals
 from packhorse.foreman.backoff import YOUNG, Backoff
 from packhorse.foreman.crew import Crew, Ended, Launch
+from packhorse.foreman.duties import Chores, Duties
 from packhorse.foreman.former import PROCESS_SPACE, process_space
-from packhorse.foreman.heartbeat import Heartbeat
-from packhorse.foreman.lookout import Lookout
 from packhorse.foreman.member import Member
-from packhorse.foreman.orders import Orders
-from packhorse.foreman.pulse import Pulse, Record
+from packhorse.foreman.pulse import NOBODY, Callee, Pulse, Record
 from packhorse.foreman.rolling import Rolling
-from packhorse.foreman.settling import Settling
-from packhorse.foreman.timetable import Timetable
+from packhorse.foreman.scaling import Plan
+from packhorse.foreman.size import Size
 from packhorse.kinship import hear_of_parents_end
 from packhorse.order import Do, Order
 from packhorse.settings import Settings
@@ -50,43 +40,30 @@ _ORDERED = "an operator's order"
 _LAST_WORDS = 5.0
 """Seconds that the storage gets at the end to take what is left to be told."""
 
-Chores = Sequence[Chore] | Callable[[SteadyTime], Sequence[Chore]]
-"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady."""
-
 
 class Foreman:
     """One foreman. `run` returns the exit code; other threads may `ask` it what signals ask.
 
-    `command` starts a worker, `python -m packhorse.worker TARGET` unless given; the crew adds what is each worker's
-    own, then `worker_arguments`, then for the extra workers of forced jobs `extra_arguments`. With `burst` it ends when
-    its workers, told so by their arguments, find nothing more to do. It stops when `parent`, the process that started
-    it, has ended. With `gives_up`, workers that keep dying young are not started again before the next SIGHUP. The last
-    three are signs of life: see `pulse.py`.
+    With `burst` it ends when its workers, told so by their arguments, find nothing more to do. It stops when `parent`,
+    the process that started it, has ended. With `gives_up`, workers that keep dying young are not started again before
+    the next SIGHUP. The `callee` is called every minute, as a sign of life.
 
-    >>> Foreman("app:app", app.settings, app.storage).run()
+    >>> Foreman(Launch.of("app:app", app.settings), app.settings, app.storage).run()
     """
 
     def __init__(
         self,
-        target: str,
+        launch: Launch,
         settings: Settings,
         storage: Storage,
-        command: Sequence[str] | None = None,
         chores: Chores = (),
         *,
-        worker_arguments: Sequence[str] = (),
-        extra_arguments: Sequence[str] = ("--max-jobs", "1"),
         burst: bool = False,
         parent: int | None = None,
         gives_up: bool = False,
-        checkin_url: str | None = None,
-        checkin_cmd: str | None = None,
-        status_file: Path | None = None,
+        callee: Callee = NOBODY,
     ) -> None:
-        self.limits = limits_of(settings)
-        self.wanted = max(self.limits.least, int(burst))
-        if burst:
-            self.limits = replace(self.limits, least=0)  # workers that find nothing more to do are not missed
+        self.size = Size(settings, burst=burst)
         self.deaths = 0
         self.done = 0  # attempts that its workers had ended when they left
         self.problem: str | None = None  # the last one
@@ -94,32 +71,16 @@ class Foreman:
         self._burst = burst
         self._parent = parent
         self._lines: list[str] = []
-        self._is_quiet = self._is_stopping = self._is_at_work = False
+        self._is_quiet = self._is_stopping = False
         self._exit_code = 0
         self._signals = signals.Signals()
         self._selector = selectors.DefaultSelector()
         self.backoff = Backoff(gives_up=gives_up)
-        command = command or [sys.executable, "-m", "packhorse.worker", target]
-        launch = Launch(command, settings.url, settings.concurrency, worker_arguments, extra_arguments)
-        self.crew = Crew(launch, self._selector, on_online=lambda: self.heartbeat.beat_soon())
-        self.record = Record(storage, self._about(target))
-        self.heartbeat = Heartbeat(
-            storage,
-            self.crew,
-            self.record,
-            heartbeat=settings.heartbeat / SECOND,
-            lease=settings.lease / SECOND,
-            report=self.report,
-            wake=self._signals.ring,
-        )
-        self.settling = Settling(storage)
-        self.backlog = Backlog(storage, self.crew, wake=self._signals.ring)
-        self.orders = Orders(storage, self.record, wake=self._signals.ring)
-        self.timetable = Timetable(chores(self.heartbeat.steady_time) if callable(chores) else chores)
-        self.lookout = Lookout(
-            storage, self.crew, self.record, self.heartbeat, self.backlog, self.orders, self.timetable
-        )
-        self.pulse = Pulse(self.report, self.is_well, url=checkin_url, command=checkin_cmd, file=status_file)
+        self.crew = Crew(launch, self._selector, on_online=lambda: self.duties.heartbeat.beat_soon())
+        self.record = Record(storage, self._about(launch.target))
+        wake = self._signals.ring
+        self.duties = Duties(storage, settings, self.crew, self.record, chores, report=self.report, wake=wake)
+        self.pulse = Pulse(self.report, self.is_well, callee)
         self._rolling = Rolling(self.crew, self._start, self._drain)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -130,15 +91,14 @@ class Foreman:
             if self._parent is not None:
                 hear_of_parents_end(signal.SIGCHLD)  # a signal that does nothing but wake the loop
             self._selector.register(self._signals, selectors.EVENT_READ, lambda: None)
-            self.settling.duty.start()
-            self.heartbeat.duty.start()
+            self.duties.begin()
             try:
                 while not self._is_over():
                     self._turn()
             finally:
                 self._end()
-        if self.heartbeat.error is not None:
-            raise self.heartbeat.error
+        if self.duties.heartbeat.error is not None:
+            raise self.duties.heartbeat.error
         return self._exit_code
 
     def ask(self, number: signal.Signals) -> None:
@@ -151,35 +111,28 @@ class Foreman:
         for number in self._signals.read():
             self._obey(number)
         is_ordered = False
-        for order in self.orders.take():
+        for order in self.duties.orders.take():
             self._follow(order)
             is_ordered = True
         if is_ordered:
-            self.heartbeat.beat_soon()  # so that whoever gave the order sees that it was heard
+            self.duties.heartbeat.beat_soon()  # so that whoever gave the order sees that it was heard
         if self._is_orphaned() and not self._is_stopping:
             self._stop("the program that started it has ended")
         now = time.monotonic()
         self._take_leave(now)
         self._look_after(now)
         if self.record.is_joined and not self._is_stopping:
-            self._go_to_work()
+            self.duties.go_to_work()
             self._man(now)
         self.pulse.tick(now)
 
     def _is_orphaned(self) -> bool:
         return self._parent is not None and os.getppid() != self._parent
 
-    def _go_to_work(self) -> None:
-        """Once, when the storage knows us, and former processes of this machine were settled: their jobs go first."""
-        if not self._is_at_work:
-            self._is_at_work = True
-            for each in (self.backlog, self.orders, self.timetable, self.lookout):
-                each.duty.start()
-
     def _is_over(self) -> bool:
-        if self.heartbeat.error is not None:
+        if self.duties.heartbeat.error is not None:
             return True
-        is_done = self._burst and self._is_at_work and self.wanted == 0
+        is_done = self._burst and self.duties.are_at_work and self.size.wanted == 0
         return (self._is_stopping or is_done) and not self.crew.members
 
     def _end(self) -> None:
@@ -190,16 +143,14 @@ class Foreman:
         while self.crew.members and time.monotonic() < deadline:
             self._selector.select(0.1)
             self._take_leave(time.monotonic())
-        for each in (self.lookout, self.timetable, self.backlog, self.orders, self.pulse.calls):
-            each.duty.stop()
-        self.heartbeat.duty.stop(1.0)
+        self.pulse.calls.duty.stop()
+        self.duties.end()
         if self.record.is_joined:
-            self.settling.put(Ended(self.record.id, "stopped", died=False))
-        if not self.settling.wait(_LAST_WORDS if self.record.is_joined else 0.0):
+            self.duties.settling.put(Ended(self.record.id, "stopped", died=False))
+        if not self.duties.settling.wait(_LAST_WORDS if self.record.is_joined else 0.0):
             log.warning("the storage does not answer; other foremen will take back what was held here")
-        self.settling.duty.stop(1.0)
+        self.duties.settling.duty.stop(1.0)
         self._selector.close()
-        self.pulse.close()
         if self._is_stopping:
             log.info("stopped")
 
@@ -220,7 +171,7 @@ class Foreman:
         log.info("quiet: no more jobs are taken (%s)", why)
         self._is_quiet = True
         self.crew.tell({"do": "quiet"})
-        self.heartbeat.beat_soon()  # so that nobody who looks counts on it
+        self.duties.heartbeat.beat_soon()  # so that nobody who looks counts on it
 
     def _restart(self, why: str) -> None:
         log.info("rolling restart (%s)", why)
@@ -232,10 +183,9 @@ class Foreman:
         grace = self._settings.stop_grace / SECOND
         log.info("stopping (%s): running jobs have %g s to finish; once more stops at once", why, grace)
         self._is_stopping = True
-        self.heartbeat.beat_soon()  # so that nobody who looks counts on it
+        self.duties.heartbeat.beat_soon()  # so that nobody who looks counts on it
         self.pulse.stopping()
-        self.timetable.duty.stop()
-        self.backlog.duty.stop()
+        self.duties.rest()
         for member in self.crew.members:
             if member.is_online:
                 self._drain(member, f"the foreman was told to stop ({why})")
@@ -270,7 +220,7 @@ class Foreman:
 
     def _ask_for_stacks(self) -> dict[str, Any]:
         """What has a worker say where its threads stand; it answers soon, and the answer goes with the heartbeat."""
-        return {"do": "stacks", "order": self.orders.taken}
+        return {"do": "stacks", "order": self.duties.orders.taken}
 
     def _follow_for(self, member: Member, order: Order) -> None:
         if order.do is Do.QUIET:
@@ -280,8 +230,9 @@ class Foreman:
             self._rolling.begin(only=member.id)
         elif order.do is Do.STOP:
             # It is not replaced, unless more jobs wait than the others can take.
-            self.wanted = max(0, self.wanted - member.is_active)
-            self.limits = replace(self.limits, least=min(self.limits.least, self.wanted))
+            if member.is_active:
+                self.size.one_less()
+            self.size.lower()
             if order.now:
                 self.crew.quit(member, "an operator wanted it to stop at once")
             else:
@@ -294,13 +245,11 @@ class Foreman:
             self._hard_stop(signal.SIGTERM, _ORDERED)
 
     def _scale(self, order: Order) -> None:
-        least = self.limits.least if order.least is None else order.least
-        most = max(least, self.limits.most if order.most is None else order.most)
-        log.info("from %d to %d workers (%s)", least, most, _ORDERED)
-        self.limits = replace(self.limits, least=least, most=most)
-        self.wanted = min(max(self.wanted, least), most)
-        if order.slots is not None and order.slots != self.limits.slots and not self._is_stopping:
-            self.limits = replace(self.limits, slots=order.slots)
+        self.size.scale(order)
+        limits = self.size.limits
+        log.info("from %d to %d workers (%s)", limits.least, limits.most, _ORDERED)
+        if order.slots is not None and order.slots != limits.slots and not self._is_stopping:
+            self.size.set_slots(order.slots)
             self.crew.set_slots(order.slots)
             self._restart(_ORDERED)
 
@@ -309,7 +258,7 @@ class Foreman:
     def _take_leave(self, now: float) -> None:
         self.crew.look_at_memory(now)
         for ended in self.crew.bury():
-            self.settling.put(ended)
+            self.duties.settling.put(ended)
             self._note(ended, now)
 
     def _note(self, ended: Ended, now: float) -> None:
@@ -318,7 +267,7 @@ class Foreman:
             self.deaths += 1
             self.problem = ended.why
         elif self._burst:
-            self.wanted = max(0, self.wanted - 1)  # it found nothing more to do
+            self.size.one_less()  # it found nothing more to do
             return
         if ended.is_young:
             self.backoff.died_young(now)
@@ -341,7 +290,7 @@ class Foreman:
                 member.is_proven = True
                 self.backoff.succeeded()
             if member.has_answered(now):
-                self.heartbeat.beat_soon()
+                self.duties.heartbeat.beat_soon()
         self.crew.enforce(now)
 
     def _drain(self, member: Member, why: str) -> None:
@@ -351,25 +300,24 @@ class Foreman:
     def _man(self, now: float) -> None:
         """Keep the crew at the size that is wanted."""
         plan = self._plan(now)
-        self.wanted = plan.wanted
         for owner in plan.stop:
             self._let_go(self.crew.get(owner))
-        while len(self.crew.active) < self.wanted and self._start() is not None:
+        while len(self.crew.active) < plan.wanted and self._start() is not None:
             pass
         for _ in range(plan.extra):
             self._start(is_extra=True)
         self._rolling.step()
         if not self._rolling.is_under_way:
-            for member in self.crew.active[self.wanted :]:
+            for member in self.crew.active[plan.wanted :]:
                 self._let_go(member)
-        if sum(member.is_online for member in self.crew.active) >= self.limits.least:
+        if sum(member.is_online for member in self.crew.active) >= self.size.limits.least:
             self.pulse.ready()
 
-    def _plan(self, now: float) -> scaling.Plan:
-        need = self.backlog.need
+    def _plan(self, now: float) -> Plan:
+        need = self.duties.backlog.need
         if need is None or self._is_quiet or self._rolling.is_under_way:
-            return scaling.Plan(self.wanted)
-        return scaling.plan(need, self.crew.hands(now), self.wanted, self.limits)
+            return Plan(self.size.wanted)
+        return self.size.plan(need, self.crew.hands(now))
 
     def _let_go(self, member: Member | None) -> None:
         if member is not None:
@@ -379,7 +327,9 @@ class Foreman:
     def _start(self, *, is_extra: bool = False) -> Member | None:
         """Start a worker, if there is no reason to wait."""
         now = time.monotonic()
-        is_crowded = len(self.crew.leaving) > self.limits.most  # those that leave are counted apart, but not for ever
+        is_crowded = (
+            len(self.crew.leaving) > self.size.limits.most
+        )  # those that leave are counted apart, but not for ever
         if is_crowded or not self.backoff.may_start(now, self.crew.starting):
             return None
         try:
@@ -397,30 +347,31 @@ class Foreman:
 
     def is_well(self) -> bool:
         """Do its heartbeats get through, and do its workers start?"""
-        is_heard = self.record.is_joined and self.heartbeat.silence() < self._settings.lease / SECOND
+        is_heard = self.record.is_joined and self.duties.heartbeat.silence() < self._settings.lease / SECOND
         return is_heard and not self.backoff.is_hopeless
 
     def report(self) -> dict[str, Any]:
-        """What the storage, the status file and the log are told; any thread may ask."""
-        followed = self.orders.followed  # first: what it has changed must not be missing in what is read after it
-        members, need = self.crew.members, self.backlog.need
+        """What the storage and the log are told; any thread may ask."""
+        # First: what an order has changed must not be missing in what is read after it.
+        followed = self.duties.orders.followed
+        members, need = self.crew.members, self.duties.backlog.need
         report = {
             "state": self._state(),
             "crew": len(self.crew.active),
             "online": sum(member.is_online for member in members),
-            "wanted": self.wanted,
-            "min": self.limits.least,
-            "max": self.limits.most,
-            "slots": self.limits.slots,
+            "wanted": self.size.wanted,
+            "min": self.size.limits.least,
+            "max": self.size.limits.most,
+            "slots": self.size.limits.slots,
             "extra": len(self.crew.extra),
             "leaving": len(self.crew.leaving),
             "busy": sum(member.report.get("busy", 0) for member in members),
             "starts": self.crew.starts,
             "deaths": self.deaths,
-            "rescued": self.settling.rescued,
+            "rescued": self.duties.settling.rescued,
             "backlog": need.backlog if need else None,
-            "steady": self.heartbeat.is_steady(),
-            "skew": round(self.heartbeat.skew, 1),
+            "steady": self.duties.heartbeat.is_steady(),
+            "skew": round(self.duties.heartbeat.skew, 1),
             "checkin": self.pulse.calls.status,
             "problem": self.problem,
             "order": followed,
@@ -441,9 +392,9 @@ class Foreman:
     def _about(self, target: str) -> dict[str, Any]:
         return {
             "target": target,
-            "min": self.limits.least,
-            "max": self.limits.most,
-            "concurrency": self.limits.slots,
+            "min": self.size.limits.least,
+            "max": self.size.limits.most,
+            "concurrency": self.size.limits.slots,
             "drain_s": self._settings.stop_grace / SECOND,
             "version": __version__,
             PROCESS_SPACE: process_space(),
@@ -452,17 +403,3 @@ class Foreman:
 
 def _when(seconds: float) -> str:
     return "after the next restart (SIGHUP), which a saved file causes" if math.isinf(seconds) else f"in {seconds:g} s"
-
-
-def limits_of(settings: Settings) -> scaling.Limits:
-    """How large the crew may be; where nothing is set, as many workers as there are CPUs for this process."""
-    cpus = os.cpu_count() or 1
-    with suppress(AttributeError):
-        cpus = len(os.sched_getaffinity(0))
-    return scaling.Limits(
-        least=settings.min_workers,
-        most=max(settings.max_workers or cpus, settings.min_workers),
-        slots=settings.concurrency,
-        idle_stop=settings.idle_stop / SECOND,
-        most_extra=cpus if settings.max_forced is None else settings.max_forced,
-    )

@@ -1,12 +1,11 @@
-"""The pulse: how a foreman proves that it is alive. Its record in the storage, a status file, a URL or command that it
-calls every minute, systemd's watchdog, and a line a minute in the log.
+"""The pulse: how a foreman proves that it is alive. Its record in the storage, a URL or command that it calls every
+minute, systemd's watchdog, and a line a minute in the log.
 
 The call is a dead man's switch: it is made only while all is well, so whoever waits for it learns of any trouble.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
@@ -18,9 +17,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from packhorse.errors import BadValue
 from packhorse.event import Subject
@@ -34,7 +34,6 @@ FIGURES = logging.getLogger("packhorse.figures")
 
 _CALL_EVERY = 60.0
 _CALL_LIMIT = 5.0
-_FILE_EVERY = 5.0
 _LINE_EVERY = 60.0
 
 Report = Callable[[], dict[str, Any]]
@@ -70,16 +69,28 @@ class Record:
             self._storage.leave(self.id, why=why)
 
 
-class Calls:
-    """Calls a URL, a command or both every minute, while `is_well` says so. `status` tells how the last one went."""
+class Callee(msgspec.Struct, frozen=True):
+    """Who is called every minute: a URL, a command, both or nobody. Raises BadValue for a URL that cannot be called."""
 
-    def __init__(self, url: str | None, command: str | None, is_well: Callable[[], bool]) -> None:
-        if url is not None and urlsplit(url).scheme not in ("http", "https"):
-            raise BadValue(f"the check-in URL must begin with http:// or https://, not {url!r}")
-        self._url = url
-        self._command = shlex.split(command) if command else []
+    url: str | None = None
+    command: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
+            raise BadValue(f"the check-in URL must begin with http:// or https://, not {self.url!r}")
+
+
+NOBODY = Callee()
+
+
+class Calls:
+    """Calls somebody every minute, while `is_well` says so. `status` tells how the last call went."""
+
+    def __init__(self, callee: Callee, is_well: Callable[[], bool]) -> None:
+        self._url = callee.url
+        self._command = shlex.split(callee.command) if callee.command else []
         self._is_well = is_well
-        self.status = "off" if not (url or self._command) else "not yet called"
+        self.status = "off" if not (self._url or self._command) else "not yet called"
         self.duty = Duty("the check-in", self.step)
 
     def step(self) -> float | None:
@@ -149,29 +160,16 @@ def _own_pid() -> tuple[str, str]:
 class Pulse:
     """All signs of life but the record, driven by the foreman's loop."""
 
-    def __init__(
-        self,
-        report: Report,
-        is_well: Callable[[], bool],
-        *,
-        url: str | None = None,
-        command: str | None = None,
-        file: Path | None = None,
-    ) -> None:
-        self.calls = Calls(url, command, is_well)
+    def __init__(self, report: Report, is_well: Callable[[], bool], callee: Callee = NOBODY) -> None:
+        self.calls = Calls(callee, is_well)
         self.systemd = Systemd()
         self._report = report
-        self._file = file
-        self._file_at = 0.0
         self._line_at = time.monotonic() + _LINE_EVERY
         self._is_ready = False
 
     def tick(self, now: float) -> None:
         """The loop goes round: say so to whoever wants to know."""
         self.systemd.alive(now)
-        if self._file is not None and now - self._file_at >= _FILE_EVERY:
-            self._file_at = now
-            self._write(self._file)
         if now >= self._line_at:
             self._line_at = now + _LINE_EVERY
             FIGURES.info("%s", _line(self._report()))
@@ -186,20 +184,6 @@ class Pulse:
     def stopping(self) -> None:
         self.calls.duty.stop()
         self.systemd.tell("STOPPING=1", "STATUS=finishing what runs")
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
-
-    def _write(self, file: Path) -> None:
-        told = {"pid": os.getpid(), "at": time.time(), **self._report()}
-        new = file.with_name(f"{file.name}.{os.getpid()}")
-        try:
-            new.write_text(json.dumps(told))
-            new.replace(file)
-        except OSError as error:
-            log.warning("cannot write the status file %s: %s", file, error.strerror)
-            self._file = None
 
 
 def _line(report: Mapping[str, Any]) -> str:

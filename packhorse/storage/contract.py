@@ -182,7 +182,8 @@ class Storage(ABC):
     @abstractmethod
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         """Write outcomes down: the new state, the event, the counts for charts. A stale one among them changes
-        nothing and harms none of the others. A job that was never marked as running is marked on the way."""
+        nothing and harms none of the others. A job that was never marked as running is marked on the way. How long the
+        attempt ran, as its worker measured it, stays with the job: it ran that long from `started_at` on."""
 
     @abstractmethod
     def release(self, tokens: Sequence[Token], why: str) -> list[Verdict]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import string
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -139,21 +139,66 @@ def means_all(where: Filter) -> bool:
 
 def is_tallied(where: Filter) -> bool:
     """Can this be answered from the tallies, without counting jobs?"""
-    plain = Filter(where.states, where.queue, where.task, where.queues, where.tasks, order=where.order)
-    return where == plain
+    return replace(where, order=None) == tallied_part(where)
+
+
+def tallied_part(where: Filter) -> Filter:
+    """What of a filter the tallies know of."""
+    return Filter(where.states, where.queue, where.task, where.queues, where.tasks)
+
+
+FEW_QUEUES = 20
+"""Whose jobs are merged one by one; beyond, all jobs are looked at."""
+
+
+class Narrowed(NamedTuple):
+    """A filter that also names the queues in which its jobs are, if these are few; and how many jobs the tallies have
+    of its queues, tasks and states. None: nobody has asked them."""
+
+    where: Filter
+    number: int | None = None
+
+
+def is_narrowed(where: Filter, order: Order) -> bool:
+    """Is it worth asking the tallies where its jobs are? No index leads to a task, whose jobs may be below millions of
+    others; and none has what waits for its time or is finished by its queue."""
+    names_queue = where.queue is not None or bool(where.queues)
+    return where.task is not None or bool(where.tasks) or (names_queue and order in (BY_DUE_TIME, LATEST_FINISHED))
+
+
+def narrow(where: Filter, numbers: Mapping[str, int]) -> Narrowed:
+    """The filter, if the tallies have so many jobs of its states and tasks in these queues, and none elsewhere."""
+    number = sum(numbers.values())
+    if where.queue is not None or not 0 < len(numbers) <= FEW_QUEUES:
+        return Narrowed(where, number)
+    if len(numbers) == 1:
+        return Narrowed(replace(where, queue=next(iter(numbers)), queues=frozenset()), number)
+    return Narrowed(replace(where, queues=frozenset(numbers)), number)
 
 
 def sum_tallies(where: Filter, tallies: Iterable[Tally]) -> int:
     """How many jobs stand where the filter says: by state, queue and task."""
-    return sum(
-        tally.number
-        for tally in tallies
-        if (not where.states or tally.state in where.states)
+    return sum(tally.number for tally in tallies if is_counted(tally, where))
+
+
+def is_counted(tally: Tally, where: Filter) -> bool:
+    """Does this tally count jobs of the states, queues and tasks that the filter names?"""
+    return (
+        (not where.states or tally.state in where.states)
         and where.queue in (None, tally.queue)
         and where.task in (None, tally.task)
         and is_one_of(tally.queue, where.queues)
         and is_one_of(tally.task, where.tasks)
     )
+
+
+def queues_named(where: Filter) -> list[str] | None:
+    """The queues in which the jobs are, if they are named in full and few; None: they may be in any."""
+    if where.queue is not None:
+        return [where.queue]
+    if not 0 < len(where.queues) <= FEW_QUEUES or any(name.endswith("*") for name in where.queues):
+        return None
+    return sorted(where.queues)
 
 
 def is_dear(where: Filter) -> bool:

@@ -1,4 +1,8 @@
-"""The plain data that goes into a storage and comes out of it, besides jobs, outcomes and events."""
+"""The plain data that goes into a storage and comes out of it, besides jobs, outcomes and events.
+
+Frozen, in the order of the groups of `contract.py`. Every storage answers with these, and they go to a manager and come
+back as they are (`wire.py`): a field that is added needs a default.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,7 @@ class Filter(msgspec.Struct, frozen=True):
     max_priority: int | None = None
     min_attempts: int | None = None
     max_attempts: int | None = None
-    min_took: int | None = None  # how long the latest attempt ran, or runs
+    min_took: int | None = None  # how long the latest attempt ran, or runs: see `Job.took`
     max_took: int | None = None
     min_waited: int | None = None  # how long it was in line before that, or is
     max_waited: int | None = None

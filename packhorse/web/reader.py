@@ -16,7 +16,7 @@ from packhorse.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFou
 from packhorse.event import Event
 from packhorse.failure import Failure
 from packhorse.filters import SLOWEST_OF, slowest
-from packhorse.id_part import SHORTEST, jobs_with_part
+from packhorse.id_part import SHORTEST, SURE, jobs_with_part
 from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State
 from packhorse.job_handle import JobHandle
 from packhorse.presence import Presence, is_alive, presence_of
@@ -47,11 +47,10 @@ _MOST_HELD = 5_000
 _COUNTED = 5_000  # jobs that are looked at to tell how many fit in each state
 _COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
-_LOOKING = 0.05  # seconds of looking for those that took longest
+_LOOKING = 0.05  # seconds of looking for jobs that no index leads to
 _COUNTING = 0.05  # seconds of counting, of all causes what is left, or what fits in each state
 _COUNTING_ON = 1.0  # seconds of counting exactly, before whoever asked is told how far it is
 _MOST_LEFT = 1_000
-_SURE = 8  # letters of an id that hardly two of the same day share
 
 
 class Reader:
@@ -95,25 +94,29 @@ class Reader:
         return job
 
     def find(self, where: Filter, cursor: str | None, limit: int) -> Page:
-        """Jobs that fit. Those of other queues are left out of a page, which may so be short. By `order:took` they are
-        those that took longest of as many as could be looked at; `next` is where to look for more."""
+        """Jobs that fit, as many as are found soon; those of other queues are left out. By `order:took` they are those
+        that took longest of as many as could be looked at. `next` is where to look for more."""
         if where.order == "took":
             latest, following = self._latest(self._scoped(where), cursor)
             return Page([self._redaction.job(job) for job in slowest(latest, self.now())[:limit]], following)
-        page = self._storage.find(self._scoped(where), cursor=cursor, limit=limit)
-        return Page([self._redaction.job(job) for job in page.jobs if self._operator.sees(job.queue)], page.next)
+        found, following = self._look(self._scoped(where), cursor, limit)
+        return Page([self._redaction.job(job) for job in found], following)
 
     def _latest(self, where: Filter, cursor: str | None) -> tuple[list[Job], str | None]:
         """The latest thousand that fit, or as many as are found soon, and where to go on with looking for the rest."""
+        found, following = self._look(where, cursor, SLOWEST_OF)
+        return found, following if len(found) < SLOWEST_OF else None
+
+    def _look(self, where: Filter, cursor: str | None, limit: int) -> tuple[list[Job], str | None]:
+        """So many that fit, or as many as are found soon, and where to go on. One call of a storage looks at some
+        thousands; what is asked for may be below many more."""
         found: list[Job] = []
         until = time.monotonic() + _LOOKING
         while True:
-            page = self._storage.find(where, cursor=cursor, limit=SLOWEST_OF - len(found))
+            page = self._storage.find(where, cursor=cursor, limit=limit - len(found))
             found += [job for job in page.jobs if self._operator.sees(job.queue)]
             cursor = page.next
-            if cursor is None or len(found) >= SLOWEST_OF:
-                return found, None
-            if time.monotonic() > until:
+            if cursor is None or len(found) >= limit or time.monotonic() > until:
                 return found, cursor
 
     def these(self, ids: list[str]) -> list[Job]:
@@ -180,7 +183,7 @@ class Reader:
             return [self._redaction.job(exact)] if self._operator.sees(exact.queue) else []
         if len(wanted) < SHORTEST:
             return []
-        found, _ = jobs_with_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= _SURE else 2)
+        found, _ = jobs_with_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= SURE else 2)
         return [self._redaction.job(job) for job in found if self._operator.sees(job.queue)]
 
     def why(self, job_id: str) -> str:

@@ -29,13 +29,12 @@ from packhorse.order import Do, Order
 from packhorse.retention import retention
 from packhorse.schedule import find_schedule
 from packhorse.stacks import ask_for_stacks, crew_of, have_answered
-from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
-from packhorse.task import TaskOptions, check_name
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.redaction import unmasked
+from packhorse.web.step import Many, Step
 
 _AT_ONCE = 500
 _PATIENCE = 4.0  # seconds that a worker has to say where it stands
@@ -44,33 +43,6 @@ _WRITERS_END = 5.0  # seconds until others have ended what they write
 _BUDGET = 2.0  # seconds of one call for many jobs; the caller goes on from the cursor
 
 T = TypeVar("T")
-Many = Callable[[Storage, list[str], str], list[Steered]]
-
-
-def to_many(operation: Operation, priority: int | None, queue: str | None = None) -> Many:
-    """How an operation is done to many jobs."""
-    match operation:
-        case Operation.ABORT:
-            return lambda storage, ids, by: storage.abort(ids, by=by)
-        case Operation.FORCE_START:
-            return lambda storage, ids, by: storage.force_start(ids, by=by)
-        case Operation.RETRY:
-            return lambda storage, ids, by: storage.retry(ids, by=by)
-        case Operation.DELETE:
-            return lambda storage, ids, by: storage.delete(ids, by=by)
-        case Operation.SET_PRIORITY if priority is not None:
-            number = TaskOptions().with_(priority=priority).priority
-            return lambda storage, ids, by: storage.set_priority(ids, number, by=by)
-        case Operation.SET_PRIORITY:
-            raise BadValue("which priority? the request does not say", hint='e.g. {"priority": 7}')
-        case Operation.SET_QUEUE if queue:
-            name = check_name(queue, "queue name")
-            return lambda storage, ids, by: storage.set_queue(ids, name, by=by)
-        case Operation.SET_QUEUE:
-            raise BadValue("which queue? the request does not say", hint='e.g. {"queue": "slow"}')
-    raise BadValue(
-        f"{operation} cannot be done to many jobs", hint="abort, force_start, retry, set_priority, set_queue or delete"
-    )
 
 
 class Progress(msgspec.Struct):
@@ -92,21 +64,12 @@ class Steps:
 
     # --- one job --------------------------------------------------------------------------------------------------
 
-    def steer(
-        self,
-        operation: Operation,
-        job_id: str,
-        priority: int | None = None,
-        queue: str | None = None,
-        *,
-        unknown: str | None = None,
-        new: bool = False,
-    ) -> Job:
+    def steer(self, step: Step, job_id: str, *, unknown: str | None = None) -> Job:
         """Do this to one job. Raises JobNotFound, WrongState and NotUnique. Answers the job as it was before.
-        `unknown` and `new` are as in `check`."""
+        `unknown` is as in `check`."""
         job = self._reader.stored(job_id)
         handle, by = JobHandle[Any](self._app, job_id), self._operator.name
-        match operation:
+        match step.operation:
             case Operation.ABORT:
                 handle.abort(by=by)
             case Operation.FORCE_START:
@@ -115,15 +78,13 @@ class Steps:
                 handle.retry(by=by)
             case Operation.DELETE:
                 handle.delete(by=by)
-            case Operation.SET_PRIORITY if priority is not None:
-                handle.set_priority(priority, by=by)
-            case Operation.SET_QUEUE if queue:
-                self._require_known(queue, unknown, new)
-                handle.set_queue(queue, by=by)
             case Operation.SET_QUEUE:
-                raise BadValue("which queue? the request does not say", hint='e.g. {"queue": "slow"}')
+                self._require_known(step.named_queue, unknown, step.new)
+                handle.set_queue(step.named_queue, by=by)
+            case Operation.SET_PRIORITY:
+                handle.set_priority(step.named_priority, by=by)
             case _:
-                raise BadValue("which priority? the request does not say", hint='e.g. {"priority": 7}')
+                raise BadValue(f"{step.operation} cannot be done to jobs")
         self._glance.forget()
         return job
 
@@ -183,41 +144,23 @@ class Steps:
             )
         return replace(where, states=states, order=None)
 
-    def check(
-        self,
-        operation: Operation,
-        priority: int | None,
-        queue: str | None = None,
-        *,
-        unknown: str | None = None,
-        new: bool = False,
-    ) -> Many:
-        """How this is done to many jobs; raises what is wrong with the priority or the queue. With `new` the queue
-        need not be known yet; `unknown` is how to say that, where this is asked for."""
-        if operation is Operation.SET_QUEUE and queue:
-            self._require_known(queue, unknown, new)
-        return to_many(operation, priority, queue)
+    def check(self, step: Step, *, unknown: str | None = None) -> Many:
+        """How this is done to many jobs; raises what is wrong with the priority or the queue. `unknown` is how to say
+        that the queue is new, where this is asked for."""
+        if step.operation is Operation.SET_QUEUE and step.queue:
+            self._require_known(step.queue, unknown, step.new)
+        return step.to_many()
 
-    def steer_many(
-        self,
-        operation: Operation,
-        where: Filter,
-        seen_at: int,
-        cursor: str | None,
-        priority: int | None,
-        queue: str | None = None,
-        *,
-        new: bool = False,
-    ) -> Progress:
+    def steer_many(self, step: Step, where: Filter, seen_at: int, cursor: str | None) -> Progress:
         """Do this to all jobs that fit and have not changed since `seen_at`, for as long as a request may take."""
-        act, where = self.check(operation, priority, queue, new=new), self.possible(operation, where)
+        act, where = self.check(step), self.possible(step.operation, where)
         done: Counter[str] = Counter()
         until = time.monotonic() + _BUDGET
         while True:
             page = self._reader.find(where, cursor, _AT_ONCE)
             ids = [job.id for job in page.jobs if job.updated_at <= seen_at]
             done["changed since it was seen"] += len(page.jobs) - len(ids)
-            self._count(done, operation, act(self._app.storage, ids, self._operator.name) if ids else [])
+            self._count(done, act(self._app.storage, ids, self._operator.name) if ids else [])
             cursor = page.next
             if cursor is None or time.monotonic() > until:
                 break
@@ -228,28 +171,20 @@ class Steps:
         """Delete what waits in this queue and has not changed since `seen_at`, for as long as a request may take."""
         self._operator.require(Role.ADMIN)
         self._reader.queue(queue)
-        return self.steer_many(Operation.DELETE, Filter(states=WAITING, queue=queue), seen_at, cursor, None)
+        return self.steer_many(Step(Operation.DELETE), Filter(states=WAITING, queue=queue), seen_at, cursor)
 
-    def steer_these(
-        self,
-        operation: Operation,
-        ids: list[str],
-        priority: int | None,
-        queue: str | None = None,
-        *,
-        new: bool = False,
-    ) -> Progress:
+    def steer_these(self, step: Step, ids: list[str]) -> Progress:
         """Do this to these jobs."""
-        act = self.check(operation, priority, queue, new=new)
+        act = self.check(step)
         jobs = self._app.storage.get_many(ids)
         mine = [job.id for job in jobs if self._operator.sees(job.queue)]
         done: Counter[str] = Counter({"gone": len(ids) - len(mine)})
-        self._count(done, operation, act(self._app.storage, mine, self._operator.name) if mine else [])
+        self._count(done, act(self._app.storage, mine, self._operator.name) if mine else [])
         self._glance.forget()
         return Progress(done.pop("changed", 0), {word: number for word, number in done.items() if number})
 
     @staticmethod
-    def _count(done: Counter[str], operation: Operation, answers: list[Steered]) -> None:
+    def _count(done: Counter[str], answers: list[Steered]) -> None:
         for answer in answers:
             if answer.changed:
                 done["changed"] += 1

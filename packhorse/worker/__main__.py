@@ -23,12 +23,14 @@ from packhorse.loading import load_app
 from packhorse.log_lines import LOG_FORMATS, formatter_of
 from packhorse.middleware import Chain, compose, is_async
 from packhorse.settings import Settings
-from packhorse.storage import open_storage
+from packhorse.storage import Storage, open_storage
 from packhorse.task import RegisteredTask
 from packhorse.worker import child, telling
+from packhorse.worker.assignment import Assignment, Limits
+from packhorse.worker.floor import is_isolated
 from packhorse.worker.nursery import Nursery
-from packhorse.worker.process import Limits, WorkerProcess, is_isolated
-from packhorse.worker.report import dump_stacks
+from packhorse.worker.process import WorkerProcess
+from packhorse.worker.stacks import dump_stacks
 
 log = logging.getLogger("packhorse.worker")
 
@@ -43,11 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     telling.hear(options.tell_jobs or options.log_level.lower() == "debug")
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
-        app = load_app(options.target)
-        # An address with a password comes from the foreman by the environment, where `ps` does not show it.
-        url = options.url or (os.environ.get("PACKHORSE_URL") if options.foreman else None)
-        if url:
-            app.use(open_storage(url))
+        app = _load(options)
         storage = app.storage
     except PackhorseError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -55,33 +53,36 @@ def main(arguments: list[str] | None = None) -> int:
     # What the app has loaded stays: nobody need look through it for garbage again, nor copy it in children.
     gc.collect()
     gc.freeze()
-    # Before the first thread: see nursery.py.
-    nursery = _nursery(app, options)
-    channel = Channel.from_fd(options.channel)
-    worker = WorkerProcess(
-        app,
-        storage,
-        options.id,
-        concurrency=options.concurrency,
-        queues=options.queues.split(",") if options.queues else None,
-        foreman=options.foreman,
-        board=Board(Path(options.board)) if options.board else None,
-        limits=_limits(options, app.settings),
-        say=channel.send,
-        burst=options.burst,
-        nursery=nursery,
-        max_jobs_per_child=options.max_jobs_per_child,
-    )
-    _take_signals(worker)
-    threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
-    try:
-        code = worker.run()
-    except StorageError as error:
-        sys.stderr.write(f"error: {error}\n")
-        code = 1
+    code = _work(app, storage, options)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a thread that will not end must not keep the process
+
+
+def _load(options: argparse.Namespace) -> Packhorse:
+    """The user's app, on the storage that the foreman names."""
+    app = load_app(options.target)
+    # An address with a password comes from the foreman by the environment, where `ps` does not show it.
+    url = options.url or (os.environ.get("PACKHORSE_URL") if options.foreman else None)
+    if url:
+        app.use(open_storage(url))
+    return app
+
+
+def _work(app: Packhorse, storage: Storage, options: argparse.Namespace) -> int:
+    """Run jobs until told to stop; answers the exit code."""
+    nursery = _nursery(app, options)  # before the first thread: see nursery.py
+    channel = Channel.from_fd(options.channel)
+    board = Board(Path(options.board)) if options.board else None
+    assignment = _assignment(options, app.settings)
+    worker = WorkerProcess(app, storage, assignment, board=board, nursery=nursery, say=channel.send)
+    _take_signals(worker)
+    threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
+    try:
+        return worker.run()
+    except StorageError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
 
 
 def _listen(channel: Channel, worker: WorkerProcess) -> None:
@@ -138,13 +139,22 @@ def _nursery(app: Packhorse, options: argparse.Namespace) -> Nursery | None:
     return Nursery.start(serve, not_for_children=[options.channel])
 
 
-def _limits(options: argparse.Namespace, settings: Settings) -> Limits:
-    return Limits(
+def _assignment(options: argparse.Namespace, settings: Settings) -> Assignment:
+    limits = Limits(
         max_jobs=options.max_jobs,
         max_rss=options.max_rss,
+        max_jobs_per_child=options.max_jobs_per_child,
         stop_grace=settings.stop_grace / 1e6 if options.stop_grace is None else options.stop_grace,
         abort_grace=settings.abort_grace / 1e6,
         lease=settings.lease / 1e6,
+    )
+    return Assignment(
+        options.id,
+        foreman=options.foreman,
+        concurrency=options.concurrency,
+        queues=options.queues.split(",") if options.queues else None,
+        burst=options.burst,
+        limits=limits,
     )
 
 

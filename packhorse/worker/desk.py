@@ -10,29 +10,28 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND
-from packhorse.errors import StorageUnavailable, TaskNotFound
-from packhorse.failure import Failure
+from packhorse.errors import StorageUnavailable
 from packhorse.job import HELD, Job, Reason
 from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
 from packhorse.worker import lock
+from packhorse.worker.assignment import Assignment
 from packhorse.worker.deputy import Deputed, depute
 from packhorse.worker.durations import Durations
-from packhorse.worker.executors import Executor
 from packhorse.worker.fetcher import Fetcher
-from packhorse.worker.finisher import Finisher
+from packhorse.worker.floor import Floor
+from packhorse.worker.nap import Nap
 from packhorse.worker.outage import Outage
+from packhorse.worker.reception import Reception
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
-from packhorse.worker.slots import Slots
 from packhorse.worker.telling import tell_ended, tell_taken
 from packhorse.worker.warden import Warden
 
@@ -48,97 +47,59 @@ VISIT = 0.25
 """Seconds between two visits of the seats."""
 HOARD_LIMIT = 1.0
 """Seconds that a job may wait in the buffer before it is handed back for others to run."""
-UNKNOWN_WAIT = 10 * SECOND
-"""How long a job whose task this worker does not know stays away from it."""
 DOUBT = 10.0
 """Seconds after which a question whose answer was lost is answered for certain. It may lie at the storage, behind one
 that blocks, for longer than it takes to look for what it brought."""
-DOUBLE_WAIT = 3 * SECOND
-"""How long a job whose last run still goes on stays away, before it is looked at again."""
-
-Seater = Callable[[Job], Seat]
-"""Makes a seat for a job that was reserved."""
 
 
 class Desk:
-    """Reserves, finishes, and looks after what is in between."""
+    """Reserves, finishes, and looks after what is in between. `on_stored` is told of each outcome that was accepted."""
 
     def __init__(
         self,
         storage: Storage,
-        owner: str,
-        queues: Mapping[str, int],
-        fetcher: Fetcher,
-        executor_of: Callable[[Seat], Executor],
-        slots: Slots,
-        seat_for: Seater,
-        *,
-        abort_grace: float = 2.0,
-        last_seconds: float = 15.0,
-        keep_lines: int = 1_000,
-        max_jobs: int | None = None,
-        may_begin: Callable[[], bool] = lambda: True,
-        on_stored: Callable[[Seat, Outcome], None] | None = None,
-        condemn: Callable[[str], None] = lambda why: None,
-        lend: Callable[[Callable[[], None]], bool] = lambda work: False,
-        code_version: str | None = None,
+        assignment: Assignment,
+        floor: Floor,
+        scribe: Scribe,
+        nap: Nap,
+        on_stored: Callable[[Job, Outcome], object] | None = None,
     ) -> None:
         self._storage = storage
-        self._owner = owner
-        self._queues = queues
-        self._fetcher = fetcher
-        self._slots = slots
-        self._seat_for = seat_for
-        self._max_jobs = max_jobs
-        self._may_begin = may_begin
+        self._owner = assignment.owner
+        self._max_jobs = assignment.limits.max_jobs
+        self._floor = floor
+        self._slots = floor.slots
+        self.finisher = floor.finisher
+        self._scribe = scribe
         self._on_stored = on_stored
-        self._lend = lend
-        self.finisher = Finisher(self.ring, code_version)
-        self._scribe = Scribe(storage, keep_lines)
-        self._warden = Warden(executor_of, self.hand_back, self.finisher.put, condemn, abort_grace, last_seconds)
+        self.nap = nap
+        self._fetcher = Fetcher(assignment.concurrency)
+        self._warden = Warden(floor, assignment.limits)
+        self._durations = Durations()
+        self._outage = Outage()
+        self._reception = Reception(storage, assignment.owner, floor, self._outage)
         self.seats: dict[str, Seat] = {}
-        self._refused: list[Released] = []  # jobs that came here and cannot be run here
         self._may_hold_more = False  # the answer to a `reserve` was lost
         self._look_again_at = math.inf  # and may be on its way still
         self._goes_itself = False  # the last deputy was disturbed
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
-        self._durations = Durations()
-        self._outage = Outage()
-        self._signals: SimpleQueue[None] = SimpleQueue()
-        self._asleep: str | None = None
         self._seen_begun, self._seen_at = -1, 0.0  # how many had begun when it was last looked at
-        self._next_visit = 0.0
-        self._next_ask = 0.0
+        self._next_visit = self._next_ask = 0.0
 
     # --- from other threads ---------------------------------------------------------------------------------------
-
-    def ring(self) -> None:
-        """There is something to do. Cheap while the desk is awake, which it is under load."""
-        if self._asleep == "storage":
-            self._storage.interrupt()
-        elif self._asleep == "here":
-            self._signals.put(None)
 
     def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
         """An operator wants this job to end."""
         self._warden.stop_job(job_id, fence, reason)
         self._next_visit = 0.0
-        self.ring()
-
-    def hand_back(self, seat: Seat, why: str) -> bool:
-        """Hand this job back uncounted, unless it has begun: the claim decides who has it."""
-        if not seat.claim():
-            return False
-        self._slots.give_up(seat)
-        self.finisher.put(seat, Released(seat.job.token, why))
-        return True
+        self.nap.ring()
 
     def hand_all_back(self, why: str) -> None:
         """Hand back what has not begun."""
         for seat in list(self.seats.values()):
-            self.hand_back(seat, why)
+            self._floor.hand_back(seat, why)
 
     # --- one turn -------------------------------------------------------------------------------------------------
 
@@ -171,7 +132,7 @@ class Desk:
 
     def _exchange(self, now: float) -> bool:
         """Outcomes out, jobs in. False: there was nothing to exchange."""
-        self._give_refused_back()
+        self._reception.give_back()
         self._find_lost()
         batch = self.finisher.take(BATCH)
         wanted = self._wanted(len(self.seats) - len(batch), now)
@@ -193,7 +154,7 @@ class Desk:
         self._tell_finisher()
 
     def _wanted(self, in_hand: int, now: float) -> int:
-        if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._may_begin():
+        if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._floor.may_begin():
             return 0
         wanted = min(BATCH, self._fetcher.wanted(in_hand))
         if self._max_jobs is None:
@@ -207,8 +168,8 @@ class Desk:
             if not wanted:
                 return self._storage.finish(outcomes), []
             if not outcomes:
-                return [], self._storage.reserve(self._owner, self._queues, wanted)
-            return self._storage.finish_and_reserve(outcomes, self._owner, self._queues, wanted)
+                return [], self._storage.reserve(self._owner, self._floor.queues, wanted)
+            return self._storage.finish_and_reserve(outcomes, self._owner, self._floor.queues, wanted)
         except Exception:
             self.finisher.give_back(batch)
             self._may_hold_more = self._may_hold_more or wanted > 0
@@ -224,7 +185,7 @@ class Desk:
                 log.warning("job %s has changed hands; what came of it here is dropped", seat.job.id)
                 continue
             if self._on_stored is not None:
-                self._on_stored(seat, outcome)
+                self._on_stored(seat.job, outcome)
             if type(outcome) is not Released:
                 self._count(seat, outcome)
                 runs.append(outcome.ran)
@@ -249,7 +210,7 @@ class Desk:
     # --- seating --------------------------------------------------------------------------------------------------
 
     def _seat(self, jobs: Sequence[Job]) -> None:
-        seats = [seat for job in self._without_doubles(jobs) if (seat := self._known(job)) is not None]
+        seats = self._reception.seats_for(jobs)
         self.seats.update({seat.job.id: seat for seat in seats})
         if first := self._marked_first(seats):
             self._mark_first(first)
@@ -262,39 +223,6 @@ class Desk:
         else:
             lock.relax()
         self._slots.line_up(seats, narrow=are_short)
-
-    def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
-        again, and they wait until that worker is gone."""
-        failed = [job for job in jobs if job.error is not None]  # hardly any: this is on the way of every job
-        doubles = {job.id: worker for job in failed if (worker := Failure.goes_on_in(job.error)) is not None}
-        if not doubles:
-            return jobs
-        try:
-            there = {each.id for each in self._storage.workers()}
-        except StorageUnavailable as error:
-            self._outage.noticed(error, len(self.finisher))
-            there = set(doubles.values())
-        doubles = {job_id: worker for job_id, worker in doubles.items() if worker in there}
-        for job in jobs:
-            if job.id in doubles:
-                why = f"its last run would not end, and goes on until worker {doubles[job.id]} is replaced"
-                self._refused.append(Released(job.token, why, delay=DOUBLE_WAIT))
-        return [job for job in jobs if job.id not in doubles]
-
-    def _known(self, job: Job) -> Seat | None:
-        """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""
-        try:
-            return self._seat_for(job)
-        except TaskNotFound as error:
-            log.warning("job %s is handed back: %s", job.id, error)
-            self._refused.append(Released(job.token, f"{self._owner} does not know its task", delay=UNKNOWN_WAIT))
-            return None
-
-    def _give_refused_back(self) -> None:
-        if self._refused:
-            self._storage.finish(self._refused)
-            self._refused = []
 
     def _find_lost(self) -> None:
         """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
@@ -325,7 +253,7 @@ class Desk:
         except StorageUnavailable as error:
             self._outage.noticed(error, len(self.finisher))
             for seat in seats:
-                self.hand_back(seat, "its start could not be written down")
+                self._floor.hand_back(seat, "its start could not be written down")
             return
         for seat in stale:
             log.warning("job %s has changed hands before it began here", seat.job.id)
@@ -341,13 +269,13 @@ class Desk:
         left = self._warden.look_around(self.seats, now)
         if left is not None:
             self._next_visit = min(self._next_visit, now + left)
-        if not self._may_begin():
+        if not self._floor.may_begin():
             self.hand_all_back("the heartbeats of its worker do not get through")
         for seat in list(self.seats.values()):
             if seat.began_at is None and now - seat.seated_at > HOARD_LIMIT:
                 # Else the same jobs would be reserved again at once.
                 self._fetcher.hoarded()
-                self.hand_back(seat, "another job took too long before it")
+                self._floor.hand_back(seat, "another job took too long before it")
 
     def _write_down(self, now: float) -> None:
         """What the jobs have said, and which of them run for long."""
@@ -389,7 +317,7 @@ class Desk:
 
     def _sleep_in_storage(self, seconds: float) -> None:
         lock.relax()
-        self._asleep = "storage"
+        self.nap.place = "storage"
         try:
             # Looked at only now that a ring would be heard: what came in before must not wait for the next one.
             if self.finisher:
@@ -401,7 +329,7 @@ class Desk:
             else:
                 self._wait_for_jobs(seconds)
         finally:
-            self._asleep = None
+            self.nap.place = None
 
     def _wait_for_jobs(self, seconds: float) -> None:
         """While nothing is here. No more than can begin at once: should this process be frozen meanwhile, they would
@@ -412,7 +340,7 @@ class Desk:
         work = partial(self._take_when_rung, wanted, seconds)
         deputed = Deputed.NOBODY
         if self._storage.any_thread_may_wait and not self._goes_itself:
-            deputed = depute(self._lend, work, self._storage.interrupt)
+            deputed = depute(self._floor.threads.lend, work, self._storage.interrupt)
         # Should it have been our own fault, it is raised when the desk does the same itself, the next time.
         self._goes_itself = deputed is Deputed.DISTURBED
         if deputed is Deputed.DISTURBED:
@@ -425,33 +353,31 @@ class Desk:
     def _take_when_rung(self, wanted: int, seconds: float) -> None:
         """Also done by a deputy, while the desk sleeps."""
         try:
-            jobs = self._storage.reserve_when_rung(self._owner, self._queues, wanted, seconds)
+            jobs = self._storage.reserve_when_rung(self._owner, self._floor.queues, wanted, seconds)
         except Exception:
             self._may_hold_more = True
             raise
         finally:
-            self._asleep = None  # who rings need not call anybody back any more
+            self.nap.place = None  # who rings need not call anybody back any more
         if jobs:
             self._fetcher.woken()
-        if self.takes_jobs and self._may_begin():
+        if self.takes_jobs and self._floor.may_begin():
             self._take_in(jobs, wanted, time.monotonic())
             if len(jobs) == 1:
                 lock.relax()  # until it has begun
         else:
-            self._refused += [Released(job.token, "its worker takes no more jobs") for job in jobs]
+            self._reception.refuse(jobs, "its worker takes no more jobs")
 
     def _doze(self, seconds: float) -> None:
-        self._asleep = "here"
+        self.nap.place = "here"
         try:
             due_in = self.finisher.due_in()
             if due_in is not None and time.monotonic() >= self._outage.next_try:
                 seconds = min(seconds, due_in)
             if seconds > 0:
-                self._signals.get(timeout=seconds)
-        except Empty:
-            pass
+                self.nap.sleep_here(seconds)
         finally:
-            self._asleep = None
+            self.nap.place = None
 
 
 def _dated(batch: Sequence[tuple[Seat, Outcome]]) -> list[Outcome]:

@@ -1,19 +1,15 @@
-"""What a worker tells of itself: to its foreman once a second, to the storage when it ends, to stderr when asked."""
+"""What a worker tells of itself: to its foreman once a second, to the storage when it ends."""
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from packhorse.operation_times import NAME, told
 from packhorse.storage.records import OperationSums
 from packhorse.worker.desk import Desk
+from packhorse.worker.resident import resident_bytes
 
 _EVERY = 1.0
 _TIMES_EVERY = 5.0
@@ -86,19 +82,3 @@ class Report:
             for seat in list(self._desk.seats.values())
             if seat.began_at is not None
         ][:_MOST_TOLD]
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    """How much memory a process holds; 0 where that cannot be known."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def dump_stacks() -> None:
-    """What every thread is doing, to stderr."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():
-        sys.stderr.write(f"--- {names.get(ident, ident)}\n")
-        traceback.print_stack(frame, file=sys.stderr)

@@ -1,7 +1,7 @@
 """Where threads and coroutines stand, as text: for an operator who wants to know what a job is doing.
 
-The worker answers the foreman's `stacks` with it, a child the worker's. Only looks: nothing is stopped or slowed, and
-no values are told, only files, lines and functions.
+The worker answers the foreman's `stacks` with it, a child the worker's, and SIGUSR2 has it written to stderr. Only
+looks: nothing is stopped or slowed, and no values are told, only files, lines and functions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -47,6 +48,14 @@ def main_thread_text() -> str:
     """Where the main thread stands."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return text_of(_own(_frames_to(frame))) if frame is not None else ""
+
+
+def dump_stacks() -> None:
+    """What every thread is doing, to stderr."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        sys.stderr.write(f"--- {names.get(ident, ident)}\n")
+        traceback.print_stack(frame, file=sys.stderr)
 
 
 def title_of(seat: Seat) -> str:

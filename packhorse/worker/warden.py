@@ -6,40 +6,26 @@ away. What a job that was told to end comes to is decided in `ending.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 
 from packhorse.clock import SECOND
 from packhorse.job import Reason
-from packhorse.outcome import Outcome, Stopped
+from packhorse.outcome import Stopped
+from packhorse.worker.assignment import Limits
 from packhorse.worker.ending import of_given_up, overrun, time_left
-from packhorse.worker.executors import Executor
+from packhorse.worker.floor import Floor
 from packhorse.worker.seat import Seat
 
 
 class Warden:
-    """Looks after the seats of one worker.
+    """Looks after the seats of one worker. A job that can be ended in no other way is given up, and its worker
+    condemned: nothing else ends a thread."""
 
-    `hand_back` takes a job that has not begun, and answers False if it has. `put` takes the outcome of one that was
-    given up, and `condemn` is told that its worker must be replaced: nothing else ends a thread. It then has at most
-    `last_seconds`.
-    """
-
-    def __init__(
-        self,
-        executor_of: Callable[[Seat], Executor],
-        hand_back: Callable[[Seat, str], bool],
-        put: Callable[[Seat, Outcome], None],
-        condemn: Callable[[str], None],
-        grace: float,
-        last_seconds: float,
-    ) -> None:
-        self._executor_of = executor_of
-        self._hand_back = hand_back
-        self._put = put
-        self._condemn = condemn
-        self._grace = grace
-        self._last_seconds = last_seconds
+    def __init__(self, floor: Floor, limits: Limits) -> None:
+        self._floor = floor
+        self._grace = limits.abort_grace
+        self._last_seconds = limits.last_seconds
         self._stops: SimpleQueue[tuple[str, int, Reason]] = SimpleQueue()
 
     def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
@@ -68,8 +54,8 @@ class Warden:
         if seat.stop_reason is not None:
             return
         seat.stop(reason, why)
-        if not self._hand_back(seat, why):
-            self._executor_of(seat).stop(seat, hard=False)
+        if not self._floor.hand_back(seat, why):
+            self._floor.executor_of(seat).stop(seat, hard=False)
 
     def _check_time(self, seat: Seat, now: float) -> float | None:
         """See to the limits of one job; answers the seconds until the nearest."""
@@ -90,13 +76,15 @@ class Warden:
     def _end_by_force(self, seat: Seat) -> None:
         """It was asked and did not end. A child is killed; a thread can only be left behind, with its whole process.
         What becomes of the job is written down first, so that the end of the process cannot be taken for its halt."""
-        if self._executor_of(seat).stop(seat, hard=True):
+        if self._floor.executor_of(seat).stop(seat, hard=True):
             return
         outcome = of_given_up(seat, round(self._last_seconds * SECOND))
         if isinstance(outcome, Stopped) and outcome.failure is not None:
             seat.log(outcome.failure.message, "error")  # that of a failed attempt is in its log anyway
-        self._put(seat, outcome)
-        self._condemn(f"job {seat.job.id} ({seat.task.name}) did not end within {self._grace:g} s of being asked to")
+        self._floor.finisher.put(seat, outcome)
+        self._floor.condemn(
+            f"job {seat.job.id} ({seat.task.name}) did not end within {self._grace:g} s of being asked to"
+        )
 
 
 def _why_stopped(seat: Seat, reason: Reason) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices, take_snapshot
 from packhorse.cli.status import status_lines
@@ -215,4 +216,4 @@ def test_busy_slots_are_those_that_run_now_or_were_reported():
 
     assert snapshot.slots == (0, 2)
     queue = QueueInfo("mail", {State.RUNNING: 5})
-    assert snapshot._replace(queues=[queue]).slots == (2, 2)
+    assert replace(snapshot, queues=[queue]).slots == (2, 2)

@@ -9,6 +9,7 @@ from packhorse.errors import BadValue, JobNotFound
 from packhorse.filter_words import parse_words
 from packhorse.job import NewJob, State
 from packhorse.storage.records import Argument, Filter
+from packhorse.storage.sql import lists
 from tests.cli.yard import Yard
 
 NOW = 1_800_000_000 * SECOND
@@ -182,3 +183,20 @@ def test_ids_of_ones_own_making_are_found_too(yard: Yard):
 
     assert find_job(yard.storage, "order-17").id == "order-17"
     assert find_job(yard.storage, "r-18").id == "order-18"
+
+
+def test_a_job_that_is_only_shown_is_not_looked_for_beyond_the_first(yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lists.Index, "ids_at_once", 5)
+    for _ in range(30):
+        yard.add()
+    job = yard.add()
+    looks: list[str] = []
+    find_by_id = yard.storage.find_by_id
+    monkeypatch.setattr(yard.storage, "find_by_id", lambda part, **rest: looks.append(part) or find_by_id(part, **rest))
+
+    assert find_job(yard.storage, job.id[-8:], is_shown=True).id == job.id
+    assert len(looks) == 1
+    assert find_job(yard.storage, job.id[-8:]).id == job.id
+    assert len(looks) > 7, "who changes it makes sure that there is no other"
+    with pytest.raises(CommandError, match="may be 31 jobs"):
+        find_job(yard.storage, job.id[:8], is_shown=True)

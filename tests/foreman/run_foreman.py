@@ -10,6 +10,7 @@ from typing import Any
 
 from packhorse.chores import all_chores
 from packhorse.foreman import Foreman
+from packhorse.foreman.crew import Launch
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
 
@@ -43,7 +44,9 @@ def main(asked: dict) -> int:
         "failing": [Count()],
         "all": lambda steady_time: all_chores(storage, settings, steady_time),
     }
-    return Foreman("app:app", settings, storage, command, chores[asked["chores"]], **asked["options"]).run()
+    options: dict[str, Any] = asked["options"]
+    launch = Launch("app:app", command, settings.url, settings.concurrency, options.pop("worker_arguments", ()))
+    return Foreman(launch, settings, storage, chores[asked["chores"]], **options).run()
 
 
 if __name__ == "__main__":

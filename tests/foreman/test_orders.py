@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from packhorse.clock import SECOND
 from packhorse.event import Kind
 from packhorse.foreman import Foreman, death
+from packhorse.foreman.crew import Launch
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.order import Do, Order
@@ -169,15 +170,16 @@ def test_an_order_counts_as_followed_when_it_was_and_not_before(storage: Storage
 def test_a_report_that_tells_of_an_order_tells_of_what_it_has_changed(
     storage: Storage, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreman = Foreman("app:app", Settings(url=url, max_workers=1), storage)
-    is_steady = foreman.heartbeat.is_steady
+    settings = Settings(url=url, max_workers=1)
+    foreman = Foreman(Launch.of("app:app", settings), settings, storage)
+    is_steady = foreman.duties.heartbeat.is_steady
 
     def overtaken() -> bool:  # the main loop follows an order while another thread makes a report
-        foreman.limits = replace(foreman.limits, most=4)
-        foreman.orders.followed = 7
+        foreman.size.limits = replace(foreman.size.limits, most=4)
+        foreman.duties.orders.followed = 7
         return is_steady()
 
-    monkeypatch.setattr(foreman.heartbeat, "is_steady", overtaken)
+    monkeypatch.setattr(foreman.duties.heartbeat, "is_steady", overtaken)
     with foreman._signals:
         first, second = foreman.report(), foreman.report()
     foreman._selector.close()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import threading
@@ -13,7 +12,7 @@ import pytest
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
 from packhorse.foreman import pulse
-from packhorse.foreman.pulse import Calls, Pulse, Record, Systemd
+from packhorse.foreman.pulse import Callee, Calls, Record, Systemd
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
 from tests.children import PATIENCE
@@ -52,21 +51,21 @@ def well() -> bool:
 
 
 def test_without_an_address_nobody_is_called() -> None:
-    calls = Calls(None, None, well)
+    calls = Calls(Callee(), well)
 
     assert calls.step() is None
     assert calls.status == "off"
 
 
 def test_a_url_is_called_every_minute(server: str) -> None:
-    calls = Calls(f"{server}/well", None, well)
+    calls = Calls(Callee(f"{server}/well"), well)
 
     assert calls.step() == 60
     assert calls.status == "ok"
 
 
 def test_a_url_that_answers_with_an_error_is_told(server: str) -> None:
-    calls = Calls(f"{server}/ill", None, well)
+    calls = Calls(Callee(f"{server}/ill"), well)
 
     calls.step()
 
@@ -74,7 +73,7 @@ def test_a_url_that_answers_with_an_error_is_told(server: str) -> None:
 
 
 def test_a_url_that_nobody_serves_is_told() -> None:
-    calls = Calls("http://127.0.0.1:9/", None, well)
+    calls = Calls(Callee("http://127.0.0.1:9/"), well)
 
     calls.step()
 
@@ -83,12 +82,12 @@ def test_a_url_that_nobody_serves_is_told() -> None:
 
 def test_only_web_addresses_are_called() -> None:
     with pytest.raises(BadValue, match="must begin with http"):
-        Calls("file:///etc/passwd", None, well)
+        Calls(Callee("file:///etc/passwd"), well)
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "ok"), (3, f"failed: {sys.executable} exited with code 3")])
 def test_a_command_is_called(code: int, status: str) -> None:
-    calls = Calls(None, f"{sys.executable} -c 'raise SystemExit({code})'", well)
+    calls = Calls(Callee(command=f"{sys.executable} -c 'raise SystemExit({code})'"), well)
 
     calls.step()
 
@@ -96,7 +95,7 @@ def test_a_command_is_called(code: int, status: str) -> None:
 
 
 def test_nobody_is_called_while_the_foreman_is_not_well(server: str) -> None:
-    calls = Calls(f"{server}/well", None, lambda: False)
+    calls = Calls(Callee(f"{server}/well"), lambda: False)
 
     assert calls.step() == 1
     assert calls.status.startswith("withheld")
@@ -161,24 +160,3 @@ def test_a_foreman_has_a_record_of_its_own() -> None:
     assert storage.workers() == []
     kinds = [event.kind for event in storage.events(EventFilter(subject=Subject.FOREMAN))]
     assert kinds == [Kind.STARTED, Kind.KILLED]
-
-
-def test_a_status_file_says_how_it_is_and_goes_at_the_end(tmp_path: Path) -> None:
-    file = tmp_path / "status.json"
-    signs = Pulse(lambda: {"crew": 3}, well, file=file)
-
-    signs.tick(100.0)
-    told = json.loads(file.read_text())
-    signs.close()
-
-    assert told["crew"] == 3
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_status_file_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    signs = Pulse(lambda: {"crew": 3}, well, file=tmp_path / "missing" / "status.json")
-
-    signs.tick(100.0)
-    signs.tick(200.0)
-
-    assert len(caplog.records) == 1

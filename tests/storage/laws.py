@@ -29,6 +29,7 @@ def check_job(job: Job) -> None:
     assert job.expire_at is None or state in UNFINISHED, f"a {state} job can still expire"
     assert job.queued_at is not None or state is not QUEUED
     assert job.started_at is not None or state is not RUNNING
+    assert job.started_at is not None or job.ran_until is None, "it was measured, and never began"
     assert job.rank <= RANK_HALTED or job.rank == rank_of(job.priority), f"rank {job.rank}, priority {job.priority}"
     assert job.halts <= job.losses, "a halt is a loss"
 

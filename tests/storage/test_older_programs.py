@@ -1,4 +1,5 @@
-"""Programs of an earlier version beside this one: they know of no ends of pauses, and not every kind of event."""
+"""Programs of an earlier version beside this one: they know of no ends of pauses, not every kind of event, and do not
+write how long a job ran."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import HOUR, MINUTE, TurnedClock
-from packhorse.conformance.builders import FAILURE, add, finish, run
+from packhorse.changes import Changed
+from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.conformance.builders import FAILURE, add, finish, run, stored
 from packhorse.event import Event, Kind, Subject, kind_of
+from packhorse.job import COMPLETED, Job
 from packhorse.outcome import Failed
 from packhorse.storage.moving import Section
-from packhorse.storage.records import EventFilter
+from packhorse.storage.records import Count, EventFilter, Filter
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.queues import PAUSED
 from tests.storage.conftest import chosen_storages
@@ -90,6 +93,31 @@ def test_an_event_of_a_kind_that_only_newer_programs_know_is_told_as_it_is(stora
     assert [event.kind in Kind.__members__.values() for event in events] == [True, False, True]
     assert msgspec.to_builtins(events[1])["kind"] == f"{events[1].kind}" == "dreamt_of"
     assert b'"dreamt_of"' in msgspec.json.encode(events[1])
+
+
+def test_an_attempt_that_another_version_ended_has_not_the_measure_of_one_before(
+    storage: Any, clock: TurnedClock
+) -> None:
+    job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=0, ran=SECOND))
+    clock.turn("1m")
+    job = run(storage, job)
+    clock.turn("9s")
+
+    end_as_before(storage, job, clock())
+
+    ended = stored(storage, job.id)
+    assert (ended.state, ended.ran, ended.took(None)) == (COMPLETED, None, 9 * SECOND)
+    assert storage.count(Filter(min_took=9 * SECOND, max_took=9 * SECOND)) == Count(1)
+
+
+def end_as_before(storage: Any, job: Job, now: int) -> None:
+    """What an earlier version writes of a job that has ended: all that it knows of it."""
+    ended = replace(job, state=COMPLETED, owner=None, last_owner=job.owner, finished_at=now, updated_at=now)
+    assert ended.ran_until is not None
+    if isinstance(storage, Redis):
+        storage._change("finish", lambda tx: tx.jobs([job.id]) and tx.keep(job, Changed(ended, [])))
+        return
+    storage._write("finish", lambda tx: storage._keep(tx, job, Changed(ended, [])))
 
 
 def test_a_failure_that_another_version_counts_leaves_versions_and_silence_as_they_are(storage: Any) -> None:

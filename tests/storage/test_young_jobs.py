@@ -1,4 +1,4 @@
-"""Who asks for young jobs is not walked past all the old ones."""
+"""Who asks for young jobs, for old ones, or for those of a task is not walked past all others."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import pytest
 
 from packhorse.clock import HOUR, TurnedClock
 from packhorse.conformance.builders import add, finish, ids, join, new_jobs, run
-from packhorse.job import COMPLETED
+from packhorse.job import COMPLETED, DEAD
 from packhorse.outcome import Completed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Count, Filter
 from packhorse.storage.redis import lists as redis_lists
 from packhorse.storage.sql import lists
 
 
-def test_a_look_for_young_jobs_ends_where_all_are_older(
-    storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call looks at a hundred jobs, instead of the usual thousands."""
     monkeypatch.setattr(lists, "AT_MOST", 100)
+    monkeypatch.setattr(lists, "AT_ONCE", 100)
+    monkeypatch.setattr(lists, "_NEAR", 50)
     monkeypatch.setattr(redis_lists, "_AT_MOST", 100)
     monkeypatch.setattr(redis_lists, "_AT_ONCE", 100)
+
+
+def test_a_look_for_young_jobs_ends_where_all_are_older(storage: Storage, clock: TurnedClock):
     storage.enqueue(new_jobs(250, queue="old"))
     storage.finish([Completed(job.token) for job in storage.reserve(join(storage), {"old": 1}, 250)])
     clock.turn("3h")
@@ -38,3 +43,92 @@ def test_a_look_for_young_jobs_ends_where_all_are_older(
     assert found(text="found nowhere") == ([], False)
     assert found(4 * HOUR)[1], "then the old ones fit, too"
     assert storage.count(Filter(created_from=storage.now() - HOUR, queue="old")).number == 1
+
+
+def test_a_look_for_old_jobs_begins_where_the_others_are_too_young(storage: Storage, clock: TurnedClock):
+    old = [add(storage, queue="old"), add(storage, queue="young")]
+    clock.turn("3h")
+    storage.enqueue(new_jobs(490, queue="young"))
+
+    def found(**where: Any) -> list[str]:
+        page = storage.find(Filter(created_to=storage.now() - HOUR, **where))
+        return ids(page.jobs) if page.next is None else []
+
+    assert found() == ids(old[::-1])
+    assert found(queue="young") == [old[1].id]
+    assert found(text="found nowhere") == []
+    assert storage.find(Filter(created_to=storage.now() + 1)).next, "then all fit"
+
+
+def test_a_task_with_a_queue_of_its_own_is_found_below_all_others(storage: Storage):
+    waiting, done = add(storage, queue="rare", task="rare"), add(storage, queue="rare", task="rare", priority=9)
+    finish(storage, Completed(run(storage, done).token))
+    storage.enqueue(new_jobs(250, queue="common", task="common"))
+    storage.finish([Completed(job.token) for job in storage.reserve(join(storage), {"common": 1}, 250)])
+    completed = frozenset({COMPLETED})
+
+    def found(**where: Any) -> tuple[list[str], bool]:
+        page = storage.find(Filter(**where))
+        return ids(page.jobs), page.next is not None
+
+    assert found(task="rare") == ([done.id, waiting.id], False)
+    assert found(tasks=frozenset({"ra*", "none"})) == ([done.id, waiting.id], False)
+    assert found(task="rare", states=completed) == ([done.id], False)
+    assert found(queue="rare", states=completed) == ([done.id], False)
+    assert found(task="rare", text="found nowhere") == ([], False)
+    assert found(task="rare", states=frozenset({DEAD})) == ([], False)
+    assert found(task="unheard of") == ([], False)
+    assert storage.count(Filter(task="rare", states=completed, min_attempts=1)) == Count(1)
+    assert storage.count(Filter(task="unheard of", min_attempts=1)) == Count(0)
+
+
+def test_a_list_of_a_task_ends_with_the_last_job_that_it_has(storage: Storage):
+    storage.enqueue(new_jobs(250, queue="shared", task="common"))
+    lone = add(storage, queue="shared", task="rare")
+
+    page = storage.find(Filter(task="rare"))
+    everything = storage.find(Filter(task="rare", text="rare"))
+
+    assert (ids(page.jobs), page.next) == ([lone.id], None)
+    if storage.health().kind != "memory":
+        assert (ids(everything.jobs), everything.next is None) == ([lone.id], False), "nobody has counted those"
+
+
+def test_jobs_of_a_task_in_several_queues_come_in_the_order_of_the_list(storage: Storage):
+    added = [add(storage, queue=f"queue-{number % 3}", task="rare") for number in range(6)]
+    storage.enqueue(new_jobs(150, queue="common", task="common"))
+
+    assert ids(storage.find(Filter(task="rare")).jobs) == ids(added[::-1])
+    first = storage.find(Filter(task="rare"), limit=4)
+    second = storage.find(Filter(task="rare"), limit=4, cursor=first.next)
+    assert ids(first.jobs + second.jobs) == ids(added[::-1])
+    assert second.next is None
+    finished = [finish(storage, Completed(run(storage, job).token)) for job in added]
+    assert len(finished) == 6
+    ended = Filter(task="rare", states=frozenset({COMPLETED}))
+    first = storage.find(ended, limit=4)
+    assert ids(first.jobs + storage.find(ended, limit=4, cursor=first.next).jobs) == ids(added[::-1])
+
+
+@pytest.mark.parametrize("pause", ["3h", "5d"])
+def test_a_task_that_did_not_come_for_long_is_found_below_the_others_of_its_queue(
+    storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch, pause: str
+):
+    if storage.health().kind == "redis":
+        pytest.skip("on Redis the jobs of a shared queue are looked through, some thousands with each call")
+    monkeypatch.setattr(lists, "_FEW_JOBS", 10)
+    monkeypatch.setattr(lists, "AT_MOST", 200)
+    waiting, done = (add(storage, queue="shared", task="rare", priority=priority) for priority in (1, 9))
+    finish(storage, Completed(run(storage, done).token))
+    clock.turn(pause)
+    storage.roll_up()
+    storage.enqueue(new_jobs(450, queue="shared", task="common", priority=5))
+    storage.finish([Completed(job.token) for job in storage.reserve(join(storage), {"shared": 1}, 450)])
+
+    every = storage.find(Filter(task="rare"))
+    ended = storage.find(Filter(task="rare", states=frozenset({COMPLETED})))
+    odd = storage.find(Filter(task="rare", max_priority=1))
+
+    assert (ids(every.jobs), every.next) == ([done.id, waiting.id], None)
+    assert (ids(ended.jobs), ended.next) == ([done.id], None)
+    assert (ids(odd.jobs), odd.next) == ([waiting.id], None)

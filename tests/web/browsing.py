@@ -12,6 +12,9 @@ from typing import Any
 from tests.children import PATIENCE
 
 WIDTHS = (390, 768, 1280)
+SLOW_FINGERS = "const after = setTimeout; setTimeout = (call, wait) => after(call, wait === 1500 ? 60000 : wait);"
+"""A script for pages. However slow the machine is, the second key of two belongs to the first, and what was copied is
+still said to be when somebody looks."""
 _PICTURES = os.environ.get("PACKHORSE_SCREENSHOTS")
 
 

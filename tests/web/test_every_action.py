@@ -26,7 +26,7 @@ from packhorse.web.security.tokens import Tokens
 from tests.answering import answering
 from tests.children import until
 from tests.cli.yard import FOREMAN, WORKER, Yard
-from tests.web.browsing import WIDTHS, keep_picture, opened
+from tests.web.browsing import SLOW_FINGERS, WIDTHS, keep_picture, opened
 from tests.web.conftest import served
 
 
@@ -61,8 +61,13 @@ class Hand:
         """Go to a page by the navigation, which is folded away where there is little room."""
         if self.look.width < 760:
             self.page.get_by_label("Show the navigation").check()
-        self.page.get_by_role("navigation", name="Pages").first.get_by_role("link", name=title).click()
+        self.follow(self.page.get_by_role("navigation", name="Pages").first.get_by_role("link", name=title))
         expect(self.page.locator("h1")).to_have_text(title)
+
+    def follow(self, link: Any) -> None:
+        """Click on what leads to another page, and come back when that is there: it may look like the one before."""
+        with self.page.expect_navigation():
+            link.click()
 
     def press(self, name: str, said: str, *, asks: bool = False, within: str = "main") -> None:
         """Press a button; where scripts ask first, say yes. Then the page must say so."""
@@ -72,7 +77,7 @@ class Hand:
             self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
             if asks and self.look.scripts:
                 self.page.get_by_role("dialog").get_by_role("button").first.click()
-        assert self.page.locator("[data-said]").inner_text()
+        expect(self.page.locator("[data-said]")).to_have_text(re.compile(r"\S"))
         keep_picture(self.page, str(self.look), f"said {said}")
 
     def paths(self) -> set[str]:
@@ -124,10 +129,10 @@ def look_around(hand: Hand, yard: Yard) -> None:
     hand.go("/")
     for title in ("Tasks", "Storage", "Overview"):
         hand.visit(title)
-    hand.page.get_by_role("navigation", name="Time range").get_by_role("link", name="48h").click()
+    hand.follow(hand.page.get_by_role("navigation", name="Time range").get_by_role("link", name="48h"))
     hand.page.wait_for_url("**range=48h")
     hand.page.get_by_text("Show as table").first.click()
-    assert hand.page.locator(".numbers table").first.is_visible()
+    expect(hand.page.locator(".numbers table").first).to_be_visible()
 
 
 def steer_one_job(hand: Hand, yard: Yard) -> None:
@@ -158,19 +163,19 @@ def steer_one_job(hand: Hand, yard: Yard) -> None:
     if hand.look.scripts:
         hand.press("Delete …", "deleted", asks=True)
     else:
-        hand.page.get_by_role("link", name="Delete …").click()
+        hand.follow(hand.page.get_by_role("link", name="Delete …"))
         hand.press("Delete", "deleted")
     assert yard.storage.get(jobs[State.COMPLETED].id) is None
 
 
 def enqueue_and_copy(hand: Hand, yard: Yard) -> None:
     hand.visit("Jobs")
-    hand.page.get_by_role("link", name="New job …").click()
+    hand.follow(hand.page.get_by_role("link", name="New job …"))
     hand.page.get_by_label("Task", exact=True).fill("resize")
     hand.page.get_by_label("Arguments").fill('{"image_id": 1}')
     hand.page.get_by_label("Delay").fill("10m")
     hand.press("Enqueue", "enqueued")
-    hand.page.get_by_role("link", name="Edit and run a copy").click()
+    hand.follow(hand.page.get_by_role("link", name="Edit and run a copy"))
     hand.page.get_by_label("Arguments").fill('{"image_id": 2}')
     hand.page.get_by_label("Priority").fill("3")
     hand.press("Run the copy", "copied")
@@ -185,14 +190,14 @@ def steer_many_jobs(hand: Hand, yard: Yard) -> None:
         hand.page.locator(f'input[value="{job.id}"]').check()
     hand.page.get_by_label("Action").select_option("set_priority")
     hand.page.get_by_label("to", exact=True).fill("8")
-    hand.page.get_by_role("button", name="the ticked ones").click()
+    hand.follow(hand.page.get_by_role("button", name="the ticked ones"))
     hand.press("Set priority", "bulk")
     assert {yard.get(job.id).priority for job in ticked} == {8}
     others = [NewJob(new_id(), "resize", "bulk") for _ in range(101)]
     yard.storage.enqueue(others)
     hand.go("/jobs?state=queued&queue=bulk")
     hand.page.get_by_label("Action").select_option("delete")
-    hand.page.get_by_role("button", name="all 103 that fit").click()
+    hand.follow(hand.page.get_by_role("button", name="all 103 that fit"))
     hand.page.get_by_label("type the number").fill("103")
     hand.press("Delete", "bulk")
     assert yard.storage.get_many([job.id for job in [*ticked, *others]]) == []
@@ -201,21 +206,21 @@ def steer_many_jobs(hand: Hand, yard: Yard) -> None:
 def silence_a_failure(hand: Hand, yard: Yard) -> None:
     yard.job("dead", queue="fails")
     hand.visit("Failures")
-    hand.page.locator("#groups td.call a").first.click()
+    hand.follow(hand.page.locator("#groups td.call a").first)
     hand.page.get_by_label("How long").select_option("7d")
     hand.press("Silence", "silenced")
     assert yard.storage.failures()[0].silenced_by == "local"
     hand.visit("Failures")
-    hand.page.get_by_role("link", name="Silenced").click()
-    hand.page.locator("#groups td.call a").first.click()
+    hand.follow(hand.page.get_by_role("link", name="Silenced"))
+    hand.follow(hand.page.locator("#groups td.call a").first)
     hand.press("Show it again", "unsilenced")
     assert yard.storage.failures()[0].silenced_until is None
-    hand.page.get_by_role("button", name="Retry all of this cause").click()
+    hand.follow(hand.page.get_by_role("button", name="Retry all of this cause"))
     hand.press("Retry", "bulk")
     assert not yard.storage.find(DEAD_ONES).jobs
     yard.job("dead", queue="fails-again")
     hand.go(f"/failures/{yard.storage.failures()[0].cause}")
-    hand.page.get_by_role("button", name="Delete all that are dead …").click()
+    hand.follow(hand.page.get_by_role("button", name="Delete all that are dead …"))
     hand.press("Delete", "bulk")
     assert not yard.storage.find(DEAD_ONES).jobs
 
@@ -242,7 +247,7 @@ def pause_a_queue(hand: Hand, yard: Yard) -> None:
 
 def purge_a_queue(hand: Hand, yard: Yard) -> None:
     hand.go("/queues/mail")
-    hand.page.get_by_role("link", name="Purge …").click()
+    hand.follow(hand.page.get_by_role("link", name="Purge …"))
     hand.page.get_by_label("type the name").fill("mail")
     hand.press("Purge", "bulk")
     assert not yard.storage.find(Filter(queue="mail")).jobs
@@ -280,7 +285,7 @@ def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
     hand.press("Restart", "ordered")
     hand.page.get_by_label("at most").fill("6")
     hand.page.get_by_label("slots each").fill("7")
-    hand.page.get_by_role("button", name="Scale").click()
+    hand.follow(hand.page.get_by_role("button", name="Scale"))
     hand.press("Replace them", "ordered")
     with answering(yard):
         hand.press("Stacks", "stacks", within="article.worker")
@@ -297,25 +302,26 @@ def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
 def ask_and_filter(hand: Hand, yard: Yard) -> None:
     job = yard.job("dead", queue="found")
     hand.visit("Jobs")
-    hand.page.get_by_role("navigation", name="States").get_by_role("link", name="Dead").click()
+    hand.follow(hand.page.get_by_role("navigation", name="States").get_by_role("link", name="Dead"))
     hand.page.get_by_label("Filter", exact=True).last.fill("cannot decode")
-    hand.page.get_by_role("button", name="Find").click()
+    hand.follow(hand.page.get_by_role("button", name="Find"))
     expect(hand.page.locator("#list")).to_contain_text("cannot decode image 7")
-    hand.page.get_by_role("link", name="Without state: dead").click()
+    hand.follow(hand.page.get_by_role("link", name="Without state: dead"))
     hand.page.get_by_label("Find", exact=True).fill(job.id[:20])
     hand.page.keyboard.press("Enter")
     hand.page.wait_for_url(f"**/jobs/{job.id}")
     hand.visit("Audit")
     hand.page.get_by_label("Who").fill("nobody in particular")
-    hand.page.get_by_role("button", name="Show").click()
+    hand.follow(hand.page.get_by_role("button", name="Show"))
     expect(hand.page.locator("main")).to_contain_text("has done nothing")
-    hand.page.get_by_role("link", name="Everybody").click()
+    hand.follow(hand.page.get_by_role("link", name="Everybody"))
     expect(hand.page.locator("main")).to_contain_text("retried")
 
 
 def test_what_only_scripts_offer_can_be_pressed_too(browser: Any, application: Application, yard: Yard):
     job = yard.job("dead", queue="mail")
     with served(application) as base, opened(browser, base) as page:
+        page.add_init_script(SLOW_FINGERS)
         page.goto("/jobs?state=dead")
         page.get_by_text("Columns").click()
         page.get_by_label("Worker", exact=True).check()
@@ -325,8 +331,8 @@ def test_what_only_scripts_offer_can_be_pressed_too(browser: Any, application: A
         page.get_by_label("Name of this filter").fill("what died")
         page.get_by_role("button", name="Save", exact=True).click()
         page.goto("/jobs")
-        assert page.get_by_role("columnheader", name="Worker").is_visible()
-        assert not page.get_by_role("columnheader", name="Queue").is_visible()
+        expect(page.get_by_role("columnheader", name="Worker")).to_be_visible()
+        expect(page.get_by_role("columnheader", name="Queue")).not_to_be_visible()
         page.get_by_text("Saved").click()
         page.get_by_role("link", name="what died").click()
         page.wait_for_url("**state=dead")

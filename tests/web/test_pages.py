@@ -508,7 +508,10 @@ def test_it_may_be_mounted_below_a_prefix(application, yard: Yard):
         assert web.get("/ops/api/v1/openapi.json").json()["servers"] == [{"url": "/ops/api/v1"}]
 
 
-def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_fresh(web: TestClient, yard: Yard):
+def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_fresh(
+    web: TestClient, application: Application, yard: Yard
+):
+    application.site.glance._now = lambda: 0.0
     live = {"x-packhorse": "live"}
     yard.add(queue="mail")
     assert "images" not in web.get("/jobs", headers=live).text

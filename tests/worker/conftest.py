@@ -23,7 +23,8 @@ from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from packhorse.worker import desk as desk_module
-from packhorse.worker.process import Limits, WorkerProcess
+from packhorse.worker.assignment import Assignment, Limits
+from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE
 
 DEADLINE = PATIENCE
@@ -77,18 +78,10 @@ class Works:
 
     def open(self, concurrency: int = 4, *, join: bool = True, **options: Any) -> WorkerProcess:
         """A worker that is turned by hand."""
-        owner = options.pop("owner", "ann")
+        owner, board = options.pop("owner", "ann"), options.pop("board", None)
         limits = Limits(**{**PATIENT, **options.pop("limits", {})})
-        say = self.said.append
-        self.worker = WorkerProcess(
-            self.app,
-            self.shaky,
-            owner,
-            concurrency=concurrency,
-            limits=limits,
-            say=say,
-            **options,  # type: ignore[arg-type]
-        )
+        assignment = Assignment(owner, concurrency=concurrency, limits=limits, **options)
+        self.worker = WorkerProcess(self.app, self.shaky, assignment, board=board, say=self.said.append)
         self.opened.append(self.worker)
         if join:
             self.storage.join(WorkerInfo(owner))
@@ -149,7 +142,7 @@ class Works:
     def close(self) -> None:
         for worker in self.opened:
             worker.quit()
-            for executor in (worker._threads, worker._coroutines):
+            for executor in (worker.floor.threads, worker.floor.coroutines):
                 with suppress(RuntimeError):  # its loop was closed before
                     executor.close()
         for thread in self.threads:

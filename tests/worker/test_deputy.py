@@ -209,7 +209,7 @@ def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works
 
     works.run()
     works.until(lambda: waited, "it does not wait")
-    works.until(lambda: works.worker.desk._asleep == "storage")
+    works.until(lambda: works.worker.desk.nap.place == "storage")
     job = task.enqueue()
     works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
 
@@ -225,7 +225,7 @@ def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(works: Wo
     def task() -> None: ...
 
     works.run()
-    works.until(lambda: works.worker.desk._asleep == "storage")
+    works.until(lambda: works.worker.desk.nap.place == "storage")
     works.worker.drain_soon()
 
     assert works.ended() == 0
@@ -253,7 +253,7 @@ def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
     def task() -> None: ...
 
     worker = works.run(1)
-    works.until(lambda: worker.desk._asleep == "storage" or hit)
+    works.until(lambda: worker.desk.nap.place == "storage" or hit)
     job = task.enqueue()
     works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
     after = task.enqueue()
@@ -296,11 +296,11 @@ def test_a_worker_whose_idle_thread_is_hit_by_what_was_meant_for_a_job_runs_the_
     worker = works.run(1)
     job = task.enqueue()
     works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
-    works.until(lambda: worker._threads._idle == 1, "its thread is not free again")
-    throw_into(worker._threads._threads[0], TimeoutError)
+    works.until(lambda: worker.floor.threads._idle == 1, "its thread is not free again")
+    throw_into(worker.floor.threads._threads[0], TimeoutError)
     after = task.enqueue()
     works.until(lambda: works.kinds(after)[-1] == "completed", "the next has not run")
     worker.drain_soon()
 
     assert works.ended() == 0
-    assert len(worker._threads._threads) == 1
+    assert len(worker.floor.threads._threads) == 1

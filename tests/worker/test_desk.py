@@ -24,7 +24,7 @@ from packhorse.job_handle import JobHandle
 from packhorse.outcome import Outcome
 from packhorse.storage.records import LogKind, WorkerInfo
 from packhorse.worker import desk as desk_module
-from packhorse.worker import durations, lock, outage
+from packhorse.worker import durations, lock, outage, reception
 from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
 
@@ -163,7 +163,7 @@ def test_a_new_job_wakes_an_idle_worker(works: Works):
 
     works.run()
     works.until(lambda: works.worker.desk._fetcher.idle_wait > DEADLINE)
-    works.until(lambda: works.worker.desk._asleep == "storage")
+    works.until(lambda: works.worker.desk.nap.place == "storage")
 
     job = task.enqueue()
 
@@ -598,7 +598,7 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_ends_too(works: Works
     job = task.enqueue()
     works.until(lambda: works.state(job) is RESERVED)
     seat = works.worker.desk.seats[job.id]
-    works.worker._coroutines.stop(seat, hard=False)
+    works.worker.floor.coroutines.stop(seat, hard=False)
     seat.stop(Reason.ABORTED, "it was aborted")
 
     go_on.set()
@@ -772,7 +772,7 @@ def test_a_thread_that_will_not_end_is_given_up_and_its_worker_condemned(works: 
 @pytest.fixture
 def double_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for its last run to end does so until it is forced to start."""
-    monkeypatch.setattr(desk_module, "DOUBLE_WAIT", HOUR)
+    monkeypatch.setattr(reception, "DOUBLE_WAIT", HOUR)
 
 
 def given_up(works: Works, gate: threading.Event) -> tuple[JobHandle[None], list[str]]:
@@ -850,7 +850,7 @@ def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threa
     works.finish(job)
 
     gate.set()
-    works.until(lambda: over.is_set() and works.worker._threads._idle == 1)
+    works.until(lambda: over.is_set() and works.worker.floor.threads._idle == 1)
 
     assert len(works.worker.desk.finisher) == 0
     assert works.job(job).result is None
@@ -1291,7 +1291,7 @@ def test_short_jobs_run_on_one_thread(works: Works, monkeypatch: pytest.MonkeyPa
 
     works.open(4)
     works.finish(short.enqueue())
-    works.until(lambda: works.worker._threads._idle == 1)  # else it would take of the next ones beside another
+    works.until(lambda: works.worker.floor.threads._idle == 1)  # else it would take of the next ones beside another
     threads.clear()
     works.fill_buffer()
     jobs = [short.enqueue() for _ in range(20)]

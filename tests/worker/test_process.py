@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from packhorse import __version__
+from packhorse.channel import CONDEMNED
 from packhorse.clock import SECOND
 from packhorse.context import current_job
 from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RETRYING, RUNNING, Reason
 from packhorse.storage.records import EventFilter
-from packhorse.worker.process import CONDEMNED, is_isolated
+from packhorse.worker.executors import coroutine as coroutine_executor
 from packhorse.worker.seat import Seat
 from tests.worker.conftest import DEADLINE, Works
-from tests.worker.making import a_job, a_seat, task_of
+from tests.worker.making import a_seat
 
 
 def said(works: Works, what: str) -> list[dict[str, Any]]:
@@ -210,9 +211,9 @@ def test_a_quiet_worker_takes_nothing_and_stays(works: Works):
     works.run()
     works.until(lambda: said(works, "online"))
     works.worker.handle({"do": "quiet"})
-    works.until(lambda: works.worker.desk._asleep == "here")  # and not in the middle of asking
+    works.until(lambda: works.worker.desk.nap.place == "here")  # and not in the middle of asking
     job = task.enqueue()
-    works.worker.desk.ring()
+    works.worker.desk.nap.ring()
     works.until(lambda: len(said(works, "report")) >= 2)
 
     assert works.state(job) is QUEUED
@@ -397,7 +398,10 @@ def test_the_next_attempt_does_not_begin_before_the_worker_of_a_run_that_would_n
     assert "did not end when asked" in "".join(line.message for line in works.storage.log_lines(job.id))
 
 
-def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(works: Works):
+def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(coroutine_executor, "UNWINDING", DEADLINE)  # until it may end, in the end
     may_end = asyncio.Event()
     began = threading.Event()
 
@@ -418,40 +422,9 @@ def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(work
 
     assert works.ended() == CONDEMNED
     assert works.state(job) is ABORTED
-
-
-# --- which executor -------------------------------------------------------------------------------------------------
-
-
-def plain() -> None: ...
-
-
-async def coroutine() -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "own_limits", "isolated"),
-    [
-        (plain, {}, {}, False),
-        (plain, {"isolate": True}, {}, True),
-        (plain, {"timeout": 5}, {}, True),
-        (plain, {"idle_timeout": 5}, {}, True),
-        (plain, {}, {"timeout": 5 * SECOND}, True),
-        (plain, {}, {"idle_timeout": 5 * SECOND}, True),
-        (plain, {"timeout": 5, "isolate": False}, {}, False),
-        (plain, {"memory_limit": "64MiB"}, {}, True),
-        (coroutine, {}, {}, False),
-        (coroutine, {"timeout": 5}, {"timeout": 5 * SECOND}, False),
-        (coroutine, {"isolate": True}, {}, True),
-        (coroutine, {"memory_limit": "64MiB"}, {}, True),
-    ],
-)
-def test_a_task_is_isolated_when_nothing_else_could_end_it(
-    function: Any, options: dict[str, Any], own_limits: dict[str, Any], isolated: bool
-):
-    task = task_of(function, "task", **options)
-
-    assert is_isolated(task, a_job(**own_limits)) is isolated
+    loop = works.worker.floor.coroutines.loop()
+    loop.call_soon_threadsafe(may_end.set)
+    works.until(loop.is_closed)
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
@@ -491,7 +464,7 @@ class QuickChildren:
 def test_where_children_stand_is_told_after_that_they_were_asked(works: Works):
     works.app.task(lambda: None, name="task")
     worker = works.open()
-    worker._children = QuickChildren()  # type: ignore[assignment]
+    worker.floor.children = QuickChildren()  # type: ignore[assignment]
 
     worker.handle({"do": "stacks", "order": 7})
 

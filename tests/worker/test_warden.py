@@ -7,16 +7,17 @@ import pytest
 from packhorse.clock import SECOND
 from packhorse.job import Reason
 from packhorse.outcome import Failed, Outcome, Stopped
+from packhorse.worker.assignment import Limits
 from packhorse.worker.seat import Seat
 from packhorse.worker.warden import Warden
 from tests.worker.making import a_job, a_seat, task_of
 
 GRACE = 2.0
-LAST_SECONDS = 15.0
+LIMITS = Limits(abort_grace=GRACE, neighbours=10.0)
 
 
 class Hand:
-    """An executor, and everybody else whom the warden calls; remembers what it was told."""
+    """The floor with its only executor, its finisher, and whoever condemns it; remembers what it was told."""
 
     def __init__(self, *, can_kill: bool = True) -> None:
         self.can_kill = can_kill
@@ -24,6 +25,10 @@ class Hand:
         self.handed_back: list[str] = []
         self.outcomes: list[Outcome] = []
         self.condemned: list[str] = []
+        self.finisher = self
+
+    def executor_of(self, seat: Seat) -> Hand:
+        return self
 
     def begin(self, seat: Seat, slot: int) -> None: ...
 
@@ -43,8 +48,11 @@ class Hand:
         if seat.settle():
             self.outcomes.append(outcome)
 
+    def condemn(self, why: str) -> None:
+        self.condemned.append(why)
+
     def warden(self) -> Warden:
-        return Warden(lambda seat: self, self.hand_back, self.put, self.condemned.append, GRACE, LAST_SECONDS)
+        return Warden(self, LIMITS)
 
 
 def running(began_at: float = 100.0, **options: float) -> Seat:

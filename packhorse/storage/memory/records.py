@@ -1,4 +1,4 @@
-"""Events, log lines, failures and figures."""
+"""What is remembered, in memory: events, log lines, failures and figures. What each call guarantees: `contract.py`."""
 
 from __future__ import annotations
 

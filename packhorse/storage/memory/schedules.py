@@ -1,4 +1,4 @@
-"""Schedules and their ticks."""
+"""Schedules and their ticks, in memory: a tick that comes second finds the next slot already, and does nothing."""
 
 from __future__ import annotations
 

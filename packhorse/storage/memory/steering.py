@@ -1,4 +1,4 @@
-"""What operators do to jobs and queues."""
+"""What operators do to jobs and queues, in memory. What it does to a job is decided in `changes.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upkeep: promote, expire, rescue, prune, roll up."""
+"""Upkeep, in memory: promote, expire, rescue, prune, roll up. Whoever comes second finds nothing left to do."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _SESSION = (
     " /*M! , max_statement_time = 30, in_predicate_conversion_threshold = 0 */"
     " /*!80000 , max_execution_time = 30000 */",
 )
-_FOR_MIGRATING = "SET SESSION lock_wait_timeout = 300 /*M! , max_statement_time = 0 */"
+_FOR_MIGRATING = f"SET SESSION lock_wait_timeout = {LOCK_PATIENCE} /*M! , max_statement_time = 0 */"
 
 
 class _Connection(pymysql.connections.Connection):

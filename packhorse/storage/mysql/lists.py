@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from packhorse.job import HELD, RETRYING, Job
-from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
+from packhorse.job import RETRYING, Job
+from packhorse.storage.listing import BY_DUE_TIME, Order, Place
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.records import Filter
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Connection
-
-_FEW = 2_000
-_PLACES = {
-    IN_LINE.name: "`rank` AS place, seq AS number",
-    BY_DUE_TIME.name: "due_at AS place, seq AS number",
-    LATEST_FINISHED.name: "-finished_at AS place, -seq AS number",
-}
 
 
 class Lists(MySQLKeeper, lists.Lists):
     _patience = 0.05  # jobs that lie far apart come from the disk, unless the server has much memory
 
     def _index(self, connection: Connection) -> lists.Index:
-        return _Index(connection, self._dialect, self._sql["lines_of_rank"])
+        return _Index(connection, self._dialect, self._sql)
 
 
 class _Index(lists.Index):
@@ -37,8 +29,8 @@ class _Index(lists.Index):
 
     ids_at_once = 25_000  # in a tenth of a second, with a part of the processor
 
-    def __init__(self, connection: Connection, dialect: Dialect, lines_of_rank: str) -> None:
-        super().__init__(connection, dialect, lines_of_rank)
+    def __init__(self, connection: Connection, dialect: Dialect, statements: Mapping[str, str]) -> None:
+        super().__init__(connection, dialect, statements)
         self._ids = f"{self._jobs} FORCE INDEX (packhorse_job_id)"
 
     def fitting(self, where: Filter, places: list[Place], most: int) -> list[Job]:
@@ -59,8 +51,6 @@ class _Index(lists.Index):
         return sorted(msgspec.json.decode(text, type=list[Place])) if text else []
 
     def walk(self, order: Order, where: Filter, after: Place | None) -> Iterator[Place]:
-        if where.cause is not None and order is not NEWEST and self._has_few(where.cause):
-            return self._walk_cause(order, where, after)
         if order is BY_DUE_TIME:
             # Few jobs retry, and those have an index to themselves; many may be scheduled.
             is_retrying = where.states == {RETRYING}
@@ -71,23 +61,6 @@ class _Index(lists.Index):
                 after or (-1, -1),
             )
         return super().walk(order, where, after)
-
-    def _has_few(self, cause: str) -> bool:
-        sql = (
-            f"SELECT count(*) FROM (SELECT 1 FROM {self._jobs} FORCE INDEX (packhorse_job_cause) WHERE cause = $1"
-            f" LIMIT {_FEW + 1}) AS some"
-        )
-        number: int = self._execute(sql, (cause,)).fetchone()[0]
-        return number <= _FEW
-
-    def _walk_cause(self, order: Order, where: Filter, after: Place | None) -> Iterator[Place]:
-        """All jobs of a cause that has few: in every other index they are far apart."""
-        sql = (
-            f"SELECT {_PLACES[order.name]} FROM {self._jobs} FORCE INDEX (packhorse_job_cause)"
-            " WHERE cause = $1 AND state IN ($2*)"
-        )
-        places = self._part(sql, (where.cause, to_json(sorted(where.states))))
-        return (place for place in places if after is None or place > after)
 
     def _walk_one_line(self, rank: int, queue: str, behind: int, first: int) -> Iterator[Place]:
         return self._rows(
@@ -106,19 +79,20 @@ class _Index(lists.Index):
             (state,),
         )
 
-    def _walk_newest(self, where: Filter, after: Place | None) -> Iterator[Place]:
-        index, condition, values = "PRIMARY", "", ()  # type: tuple[str, str, tuple[str, ...]]
-        if where.owner is not None:
-            index, condition, values = "packhorse_job_held", "owner = ? AND ", (where.owner,)
-        elif where.states and where.states <= HELD:
-            index, condition = "packhorse_job_held", "owner IS NOT NULL AND "
-        elif where.cause is not None:
-            index, condition, values = "packhorse_job_cause", "cause = ? AND ", (where.cause,)
-        elif (queues := self._queues_meant(where)) is not None:
-            return self._newest_of_queues(queues, -after[0] if after else lists.HIGHEST)
+    def _newest_of_all(self, behind: int) -> Iterator[Place]:
+        return self._newest_along("PRIMARY", "", behind)
+
+    def _newest_held(self, behind: int) -> Iterator[Place]:
+        return self._newest_along("packhorse_job_held", "owner IS NOT NULL AND ", behind)
+
+    def _newest_with(self, column: str, value: str, behind: int) -> Iterator[Place]:
+        index = {"owner": "packhorse_job_held", "cause": "packhorse_job_cause"}[column]
+        return self._newest_along(index, f"{column} = ? AND ", behind, value)
+
+    def _newest_along(self, index: str, condition: str, behind: int, *values: str) -> Iterator[Place]:
         return self._rows(
             f"SELECT -seq AS number FROM {self._jobs} FORCE INDEX ({index}) WHERE {condition}seq < ? ORDER BY seq DESC",
-            (-after[0] if after else lists.HIGHEST,),
+            (behind,),
             values,
         )
 

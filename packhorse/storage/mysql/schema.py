@@ -8,6 +8,8 @@ taken up where it stopped. A program that is older than the tables goes on worki
 from __future__ import annotations
 
 import hashlib
+import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -30,6 +32,9 @@ OLDEST_PROGRAM = 1
 
 _NO_SUCH_TABLE = 1146
 _MADE_ALREADY = (1050, 1060, 1061)  # a table, a column, an index
+_LOCK_NOT_GIVEN = 1205
+_PATIENCE = 300.0
+"""Seconds to try for a table that somebody's open transaction has used."""
 _TURN = 20
 """Seconds to wait for somebody else's migration before looking again."""
 _PUT = "INSERT INTO {own}.packhorse_meta (`key`, value) VALUES {rows} ON DUPLICATE KEY UPDATE value = VALUES(value)"
@@ -65,11 +70,19 @@ def _apply(link: Link, schema: str, number: int, text: str) -> None:
 
 
 def _make(link: Link, statement: str) -> None:
-    try:
-        link.script([statement])
-    except pymysql.OperationalError as error:
-        if code_of(error) not in _MADE_ALREADY:  # by one who was cut off before it could write that down
-            raise
+    """A few seconds at a time: while we wait for a table, everybody else who wants it waits behind us."""
+    ends_at = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            link.script([statement])
+        except pymysql.OperationalError as error:
+            if code_of(error) in _MADE_ALREADY:  # by one who was cut off before it could write that down
+                return
+            if code_of(error) != _LOCK_NOT_GIVEN or time.monotonic() >= ends_at:
+                raise
+        else:
+            return
+        time.sleep(random.uniform(0.5, 1.0))
 
 
 @contextmanager

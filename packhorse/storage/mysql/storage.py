@@ -4,7 +4,7 @@ operations."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from packhorse import clock
 from packhorse.errors import StorageNotFound
@@ -124,15 +124,6 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         counters = {name.lower(): int(value) for name, value in self._db.read("health", self._sql["server_counters"])}
         used, history = counters.get("threads_connected", 0), counters.get("innodb_history_list_length", 0)
         opened, in_use = self._db.pool.connections()
-        problems = moving.problems(self.move())
-        if flushes != 1:
-            problems.append("the server does not wait for its disk: a power cut may lose jobs")
-        if used > 0.9 * most:
-            problems.append(f"{used} of the server's {most} connections are in use")
-        if history > _LONG_HISTORY:
-            problems.append(
-                f"{history:,} old versions of rows wait to be cleaned up: a transaction may be open for long"
-            )
         return Health(
             kind="mariadb" if "mariadb" in f"{version} {comment}".lower() else "mysql",
             url=self.address.shown,
@@ -153,5 +144,14 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
                 "max_connections": most,
                 "history_length": history,
             },
-            problems=problems,
+            problems=[*moving.problems(self.move()), *_problems(flushes, used, most, history)],
         )
+
+
+def _problems(flushes: int, used: int, most: int, history: int) -> Iterator[str]:
+    if flushes != 1:
+        yield "the server does not wait for its disk: a power cut may lose jobs"
+    if used > 0.9 * most:
+        yield f"{used} of the server's {most} connections are in use"
+    if history > _LONG_HISTORY:
+        yield f"{history:,} old versions of rows wait to be cleaned up: a transaction may be open for long"

@@ -39,6 +39,8 @@ _SHORT_RESULT = 4_000
 
 _Line = tuple[str, int, int]
 """(queue, rank, how many)."""
+_Row = tuple[int, int, int | None, str | None]
+"""What a completed job's row is told: its seq, when it started, until when it ran, its result."""
 
 
 class Working(MySQLKeeper, Finishing):
@@ -312,11 +314,12 @@ class Working(MySQLKeeper, Finishing):
         """Complete these, all of which must still be held as they were dealt. As `_complete`."""
         now = tx.now
         runs: dict[Place, list[tuple[int, int]]] = {}
-        held: dict[str, list[tuple[int, int, str | None]]] = {}  # (seq, started_at, result) by owner
+        held: dict[str, list[_Row]] = {}  # by owner
         for job, outcome in completed:
             owner, queued_at = outcome.token.owner, job.queued_at or 0
             started_at = max(now - outcome.ago - outcome.ran, queued_at)
-            held.setdefault(owner, []).append((job.seq, started_at, outcome.result))
+            row = (job.seq, started_at, changes.ran_until(started_at, outcome.ran), outcome.result)
+            held.setdefault(owner, []).append(row)
             told = f'{{"ran":{outcome.ran}}}'
             tx.event_rows.append((started_at, "started", "job", job.id, job.queue, "running", owner, 1, ""))
             tx.event_rows.append((now, "completed", "job", job.id, job.queue, "completed", owner, 1, told))
@@ -324,9 +327,10 @@ class Working(MySQLKeeper, Finishing):
         for owner, rows in held.items():
             rows.sort()
             for some in _portions(rows):
-                seqs = to_json([seq for seq, _, _ in some])
-                begun, results = _by_seq([row[:2] for row in some]), _by_seq([row[::2] for row in some])
-                tx.defer(self._sql["complete_dealt"], (owner, now, begun, results, seqs), expected=len(some))
+                seqs = [row[0] for row in some]
+                begun, until, results = (_by_seq([(row[0], row[place]) for row in some]) for place in (1, 2, 3))
+                values = (owner, now, begun, until, results, to_json(seqs))
+                tx.defer(self._sql["complete_dealt"], values, expected=len(some))
         self._count_completed(tx, runs)
 
     def _complete(self, tx: Transaction, completed: Sequence[tuple[Hand, Completed]]) -> None:
@@ -339,7 +343,8 @@ class Working(MySQLKeeper, Finishing):
                 started_at = max(now - outcome.ago - outcome.ran, hand.queued_at or 0)
                 tx.event_rows.append(hand.event(started_at, "started", "running"))
             started_at = now if started_at is None else started_at
-            row = (hand.owner, started_at, now, begins, outcome.result, hand.seq)
+            ran_until = changes.ran_until(started_at, outcome.ran)
+            row = (hand.owner, started_at, ran_until, now, begins, outcome.result, hand.seq)
             tx.defer(self._sql["complete_job"], row)
             tx.event_rows.append(hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}'))
             waited = 0 if hand.queued_at is None else started_at - hand.queued_at
@@ -353,7 +358,7 @@ def _reserved_plain_job(row: Row, owner: str, now: int) -> Job:
      max_halts, unique_key, _) = row  # fmt: skip
     return Job(
         job_id, seq, task, queue, args, RESERVED, priority, rank, created_at, now, None, queued_at, first_queued_at,
-        None, None, owner, None, 1, 0, 0, 0, 0, 0, max_attempts, max_halts, unique_key=unique_key,
+        None, None, None, owner, None, 1, 0, 0, 0, 0, 0, max_attempts, max_halts, unique_key=unique_key,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ SELECT -seq FROM (
 
 class Lists(lists.Lists):
     def _index(self, connection: Connection) -> lists.Index:
-        return Index(connection, self._dialect, self._sql["lines_of_rank"])
+        return Index(connection, self._dialect, self._sql)
 
 
 class Index(lists.Index):

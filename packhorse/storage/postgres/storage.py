@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from psycopg.pq import Conninfo
@@ -140,15 +141,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
             "health", self._sql["server_facts"]
         )
         opened, in_use = self._db.pool.connections()
-        problems = moving.problems(self.move())
-        if fsync == "off" or synchronous == "off":
-            problems.append("the server does not wait for its disk: a power cut may lose jobs")
-        if used > 0.9 * most:
-            problems.append(f"{used} of the server's {most} connections are in use")
-        if (oldest or 0) > _LONG_TRANSACTION:
-            problems.append(f"a transaction has been open for {oldest:,} seconds: nothing can be cleaned up behind it")
-        if dead_rows > _MANY_DEAD_ROWS:
-            problems.append(f"{dead_rows:,} dead rows wait for vacuum in the table of jobs")
+        is_safe = "off" not in (fsync, synchronous)
         return Health(
             kind="postgresql",
             url=without_password(self._db.address),
@@ -168,8 +161,19 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
                 "max_connections": most,
                 "oldest_transaction": oldest,
             },
-            problems=problems,
+            problems=[*moving.problems(self.move()), *_problems(is_safe, used, most, oldest or 0, dead_rows)],
         )
+
+
+def _problems(is_safe: bool, used: int, most: int, oldest: int, dead_rows: int) -> Iterator[str]:
+    if not is_safe:
+        yield "the server does not wait for its disk: a power cut may lose jobs"
+    if used > 0.9 * most:
+        yield f"{used} of the server's {most} connections are in use"
+    if oldest > _LONG_TRANSACTION:
+        yield f"a transaction has been open for {oldest:,} seconds: nothing can be cleaned up behind it"
+    if dead_rows > _MANY_DEAD_ROWS:
+        yield f"{dead_rows:,} dead rows wait for vacuum in the table of jobs"
 
 
 def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tuple[str, str]]]:

@@ -4,6 +4,7 @@ jobs, a part at a time, so no filter, however odd, can hold up the server."""
 from __future__ import annotations
 
 import string
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -11,10 +12,11 @@ import msgspec
 from packhorse.job import HELD, RANK_FORCED, Job
 from packhorse.storage import listing
 from packhorse.storage.argument import LONGEST, is_argued, is_long_number, number_of
-from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
+from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
 from packhorse.storage.records import Argument, Count, Filter, Page
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper
+from packhorse.storage.redis.queues import tallies_in
 
 _AT_ONCE: Final = 1_000
 """How many jobs one script looks at: a few milliseconds of the server."""
@@ -25,6 +27,8 @@ _IDS_AT_ONCE: Final = 5_000
 """How many jobs one script looks at if their ids are enough."""
 _IDS_AT_MOST: Final = 50_000
 """How many jobs one call looks at if their ids are enough."""
+_FEW_JOBS: Final = 1_000
+"""How many jobs of some queues are all looked at, wherever they lie in the list."""
 _LARGEST: Final = 1 << 53
 """No time and no seq is larger; a cursor may say anything."""
 _FOLD: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -43,8 +47,13 @@ class _Look(NamedTuple):
 class Lists(Keeper):
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
         order = listing.order_for(where)
-        place = listing.decode_cursor(cursor, order)
-        asked = self._question(where, order)
+        place = after = listing.decode_cursor(cursor, order)
+        near, number = self._narrowed(where, order)
+        if (few := self._few_that_may_fit(near, order, number)) is not None:
+            rest = sorted((job for job in few if after is None or order.place(job) > after), key=order.place)
+            following = listing.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
+            return Page(rest[:limit], following)
+        asked = self._question(near, order)
         found: list[Job] = []
         looked_at = 0
         looks, most = (_AT_ONCE, _AT_MOST) if where.id is None else (_IDS_AT_ONCE, _IDS_AT_MOST)
@@ -57,6 +66,10 @@ class Lists(Keeper):
                 return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
             if look.is_end or (order is LATEST_FINISHED and listing.ended_before(where, place)):
                 return Page(found)
+            if after is None and len(found) == number and listing.is_tallied(where):
+                if self._narrowed(where, order).number == number:  # none has come or gone meanwhile
+                    return Page(found)
+                number = None
             if looked_at >= max(most, limit):
                 return Page(found, listing.encode_cursor(order, place[:1] if order is NEWEST else place))
 
@@ -72,6 +85,9 @@ class Lists(Keeper):
         if listing.is_tallied(where):
             return Count(listing.sum_tallies(where, self.tallies()))
         order = listing.order_for(where)
+        where, tallied = self._narrowed(where, order)
+        if (few := self._few_that_may_fit(where, order, tallied)) is not None:
+            return Count(min(len(few), cap), exact=len(few) <= cap)
         asked = {**self._question(where, order), "counts": True}
         if order is NEWEST and "sets" not in asked:
             asked["walk"] = "each"  # queue after queue
@@ -90,6 +106,36 @@ class Lists(Keeper):
                 return Count(number)
             if looked_at >= most:
                 return Count(number, exact=False)
+
+    # --- where to look ----------------------------------------------------------------------------------------------
+
+    def _narrowed(self, where: Filter, order: Order) -> Narrowed:
+        """The same jobs, in the queues that the tallies know them to be in."""
+        if not listing.is_narrowed(where, order):
+            return Narrowed(where)
+        (told,) = self._server.ask("tallies", ("HGETALL", self._keys.tally))
+        numbers: Counter[str] = Counter()
+        for tally in tallies_in(told, (where.task or "").encode()):
+            if listing.is_counted(tally, where):
+                numbers[tally.queue] += tally.number
+        return listing.narrow(where, numbers)
+
+    def _few_that_may_fit(self, where: Filter, order: Order, number: int | None) -> list[Job] | None:
+        """All jobs that fit, if they are in queues that have few, but in the list's order among all others; None: they
+        are many, or nobody knows."""
+        if number == 0:
+            return []
+        if number is None or number > _FEW_JOBS or order not in (BY_DUE_TIME, LATEST_FINISHED):
+            return None
+        queues = listing.queues_named(where)
+        if not queues:
+            return None
+        sizes = self._server.ask("find", *(("ZCARD", self._keys.queue(name)) for name in queues))
+        if sum(sizes) > _FEW_JOBS:
+            return None
+        told = self._server.ask("find", *(("ZRANGE", self._keys.queue(name), 0, -1) for name in queues))
+        jobs = self.get_many([job_id.decode() for ids in told for job_id in ids])
+        return [job for job in jobs if listing.fits(job, where)]
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -115,6 +161,8 @@ class Lists(Keeper):
         asked["rank"] = RANK_FORCED if where.forced else None
         if order is NEWEST and where.created_from is not None:
             asked["oldest"] = where.created_from - listing.CLOCK_SLACK
+        if order is NEWEST and where.created_to is not None:
+            asked["too_young"] = where.created_to + listing.CLOCK_SLACK
         for name in ("text", "error"):
             text = getattr(where, name)
             asked[name] = None if text is None else text.translate(_FOLD)
@@ -139,8 +187,8 @@ class Lists(Keeper):
             asked["sets"] = [self._keys.held(where.owner)]
         elif where.states and where.states <= HELD:
             asked["held"] = True
-        elif where.queue is not None:
-            asked.update(sets=[self._keys.queue(where.queue)], queue=None)
+        elif queues := listing.queues_named(where):
+            asked.update(sets=[self._keys.queue(name) for name in queues], queue=None, queues=None)
 
 
 def _argument(one: Argument) -> dict[str, Any]:

@@ -20,12 +20,12 @@ PAUSED: Final = 1 << 13
 class Queues(Keeper):
     def tallies(self) -> list[Tally]:
         (told,) = self._server.ask("tallies", ("HGETALL", self._keys.tally))
-        return _tallies_in(told)
+        return tallies_in(told)
 
     def queues(self) -> list[QueueInfo]:
         names, told, waits, ends = self._server.run("queues")
         counts: dict[str, dict[State, int]] = {}
-        for tally in _tallies_in(told):
+        for tally in tallies_in(told):
             numbers = counts.setdefault(tally.queue, {})
             numbers[tally.state] = numbers.get(tally.state, 0) + tally.number
         oldest = {queue: int(since) for queue, since in pairs(waits)}
@@ -100,10 +100,11 @@ def pairs(told: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     return zip(told[::2], told[1::2], strict=True)
 
 
-def _tallies_in(told: Sequence[bytes]) -> list[Tally]:
+def tallies_in(told: Sequence[bytes], ending: bytes = b"") -> list[Tally]:
+    """The tallies as they were told, or only those of tasks that end so."""
     found = []
     for field, number in pairs(told):
-        if int(number):
+        if field.endswith(ending) and int(number):
             queue, task = names_of(field[1:])
             found.append(Tally(queue, task, STATES[chr(field[0])], int(number)))
     return sorted(found, key=lambda tally: (tally.queue, tally.task, tally.state))

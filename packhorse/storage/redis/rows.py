@@ -37,9 +37,9 @@ _REASONS: Final[dict[str | None, Reason]] = {reason.value: reason for reason in 
 _COUNTERS: Final = ("failures", "halts", "losses", "snoozes")
 _RARE: Final = (
     "due_at", "expire_at", "abort_at", "abort_reason", "reason", "error", "cause",
-    "progress", "progress_text", "checkin", "checkin_at",
+    "progress", "progress_text", "checkin", "checkin_at", "ran_until",
 )  # fmt: skip
-_NOT_ODD: Final = frozenset((*_COUNTERS, "due_at", "first_queued_at", "finished_at"))
+_NOT_ODD: Final = frozenset((*_COUNTERS, "due_at", "first_queued_at", "finished_at", "ran_until"))
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True):
@@ -229,7 +229,7 @@ def job_of(job_id: str, head: bytes, body: bytes) -> Job:
     job = Job(
         job_id, seq, asked.task, asked.queue, asked.args, state, priority, rank, created_at, updated_at,
         None, queued_at, queued_at, started_at or None,  # due_at, queued_at, first_queued_at, started_at
-        updated_at if state in FINAL else None,  # finished_at
+        None, updated_at if state in FINAL else None,  # ran_until, finished_at
         owner if is_held else None, None if is_held else owner,  # owner, last_owner
         fence, attempts, 0, 0, 0, 0,  # failures, halts, losses, snoozes
         asked.max_attempts, asked.max_halts, asked.timeout, asked.idle_timeout, asked.expires, asked.total_timeout,

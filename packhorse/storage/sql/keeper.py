@@ -1,4 +1,8 @@
-"""What all groups of operations share: finding jobs under a lock, and keeping what became of them."""
+"""What all groups of operations share: finding jobs under a lock, and keeping what became of them.
+
+For SQLite, PostgreSQL and MySQL alike. What happens to a job is decided in `changes.py`; its row, its events and its
+counts are one transaction.
+"""
 
 from __future__ import annotations
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job
+from packhorse.series import DAYS, HOURS, MINUTES
 from packhorse.storage import listing
 from packhorse.storage.argument import LONGEST, is_argued, traces_of
-from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, Place
+from packhorse.storage.listing import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.keeper import Keeper
@@ -26,8 +27,9 @@ AT_MOST = 5_000
 """How many jobs one call looks at before it answers with what it has."""
 _AT_LEAST = 1_500  # where it may be impatient
 _COUNTED_FOR_EACH = 3  # that a list would look at
-_FEW_QUEUES = 20  # whose jobs are merged one by one; beyond, all jobs are looked at
 _FEW_IDS = 500  # that begin alike, and are all looked at, wherever they lie
+_FEW_JOBS = 2_000  # of some queues, which are all looked at, wherever they lie in the list
+_NEAR = 200  # jobs within which it is known where those of some time begin
 HIGHEST = 1 << 62
 _LAST_SIGN = chr(0x10FFFF)
 
@@ -42,23 +44,31 @@ class Lists(Keeper):
 
         def work(connection: Connection) -> Page:
             found: list[Job] = []
-            looked_at = 0
+            looked_at, may_leap = 0, True
             ends_at = time.monotonic() + self._patience
             index = self._index(connection)
-            if (named := index.named_so(where)) is not None:
-                found = sorted(index.fitting(where, named, len(named)), key=order.place)
+            near, number = index.narrowed(where, order)
+            if (few := index.few_that_may_fit(near, order, number)) is not None:
+                found = sorted(index.fitting(near, few, len(few)), key=order.place)
                 rest = [job for job in found if after is None or order.place(job) > after]
                 following = listing.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
                 return Page(rest[:limit], following)
-            walk = index.walk(order, where, after)
+            walk = index.walk(order, near, after)
             at_once = min(AT_ONCE, max(limit * 2, 100))
             while places := list(islice(walk, at_once)):
                 looked_at += len(places)
-                found += sorted(index.fitting(where, places, limit + 1 - len(found)), key=order.place)
+                found += sorted(index.fitting(near, places, limit + 1 - len(found)), key=order.place)
                 if len(found) > limit:
                     return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
-                if index.is_past(where, order, places[-1]):
+                if index.is_past(near, order, places[-1]):
                     return Page(found)
+                if after is None and len(found) == number and listing.is_tallied(where):
+                    if index.narrowed(where, order).number == number:  # none has come or gone meanwhile
+                        return Page(found)
+                    number = None
+                if may_leap and not found and (leap := index.leap(near, order, places[-1])) is not None:
+                    places, walk = [leap], index.walk(order, near, leap)
+                may_leap = False
                 if looked_at >= AT_MOST or (looked_at >= _AT_LEAST and time.monotonic() > ends_at):
                     return Page(found, listing.encode_cursor(order, places[-1]))
                 at_once = AT_ONCE  # few fit
@@ -84,14 +94,15 @@ class Lists(Keeper):
             number = looked_at = 0
             ends_at = time.monotonic() + self._patience
             index = self._index(connection)
-            if (named := index.named_so(where)) is not None:
-                number = index.number_fitting(where, named)
+            order = listing.order_for(where) if where.cause is None else NEWEST
+            near, tallied = index.narrowed(where, order)
+            if (few := index.few_that_may_fit(near, order, tallied)) is not None:
+                number = index.number_fitting(near, few)
                 return Count(min(number, cap), exact=number <= cap)
-            order = listing.order_for(where) if where.cause is None else listing.NEWEST
-            walk = index.walk(order, where, None)
-            most = AT_MOST if listing.is_dear(where) else max(_COUNTED_FOR_EACH * AT_MOST, cap)
+            walk = index.walk(order, near, None)
+            most = AT_MOST if listing.is_dear(near) else max(_COUNTED_FOR_EACH * AT_MOST, cap)
             while places := list(islice(walk, 2_000)):
-                number += index.number_fitting(where, places)
+                number += index.number_fitting(near, places)
                 looked_at += len(places)
                 if number > cap:
                     return Count(cap, exact=False)
@@ -102,7 +113,7 @@ class Lists(Keeper):
         return self._db.read_with("count", work)
 
     def _index(self, connection: Connection) -> Index:
-        return Index(connection, self._dialect, self._sql["lines_of_rank"])
+        return Index(connection, self._dialect, self._sql)
 
 
 class Index:
@@ -112,11 +123,42 @@ class Index:
     ids_at_once = 100_000
     """How many ids one call looks at: they lie close together."""
 
-    def __init__(self, connection: Connection, dialect: Dialect, lines_of_rank: str) -> None:
+    def __init__(self, connection: Connection, dialect: Dialect, statements: Mapping[str, str]) -> None:
         self._execute = connection.execute
         self._dialect = dialect
         self._jobs = self._ids = f"{dialect.prefix}job"
-        self._lines_of_rank = lines_of_rank
+        self._sql = statements
+
+    # --- where to look --------------------------------------------------------------------------------------------
+
+    def narrowed(self, where: Filter, order: Order) -> Narrowed:
+        """The same jobs, in the queues that the tallies know them to be in."""
+        if not listing.is_narrowed(where, order):
+            return Narrowed(where)
+        condition, values = self._conditions(listing.tallied_part(where))
+        sql = f"SELECT queue, sum(number) FROM ({self._sql['all_tallies']}) AS tally WHERE {condition}"
+        rows = self._execute(self._dialect.say(f"{sql} GROUP BY queue"), values).fetchall()
+        return listing.narrow(where, {queue: int(number) for queue, number in rows})
+
+    def few_that_may_fit(self, where: Filter, order: Order, number: int | None) -> list[Place] | None:
+        """All jobs among which those that fit are, if they are few; None: they are many, or nobody knows."""
+        if number == 0:
+            return []
+        named = self.named_so(where)
+        return self._few_of_their_kind(where, order, number) if named is None else named
+
+    def _few_of_their_kind(self, where: Filter, order: Order, number: int | None) -> list[Place] | None:
+        """The jobs of a cause or of some queues, where they lie among all others in the list's order."""
+        if where.cause is not None and order is not NEWEST:
+            walk = self._newest_with("cause", where.cause, HIGHEST)
+        elif number is None or number > _FEW_JOBS or order not in (BY_DUE_TIME, LATEST_FINISHED):
+            return None
+        elif (queues := self._queues_meant(where)) is not None:
+            walk = self._newest_of_queues(queues, HIGHEST)
+        else:
+            return None
+        places = list(islice(walk, _FEW_JOBS + 1))
+        return places if len(places) <= _FEW_JOBS else None
 
     # --- walking --------------------------------------------------------------------------------------------------
 
@@ -158,18 +200,16 @@ class Index:
         return [rank] * self._dialect.of_rank.count("?")
 
     def _queues_of(self, rank: int, where: Filter) -> list[str]:
-        rows = self._execute(self._lines_of_rank, (rank, "", HIGHEST)).fetchall()
+        rows = self._execute(self._sql["lines_of_rank"], (rank, "", HIGHEST)).fetchall()
         return [row[0] for row in rows if listing.is_one_of(row[0], where.queues)]
 
     def _queues_meant(self, where: Filter) -> list[str] | None:
         """The queues in which the jobs are, if they are few; None: they may be in any."""
-        if where.queue is not None:
-            return [where.queue]
-        if not where.queues:
-            return None
+        if (named := listing.queues_named(where)) is not None or not where.queues:
+            return named
         rows = self._execute(self._dialect.say(f"SELECT name FROM {self._dialect.prefix}queue")).fetchall()
         names = sorted(row[0] for row in rows if listing.is_one_of(row[0], where.queues))
-        return names if len(names) <= _FEW_QUEUES else None
+        return names if len(names) <= FEW_QUEUES else None
 
     def _walk_finished(self, state: str, after: Place | None) -> Iterator[Place]:
         return self._rows(
@@ -181,17 +221,65 @@ class Index:
 
     def _walk_newest(self, where: Filter, after: Place | None) -> Iterator[Place]:
         """The best index: the holder's, all held jobs, the cause's, the queue's, or simply all jobs."""
-        behind = -after[0] if after else HIGHEST
-        condition, order = "", "seq"
+        behind = -after[0] if after else self._end_of(where.created_to)
         if where.owner is not None:
             return self._newest_with("owner", where.owner, behind)
         if where.states and where.states <= HELD:
-            condition, order = "owner IS NOT NULL AND ", self._dialect.unordered_seq
-        elif where.cause is not None:
+            return self._newest_held(behind)
+        if where.cause is not None:
             return self._newest_with("cause", where.cause, behind)
-        elif (queues := self._queues_meant(where)) is not None:
+        if (queues := self._queues_meant(where)) is not None:
             return self._newest_of_queues(queues, behind)
-        sql = f"SELECT -seq FROM {self._jobs} WHERE {condition}{order} < ? ORDER BY {order} DESC"
+        return self._newest_of_all(behind)
+
+    def leap(self, where: Filter, order: Order, place: Place) -> Place | None:
+        """From this place, a later one up to which there is no job of the task, by what is counted for charts; None:
+        there may be one soon, or nobody knows. A queue that a task shares with others may have millions before it."""
+        queues = listing.queues_named(where)
+        if where.task is None or queues is None or order not in (NEWEST, LATEST_FINISHED):
+            return None
+        is_newest = order is NEWEST
+        until = self._edge("<=", -place[0], "DESC")[1] + listing.CLOCK_SLACK if is_newest else -place[0]
+        asked = (until, to_json(queues), where.task, to_json(_CAME_IN if is_newest else sorted(where.states)))
+        for level in (MINUTES, HOURS, DAYS):
+            row = self._execute(self._sql["last_counted"], (level.name, *asked)).fetchone()
+            if row is not None and row[0] is not None:
+                last = row[0] + level.width
+                leap = (-self._end_of(last),) if is_newest else (-last, -HIGHEST)
+                return leap if leap > place else None
+        return None
+
+    def _end_of(self, moment: int | None) -> int:
+        """A seq from which on all jobs were created after this moment, found by halving. Each that is answered proves
+        it itself: `CLOCK_SLACK` says what may come behind it."""
+        if moment is None:
+            return HIGHEST
+        too_young = moment + listing.CLOCK_SLACK
+        (high, created_at), end = self._edge("<=", HIGHEST, "DESC"), HIGHEST
+        if created_at < too_young:
+            return end
+        low, _ = self._edge(">=", 0, "ASC")
+        while high - low > _NEAR:
+            middle = (low + high) // 2
+            seq, created_at = self._edge(">=", middle, "ASC")
+            if created_at >= too_young:
+                end, high = seq, middle
+            else:
+                low = max(seq, middle)
+        return end
+
+    def _edge(self, sign: str, seq: int, direction: str) -> tuple[int, int]:
+        """The first job on this side of a seq: its own, and when it was created."""
+        sql = f"SELECT seq, created_at FROM {self._jobs} WHERE seq {sign} ? ORDER BY seq {direction} LIMIT 1"
+        row: tuple[int, int] | None = self._execute(self._dialect.say(sql), (seq,)).fetchone()
+        return row or (HIGHEST, 0)
+
+    def _newest_of_all(self, behind: int) -> Iterator[Place]:
+        return self._rows(f"SELECT -seq FROM {self._jobs} WHERE seq < ? ORDER BY seq DESC", (behind,))
+
+    def _newest_held(self, behind: int) -> Iterator[Place]:
+        seq = self._dialect.unordered_seq
+        sql = f"SELECT -seq FROM {self._jobs} WHERE owner IS NOT NULL AND {seq} < ? ORDER BY {seq} DESC"
         return self._rows(sql, (behind,))
 
     def _newest_with(self, column: str, value: str, behind: int) -> Iterator[Place]:
@@ -337,11 +425,14 @@ class Index:
         return f"({' OR '.join(likes)})", [f"%{_escaped(text)}%"] * len(likes)
 
 
+_CAME_IN = ("added", "moved_in")
+"""What is counted when a job comes into a queue."""
+
 Piece = tuple[str, list[Any]]
 """A condition, and its values."""
 
-_TOOK = """(CASE WHEN state = 'running' THEN ? WHEN state NOT IN ('queued', 'scheduled', 'reserved')
-    THEN coalesce(finished_at, updated_at) END - started_at)"""
+_TOOK = """(CASE WHEN state = 'running' THEN ? WHEN state IN ('queued', 'scheduled', 'reserved') THEN NULL
+    WHEN ran_until >= started_at THEN ran_until ELSE coalesce(finished_at, updated_at) END - started_at)"""
 _WAITED = "(CASE WHEN state = 'queued' THEN ? WHEN started_at >= queued_at THEN started_at END - queued_at)"
 
 

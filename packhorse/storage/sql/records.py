@@ -1,4 +1,5 @@
-"""What is remembered: events, log lines, failures, and the numbers behind the charts."""
+"""What is remembered: events, log lines, failures, and the numbers behind the charts. For all SQL storages; how events
+lie in rows is each one's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of the SQL tables, to and from jobs and events."""
+"""Rows of the SQL tables, to and from jobs and events: in the order of the fields of `Job`. On the way of every job, so
+each function does no more than it must."""
 
 from __future__ import annotations
 

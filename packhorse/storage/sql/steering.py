@@ -1,4 +1,7 @@
-"""What operators do: abort, force start, set priority, retry, delete, pause, resume."""
+"""What operators do: abort, force start, set priority, retry, delete, pause, resume.
+
+For SQLite, PostgreSQL and MySQL alike: each job is read under its lock, changed as `changes.py` says, and kept.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def reserved_plain_job(row: Row, queue: str, rank: int, owner: str, now: int) ->
     job_id, seq, task, args, priority, created_at, queued_at, first_queued_at, max_attempts, max_halts = row
     return Job(
         job_id, seq, task, queue, args, RESERVED, priority, rank, created_at, now, None, queued_at, first_queued_at,
-        None, None, owner, None, 1, 0, 0, 0, 0, 0, max_attempts, max_halts,
+        None, None, None, owner, None, 1, 0, 0, 0, 0, 0, max_attempts, max_halts,
     )  # fmt: skip
 
 

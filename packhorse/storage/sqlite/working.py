@@ -37,8 +37,8 @@ _MOST_DEALT = 10_000
 
 _Ended = tuple[Job, Completed, int]
 """A job, its outcome, and when it started."""
-_Row = tuple[int, int, str | None]
-"""What a completed job's row is told: its seq, when it started, its result."""
+_Row = tuple[int, int, int | None, str | None]
+"""What a completed job's row is told: its seq, how long ago it started, and ran until, its result."""
 
 
 def _are_many_equals(queues: Sequence[str], weights: Mapping[str, int]) -> bool:
@@ -320,7 +320,10 @@ class Working(SQLiteKeeper, Finishing):
             done = [(job.id, 1, 0, {"ran": outcome.ran}) for job, outcome, _ in ended]
             packs = tx.events.pack(Kind.STARTED, now, lines, "running", owner, begun)
             packs += tx.events.pack(Kind.COMPLETED, now, lines, "completed", owner, done)
-            rows = [(job.seq, started_at, outcome.result) for job, outcome, started_at in ended]
+            rows = [
+                (job.seq, now - started_at, now - started_at - outcome.ran if outcome.ran > 0 else None, outcome.result)
+                for job, outcome, started_at in ended
+            ]
             if _complete_rows(tx, owner, packs, rows) < len(rows):
                 raise _NotHeldError
         self._count_completed(tx, runs)
@@ -336,7 +339,8 @@ class Working(SQLiteKeeper, Finishing):
                 self._note_started(tx, hand, started_at)
             started_at = now if started_at is None else started_at
             begins = 1 if hand.state == "reserved" else 0
-            rows.append((hand.owner, started_at, now, now, begins, outcome.result, hand.seq))
+            ran_until = changes.ran_until(started_at, outcome.ran)
+            rows.append((hand.owner, started_at, ran_until, now, now, begins, outcome.result, hand.seq))
             tx.events.add([hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}')])
             waited = 0 if hand.queued_at is None else started_at - hand.queued_at
             runs.setdefault((hand.queue, hand.task, hand.state), []).append((outcome.ran, waited))
@@ -353,7 +357,9 @@ def _complete_rows(tx: Transaction, owner: str, packs: str, rows: list[_Row]) ->
     number = 0
     for start, end in pairwise([0, *gaps, len(rows)]):
         run = rows[start:end]
-        starts, results = to_json([row[1] for row in run]), to_json([row[2] for row in run])
-        values = (owner, tx.now, packs, run[0][0], run[-1][0], starts, results)
+        seqs, starts, ends, results = zip(*run, strict=True)
+        are_alike = results.count(results[0]) == len(results)  # as where tasks return nothing; it is soon said then
+        told = (None, results[0]) if are_alike else (to_json(results), None)
+        values = (owner, tx.now, packs, seqs[0], seqs[-1], to_json(starts), to_json(ends), *told)
         number += tx.execute(SQL["complete_together"], values).rowcount
     return number

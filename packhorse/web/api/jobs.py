@@ -1,4 +1,8 @@
-"""Jobs: list, create, look at one, steer one, and steer many by a filter."""
+"""Jobs: list, create, look at one, steer one, and steer many by a filter.
+
+The structs are what comes in and goes out, and the OpenAPI document is made of them; the endpoints read by
+`call.reader` and change by `call.steps`, as the pages do.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,7 @@ from packhorse.named_filters import spelled_out
 from packhorse.storage.records import Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
+from packhorse.web.step import Step
 
 LONG_CALL = 120
 _LONG_JSON = 2_000
@@ -150,6 +155,10 @@ class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     queue: str | None = None
     new: bool = False
     preview: bool = False
+
+    @property
+    def step(self) -> Step:
+        return Step(Operation(self.action), self.priority, self.queue, self.new)
 
 
 # --- what goes out ----------------------------------------------------------------------------------------------------
@@ -344,15 +353,8 @@ def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
 # --- steering ---------------------------------------------------------------------------------------------------------
 
 
-def _steered(
-    call: Call,
-    operation: Operation,
-    id: str,
-    priority: int | None = None,
-    queue: str | None = None,
-    new: bool = False,
-) -> SteeredFields:
-    before = call.steps.steer(operation, id, priority, queue, unknown=_UNKNOWN_QUEUE, new=new)
+def _steered(call: Call, id: str, step: Step) -> SteeredFields:
+    before = call.steps.steer(step, id, unknown=_UNKNOWN_QUEUE)
     after = call.site.storage.get(id)
     return SteeredFields(id, True, after.state if after else before.state, None)
 
@@ -360,37 +362,37 @@ def _steered(
 @post("/jobs/{id}/abort")
 def abort_job(call: Call, id: str) -> SteeredFields:
     """Stop a job for good. A waiting one ends at once; a running one is asked to stop, and made to if it does not."""
-    return _steered(call, Operation.ABORT, id)
+    return _steered(call, id, Step(Operation.ABORT))
 
 
 @post("/jobs/{id}/force_start")
 def force_start_job(call: Call, id: str) -> SteeredFields:
     """Run a waiting job next, whatever its delay, its retry wait, or a pause of its queue."""
-    return _steered(call, Operation.FORCE_START, id)
+    return _steered(call, id, Step(Operation.FORCE_START))
 
 
 @post("/jobs/{id}/retry")
 def retry_job(call: Call, id: str) -> SteeredFields:
     """Give a dead or aborted job all its tries again, or a retrying one its next try now."""
-    return _steered(call, Operation.RETRY, id)
+    return _steered(call, id, Step(Operation.RETRY))
 
 
 @post("/jobs/{id}/priority")
 def set_job_priority(call: Call, id: str, body: PriorityBody) -> SteeredFields:
     """Move a waiting job in line."""
-    return _steered(call, Operation.SET_PRIORITY, id, body.priority)
+    return _steered(call, id, Step(Operation.SET_PRIORITY, body.priority))
 
 
 @post("/jobs/{id}/queue")
 def set_job_queue(call: Call, id: str, body: QueueBody) -> SteeredFields:
     """Put a job that does not run, and may still, in another queue. It keeps its priority and its age."""
-    return _steered(call, Operation.SET_QUEUE, id, queue=body.queue, new=body.new)
+    return _steered(call, id, Step(Operation.SET_QUEUE, queue=body.queue, new=body.new))
 
 
 @delete("/jobs/{id}")
 def delete_job(call: Call, id: str) -> SteeredFields:
     """Remove a waiting or finished job with its log; its events stay."""
-    return _steered(call, Operation.DELETE, id)
+    return _steered(call, id, Step(Operation.DELETE))
 
 
 # --- many -------------------------------------------------------------------------------------------------------------
@@ -399,8 +401,7 @@ def delete_job(call: Call, id: str) -> SteeredFields:
 @post("/bulk")
 def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     """Abort, force_start, retry, set_priority, set_queue or delete many jobs at once. Deleting needs the role admin."""
-    operation = Operation(body.action)
-    call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
+    call.operator.require(Role.ADMIN if body.step.operation is Operation.DELETE else Role.OPERATE)
     now = call.reader.now()
     if body.ids is not None:
         return _these(call, body, now)
@@ -414,18 +415,17 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
             "the filter chooses no jobs, and would mean every job", hint='{"filter": "finished"} are all that ended'
         )
     if body.preview:
-        return _preview(call, operation, where, now)
-    call.steps.check(operation, body.priority, body.queue, unknown=_UNKNOWN_QUEUE, new=body.new)
-    done = call.steps.steer_many(operation, where, seen_at, body.cursor, body.priority, body.queue, new=body.new)
+        return _preview(call, body.step.operation, where, now)
+    call.steps.check(body.step, unknown=_UNKNOWN_QUEUE)
+    done = call.steps.steer_many(body.step, where, seen_at, body.cursor)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))
 
 
 def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
     if body.filter is not None or body.preview:
         raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
-    operation = Operation(body.action)
-    call.steps.check(operation, body.priority, body.queue, unknown=_UNKNOWN_QUEUE, new=body.new)
-    done = call.steps.steer_these(operation, body.ids or [], body.priority, body.queue, new=body.new)
+    call.steps.check(body.step, unknown=_UNKNOWN_QUEUE)
+    done = call.steps.steer_these(body.step, body.ids or [])
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(now)))
 
 

@@ -8,13 +8,15 @@ from packhorse.clock import from_datetime
 from packhorse.fields import QueueFields, iso, queue_fields
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.jobs import BulkAnswer, moment_of
+from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
 
 
 class QueueList(msgspec.Struct):
-    """Every queue."""
+    """Every queue, or so many; `next` is the cursor for the rest."""
 
     items: list[QueueFields]
+    next: str | None = None
 
 
 class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,10 +42,11 @@ class Changed(msgspec.Struct):
 
 
 @get("/queues")
-def list_queues(call: Call) -> QueueList:
+def list_queues(call: Call, query: PartQuery) -> QueueList:
     """Every queue: its jobs by state, how long the oldest waits, how many run, and whether it is paused."""
+    part, following = part_of(call.reader.queues(), lambda queue: queue.name, query)
     now = call.reader.now()
-    return QueueList([queue_fields(queue, now) for queue in call.reader.queues()])
+    return QueueList([queue_fields(queue, now) for queue in part], following)
 
 
 @get("/queues/{name}")

@@ -6,8 +6,9 @@ import msgspec
 
 from packhorse.fields import TaskFields, task_fields
 from packhorse.measures import Measured, by_task
+from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get
-from packhorse.web.api.series import SpanQuery
+from packhorse.web.api.part import PartQuery, part_of
 
 
 class ShownTask(TaskFields, kw_only=True):
@@ -16,19 +17,29 @@ class ShownTask(TaskFields, kw_only=True):
     measured: Measured
 
 
+class TasksQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
+    """How far back their attempts are told of, and how many tasks."""
+
+    span: Span = Span.TWO_HOURS
+
+
 class TaskList(msgspec.Struct):
-    """Every task."""
+    """Every task, or so many; `next` is the cursor for the rest."""
 
     items: list[ShownTask]
+    next: str | None = None
 
 
 @get("/tasks")
-def list_tasks(call: Call, query: SpanQuery) -> TaskList:
+def list_tasks(call: Call, query: TasksQuery) -> TaskList:
     """Every task: its options as workers announced them, its runs, failures, waiting and running times."""
-    measured = by_task(call.reader.series(query.span))
+    part, following = part_of(call.reader.tasks(), lambda task: task.name, query)
+    names = {task.name for task in part}
+    measured = by_task(point for point in call.reader.series(query.span) if point.task in names)
     return TaskList(
         [
             ShownTask(**msgspec.structs.asdict(task_fields(task)), measured=measured.get(task.name, Measured()))
-            for task in call.reader.tasks()
-        ]
+            for task in part
+        ],
+        following,
     )

@@ -13,17 +13,26 @@ from packhorse.job import State
 from packhorse.order import Do, Order
 from packhorse.stacks import Stack, crew_of, stacks_of
 from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
 
 MOST_WORKERS = MOST_SLOTS = 1_024
+_MOST_GONE = 500
+
+
+class WorkersQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
+    """Of which host, and how many."""
+
+    host: str | None = None
 
 
 class WorkerList(msgspec.Struct):
-    """Every worker and foreman, in one answer. `gone` are those that have given no sign of life since `beat_at`, for
-    longer than a lease, and whose jobs no foreman has taken back yet."""
+    """Every worker and foreman, or so many; `next` is the cursor for the rest. `gone` are those that have given no sign
+    of life since `beat_at`, for longer than a lease, and whose jobs no foreman has taken back yet."""
 
     items: list[WorkerFields]
     gone: list[WorkerFields]
+    next: str | None = None
 
 
 class BusySlot(msgspec.Struct, kw_only=True):
@@ -85,17 +94,17 @@ class StackList(msgspec.Struct):
 
 
 @get("/workers")
-def list_workers(call: Call) -> WorkerList:
+def list_workers(call: Call, query: WorkersQuery) -> WorkerList:
     """Every foreman and worker: host, pid, queues, slots, heartbeat, what it reports, and how many jobs it holds."""
+    presence = call.reader.presence()
+    here, gone = ([worker for worker in each if query.host in (None, worker.host)] for each in presence)
+    part, following = part_of(here, lambda worker: worker.id, query)
     now, holds = call.reader.now(), call.reader.holds(call.reader.held())
-    here, gone = (
-        [
-            worker_fields(worker, is_alive=call.reader.is_alive(worker, now), holds=holds[worker.id])
-            for worker in workers
-        ]
-        for workers in call.reader.presence()
+    listed, lost = (
+        [worker_fields(worker, is_alive=call.reader.is_alive(worker, now), holds=holds[worker.id]) for worker in each]
+        for each in (part, gone[:_MOST_GONE])
     )
-    return WorkerList(here, gone)
+    return WorkerList(listed, lost, following)
 
 
 @get("/busy_slots")

@@ -6,7 +6,7 @@ left alone. More than a hundred jobs want their number typed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packhorse.errors import BadValue, QueueNotFound
 from packhorse.filter_words import parse_parts, say_which, split_words
@@ -17,17 +17,19 @@ from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
+from packhorse.web.step import Step
 
 MOST_UNTYPED = 100
 _EXAMPLES = 3
 
 
-class Target(NamedTuple):
-    """What is set, by the operations that set something."""
+class Meant(NamedTuple):
+    """The jobs to which something is to be done: how many, and some of them."""
 
-    priority: int | None = None
-    queue: str | None = None
-    new: bool = False  # the queue need not be known yet
+    number: int
+    exact: bool
+    examples: list[Job]
+    ids: list[str]  # those that were ticked; empty: all that fit
 
 
 @deed("/bulk")
@@ -35,41 +37,32 @@ def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
     """The ticked jobs, or all that fit: ask, or do it."""
     operation = _operation(asked.field("action"))
     call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
-    to = _target(asked, operation)
+    step = _step(asked, operation)
     ids = asked.fields("id") if asked.field("scope") != "all" else []
     if not ids and asked.field("scope") != "all":
         raise BadValue("no job was ticked", hint="tick some, or choose all that fit the filter")
     try:
-        if to.queue == "":
+        if step.queue == "":
             raise BadValue("to which queue?", hint="write its name")
-        call.steps.check(operation, to.priority, to.queue, unknown=UNKNOWN_QUEUE, new=to.new)
+        call.steps.check(step, unknown=UNKNOWN_QUEUE)
     except (BadValue, QueueNotFound) as error:
-        return _put_right(call, asked, operation, ids, to, problem_of(error))
-    if ids:
-        return _ticked(call, asked, operation, ids, to)
-    return _fitting(call, asked, operation, to)
+        # The question again, with the field that is wrong; what was ticked stays so.
+        meant = _ticked(call, ids) if ids else _fitting(call, step, _where(call, asked))
+        return _ask(call, asked, step, meant, problem_of(error))
+    return _do_to_ticked(call, asked, step, ids) if ids else _do_to_fitting(call, asked, step)
 
 
-def _ticked(call: Call, asked: Asked, operation: Operation, ids: list[str], to: Target) -> Shown | Elsewhere:
-    if asked.field("sure") != "yes" and (len(ids) > 1 or operation is Operation.DELETE):
-        return _ask_of_ticked(call, asked, operation, ids, to)
-    done = call.steps.steer_these(operation, ids[:1_000], to.priority, to.queue, new=to.new)
-    return _back(asked, operation, done.changed, sum(done.skipped.values()))
+def _do_to_ticked(call: Call, asked: Asked, step: Step, ids: list[str]) -> Shown | Elsewhere:
+    if asked.field("sure") != "yes" and (len(ids) > 1 or step.operation is Operation.DELETE):
+        return _ask(call, asked, step, _ticked(call, ids))
+    done = call.steps.steer_these(step, ids[:1_000])
+    return _back(asked, step.operation, done.changed, sum(done.skipped.values()))
 
 
-def _ask_of_ticked(
-    call: Call, asked: Asked, operation: Operation, ids: list[str], to: Target, problem: Problem | None = None
-) -> Shown:
+def _ticked(call: Call, ids: list[str]) -> Meant:
     jobs = call.site.storage.get_many(ids[:1_000])
     shown = [call.reader.get(job.id) for job in jobs[:_EXAMPLES] if call.operator.sees(job.queue)]
-    return _ask(call, asked, operation, len(ids), True, shown, ids, to, problem)
-
-
-def _put_right(call: Call, asked: Asked, operation: Operation, ids: list[str], to: Target, problem: Problem) -> Shown:
-    """The question, with the field that is wrong; what was ticked stays so."""
-    if ids:
-        return _ask_of_ticked(call, asked, operation, ids, to, problem)
-    return _ask_of_fitting(call, asked, operation, _where(call, asked), to, problem)
+    return Meant(len(ids), True, shown, ids)
 
 
 def _where(call: Call, asked: Asked) -> Filter:
@@ -81,58 +74,39 @@ def _where(call: Call, asked: Asked) -> Filter:
     return where
 
 
-def _ask_of_fitting(
-    call: Call, asked: Asked, operation: Operation, where: Filter, to: Target, problem: Problem | None = None
-) -> Shown:
-    possible = call.steps.possible(operation, where)
+def _fitting(call: Call, step: Step, where: Filter) -> Meant:
+    possible = call.steps.possible(step.operation, where)
     count = call.reader.count(possible)
-    examples = call.reader.find(possible, None, _EXAMPLES).jobs
-    return _ask(call, asked, operation, count.number, count.exact, examples, [], to, problem)
+    return Meant(count.number, count.exact, call.reader.find(possible, None, _EXAMPLES).jobs, [])
 
 
-def _fitting(call: Call, asked: Asked, operation: Operation, to: Target) -> Shown | Elsewhere:
+def _do_to_fitting(call: Call, asked: Asked, step: Step) -> Shown | Elsewhere:
     where = _where(call, asked)
     seen_at = _number(asked.field("seen_at"))
     expected = asked.field("expected")
     if asked.field("sure") != "yes" or not _is_typed(asked):
-        return _ask_of_fitting(call, asked, operation, where, to)
-    cursor = asked.field("cursor") or None
-    done = call.steps.steer_many(operation, where, seen_at, cursor, to.priority, to.queue, new=to.new)
+        return _ask(call, asked, step, _fitting(call, step, where))
+    done = call.steps.steer_many(step, where, seen_at, asked.field("cursor") or None)
     changed = done.changed + _number(asked.field("changed") or "0")
     skipped = sum(done.skipped.values()) + _number(asked.field("skipped") or "0")
     if done.next is None:
-        return _back(asked, operation, changed, skipped)
-    return going(
-        operation, asked.field("filter"), seen_at, (changed, skipped), expected, done.next, asked.field("back"), to
-    )
+        return _back(asked, step.operation, changed, skipped)
+    return going(step, asked.field("filter"), seen_at, (changed, skipped), expected, done.next, asked.field("back"))
 
 
-def going(
-    operation: Operation,
-    words: str,
-    seen_at: int,
-    done: tuple[int, int],
-    expected: str,
-    cursor: str,
-    back: str,
-    to: Target = Target(),  # noqa: B008 - it never changes
-) -> Shown:
+def going(step: Step, words: str, seen_at: int, done: tuple[int, int], expected: str, cursor: str, back: str) -> Shown:
     """The page from which it goes on; `done` is how many were changed and left alone."""
     context = {
-        "operation": operation.value,
-        "word": OPERATIONS[operation],
+        **_told(step),
         "filter_text": words,
         "seen_at": seen_at,
-        "priority": to.priority,
-        "queue_name": to.queue,
-        "is_new": to.new,
         "changed": done[0],
         "skipped": done[1],
         "expected": expected,
         "next": cursor,
         "back": back,
     }
-    return Shown("bulk_going.html", f"{OPERATIONS[operation]} jobs", context)
+    return Shown("bulk_going.html", f"{OPERATIONS[step.operation]} jobs", context)
 
 
 def _is_typed(asked: Asked) -> bool:
@@ -141,39 +115,36 @@ def _is_typed(asked: Asked) -> bool:
     return not many or asked.field("typed").replace(",", "").replace("+", "") == expected
 
 
-def _ask(
-    call: Call,
-    asked: Asked,
-    operation: Operation,
-    number: int,
-    exact: bool,
-    examples: list[Job],
-    ids: list[str],
-    to: Target,
-    problem: Problem | None = None,
-) -> Shown:
+def _ask(call: Call, asked: Asked, step: Step, meant: Meant, problem: Problem | None = None) -> Shown:
     now = call.reader.now()
     context = {
-        "operation": operation.value,
-        "word": OPERATIONS[operation],
-        "number": number,
-        "exact": exact,
-        "rows": [row_of(job, now) for job in examples],
-        "ids": ids,
+        **_told(step),
+        "number": meant.number,
+        "exact": meant.exact,
+        "rows": [row_of(job, now) for job in meant.examples],
+        "ids": meant.ids,
         "scope": asked.field("scope"),
         "filter_text": asked.field("filter"),
         "seen_at": asked.field("seen_at") or str(now),
-        "priority": to.priority,
-        "queue_name": to.queue,
-        "is_new": to.new,
         "problem": problem,
         "queue_names": queue_names(call.reader),
         "back": asked.field("back"),
-        "must_type": number > MOST_UNTYPED and not ids,
+        "must_type": meant.number > MOST_UNTYPED and not meant.ids,
         "is_wrong": asked.field("sure") == "yes",
     }
-    title = f"{OPERATIONS[operation]} {number:,} jobs?"
+    title = f"{OPERATIONS[step.operation]} {meant.number:,} jobs?"
     return Shown("bulk.html", title, context, status=problem.status if problem else 200)
+
+
+def _told(step: Step) -> dict[str, Any]:
+    """The step, in the words of the form that asks for it again."""
+    return {
+        "operation": step.operation.value,
+        "word": OPERATIONS[step.operation],
+        "priority": step.priority,
+        "queue_name": step.queue,
+        "is_new": step.new,
+    }
 
 
 def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Elsewhere:
@@ -184,12 +155,12 @@ def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Els
     return Elsewhere(f"{path}{joint}{said[1:]}")
 
 
-def _target(asked: Asked, operation: Operation) -> Target:
+def _step(asked: Asked, operation: Operation) -> Step:
     if operation is Operation.SET_PRIORITY:
-        return Target(priority=_number(asked.field("priority")))
+        return Step(operation, priority=_number(asked.field("priority")))
     if operation is Operation.SET_QUEUE:
-        return Target(queue=asked.field("queue"), new=bool(asked.field("new")))
-    return Target()
+        return Step(operation, queue=asked.field("queue"), new=bool(asked.field("new")))
+    return Step(operation)
 
 
 def _operation(word: str) -> Operation:

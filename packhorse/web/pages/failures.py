@@ -13,7 +13,7 @@ from packhorse.storage.records import Count, FailureGroup, Filter, Page, Point
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals
 from packhorse.web.pages.flags import flagged
-from packhorse.web.pages.job import issue_of
+from packhorse.web.pages.job_cards import issue_of
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
 from packhorse.web.pages.ranges import Range, chosen_range

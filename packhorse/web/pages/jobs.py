@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from packhorse.errors import BadValue, QueueNotFound
@@ -95,57 +96,100 @@ def _failed_before(job: Job) -> str:
     return f"the attempt before: {line}" if line else ""
 
 
+class Look(NamedTuple):
+    """One look at the list: what was asked, and what was found."""
+
+    now: int
+    query: Query
+    where: Filter
+    found: Page | None = None  # None: what was asked cannot be understood
+    listed: Sequence[Job] = ()
+    newer: str = ""  # how many have come before those that the reader has before them
+    problem: Problem | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.found is not None and not self.listed and self.found.next is None
+
+
 @page("/jobs", "jobs")
 def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
     """Jobs that fit, a page at a time."""
-    now, query = call.reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
+    look = _look(call, asked)
+    if isinstance(look, Elsewhere):
+        return look
+    context = {
+        **_filter(call.reader, look),
+        **_list(call.reader, look),
+        **_pages(look),
+        "operations": _operations(look.where),
+        "queue_names": queue_names(call.reader),
+        "named": {name: address("/jobs", q=words) for name, words in call.site.filters.items()},
+        "seen_at": look.now,
+        "problem": look.problem,
+    }
+    return Shown("jobs.html", "Jobs", context, status=400 if look.problem else 200)
+
+
+def _look(call: Call, asked: Asked) -> Look | Elsewhere:
+    reader = call.reader
+    now, query = reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
     try:
         if (spelled := _spelled_out(call, query)) is not None:
             return Elsewhere(address("/jobs", **spelled))
         where = filter_of(query, now)
-        found = call.reader.find(where, query.get("cursor"), PAGE_SIZE)
-        problem = None
+        found = reader.find(where, query.get("cursor"), PAGE_SIZE)
     except BadValue as error:
-        where, found, problem = Filter(), None, problem_of(error)
-    listed, newer = found.jobs if found else [], ""
-    if found and SHOWN in asked.query:
-        kept = asked.query[SHOWN].split(",")[:PAGE_SIZE]
-        newer = _newer(found, kept) if "cursor" not in query else ""
-        listed = call.reader.these(kept)
-    chips = chips_of(query)
-    tabs = _tabs(call.reader, where, query) if problem is None else []
-    is_empty = found is not None and not listed and found.next is None
-    return Shown(
-        "jobs.html",
-        "Jobs",
-        {
-            "rows": [row_of(job, now) for job in listed],
-            "tabs": tabs,
-            "count": next((tab.number for tab in tabs if tab.is_chosen), None),
-            "words": query.get("q", ""),
-            "chips": chips,
-            "emptying": emptying(chips, now, lambda one: bool(call.reader.find(one, None, 1).jobs)) if is_empty else [],
-            "unknown": _unknown(call.reader, where) if is_empty else None,
-            "filter_text": filter_text(query),
-            "problem": problem,
-            "next": address("/jobs", **{**query, "cursor": found.next}) if found and found.next else None,
-            "first": address("/jobs", **{**query, "cursor": None}) if "cursor" in query else None,
-            "counting": address("/jobs/count", **{**query, "cursor": None, **dict.fromkeys(_SAID)}),
-            "newer": newer,
-            "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
-            "is_filtered": not means_all(where),
-            "says_which": problem is None and says_which(query, now),
-            "is_searched": found is not None and _is_searched(found, where),
-            "slowest_of": SLOWEST_OF if where.order == "took" else None,
-            "orders": _orders(where),
-            "times": sorted({*TIMES, query.get("since", "")} - {""}, key=(*TIMES, query.get("since", "")).index),
-            "operations": _operations(where),
-            "named": {name: address("/jobs", q=words) for name, words in call.site.filters.items()},
-            "queue_names": queue_names(call.reader),
-            "seen_at": now,
-        },
-        status=400 if problem else 200,
-    )
+        return Look(now, query, Filter(), problem=problem_of(error))
+    if SHOWN not in asked.query:
+        return Look(now, query, where, found, found.jobs)
+    kept = asked.query[SHOWN].split(",")[:PAGE_SIZE]
+    newer = _newer(found, kept) if "cursor" not in query else ""
+    return Look(now, query, where, found, reader.these(kept), newer)
+
+
+def _filter(reader: Reader, look: Look) -> dict[str, Any]:
+    """Tabs, words and chips: what the list is of."""
+    query, since = look.query, look.query.get("since", "")
+    tabs = _tabs(reader, look.where, query) if look.problem is None else []
+    return {
+        "tabs": tabs,
+        "count": next((tab.number for tab in tabs if tab.is_chosen), None),
+        "words": query.get("q", ""),
+        "chips": chips_of(query),
+        "filter_text": filter_text(query),
+        "is_filtered": not means_all(look.where),
+        "says_which": look.problem is None and says_which(query, look.now),
+        "orders": _orders(look.where),
+        "times": sorted({*TIMES, since} - {""}, key=(*TIMES, since).index),
+    }
+
+
+def _list(reader: Reader, look: Look) -> dict[str, Any]:
+    """The jobs; of an empty list, what empties it."""
+
+    def is_there(where: Filter) -> bool:
+        return bool(reader.find(where, None, 1).jobs)
+
+    return {
+        "rows": [row_of(job, look.now) for job in look.listed],
+        "newer": look.newer,
+        "emptying": emptying(chips_of(look.query), look.now, is_there) if look.is_empty else [],
+        "unknown": _unknown(reader, look.where) if look.is_empty else None,
+        "is_searched": look.found is not None and _is_searched(look.found, look.where),
+        "slowest_of": SLOWEST_OF if look.where.order == "took" else None,
+    }
+
+
+def _pages(look: Look) -> dict[str, Any]:
+    """Where to go on from here."""
+    query, further = look.query, look.found.next if look.found else None
+    return {
+        "next": address("/jobs", **{**query, "cursor": further}) if further else None,
+        "first": address("/jobs", **{**query, "cursor": None}) if "cursor" in query else None,
+        "counting": address("/jobs/count", **{**query, "cursor": None, **dict.fromkeys(_SAID)}),
+        "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
+    }
 
 
 def _spelled_out(call: Call, query: Query) -> Query | None:

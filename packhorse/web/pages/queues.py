@@ -27,6 +27,7 @@ from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, pag
 from packhorse.web.pages.ranges import chosen_range
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
+from packhorse.web.step import Step
 
 _FLOW = 10 * MINUTE
 _MOST = 500
@@ -196,7 +197,7 @@ def purge(call: Call, asked: Asked, name: str) -> Shown | Elsewhere:
     if done.next is None:
         return Elsewhere(address(back, said="bulk", did="delete", changed=done.changed, skipped=skipped))
     words = f"waiting {shlex.quote(f'queue:{name}')}"
-    return going(Operation.DELETE, words, int(seen_at), (done.changed, skipped), "", done.next, back)
+    return going(Step(Operation.DELETE), words, int(seen_at), (done.changed, skipped), "", done.next, back)
 
 
 def _purge_form(call: Call, name: str, *, is_wrong: bool) -> Shown:

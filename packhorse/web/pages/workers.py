@@ -22,6 +22,8 @@ from packhorse.web.site import Call
 
 _MOST_SHOWN = 50
 _MOST_NAMED = 10  # of the jobs that a crew held
+_WHOLE = 40  # workers of which each is shown with its jobs; of more, a row each
+_ROWS = 500  # workers beyond which further hosts are only named
 _FIGURES = {"done": 0, "failed": 0, "rss": 0, "max_rss": 0, "cpu_percent": 0}
 
 _BECAME = {"halted": "halted, in line again", "readded": "in line again", "broken": "dead"}
@@ -70,6 +72,29 @@ class Fallen(NamedTuple):
     jobs: list[Job]
 
 
+class Host(NamedTuple):
+    """A machine, and the crews on it."""
+
+    name: str
+    crews: list[Crew]
+
+    @property
+    def workers(self) -> list[Process]:
+        return [worker for crew in self.crews for worker in crew.workers]
+
+    @property
+    def busy(self) -> int:
+        return sum(len(worker.jobs) for worker in self.workers)
+
+    @property
+    def slots(self) -> int:
+        return sum(worker.info.concurrency for worker in self.workers)
+
+    @property
+    def silent(self) -> int:
+        return sum(not worker.is_alive for worker in self.workers)
+
+
 def _grace(foreman: WorkerInfo) -> int | None:
     seconds = foreman.info.get("drain_s")
     return round(seconds * SECOND) if isinstance(seconds, int | float) else None
@@ -77,22 +102,46 @@ def _grace(foreman: WorkerInfo) -> int | None:
 
 @page("/workers", "workers")
 def workers(call: Call, asked: Asked) -> Shown:
-    """Every process, host by host."""
+    """Every process, host by host, or those of one host. Of many workers each is a row, and has its own page."""
     now, held = call.reader.now(), call.reader.held()
     jobs = _by_owner(held)
     here, gone = call.reader.presence()
-    processes = [_process(call, worker, jobs, now) for worker in here]
-    hosts: dict[str, list[Crew]] = {}
-    for crew in _crews(processes):
-        first = crew.foreman or crew.workers[0]
-        hosts.setdefault(first.info.host or "unknown host", []).append(crew)
+    hosts = _hosts([_process(call, worker, jobs, now) for worker in here])
+    wanted = [host for host in hosts if host.name == asked.query["host"]] if asked.query.get("host") else hosts
+    shown = _first_of(wanted)
     known = {worker.id for worker in (*here, *gone)}
-    lost = [(job, safe(short_call(job))) for job in held if job.owner not in known]
-    context = {"hosts": hosts, "lost": lost, "clients": _clients(call), "may_order": may_order(call)}
-    context |= {"fallen": [_fallen(crew, jobs) for crew in crews_lost(gone)[:_MOST_SHOWN]]}
-    context |= {"has_foreman": any(each.subject is Subject.FOREMAN for each in here)}
-    context |= {"departures": call.reader.departures(), "BECAME": _BECAME}
+    lost = [(job, safe(short_call(job))) for job in held if job.owner not in known][:_ROWS]
+    context = {
+        "hosts": shown,
+        "others": [host for host in hosts if host not in shown],
+        "is_folded": sum(len(host.workers) for host in shown) > _WHOLE,
+        "lost": lost,
+        "fallen": [_fallen(crew, jobs) for crew in crews_lost(gone)[:_MOST_SHOWN]],
+        "has_foreman": any(each.subject is Subject.FOREMAN for each in here),
+        "clients": _clients(call)[:_ROWS],
+        "may_order": may_order(call),
+        "departures": call.reader.departures(),
+        "BECAME": _BECAME,
+    }
     return Shown("workers.html", "Workers", context)
+
+
+def _hosts(processes: list[Process]) -> list[Host]:
+    hosts: dict[str, Host] = {}
+    for crew in _crews(processes):
+        name = (crew.foreman or crew.workers[0]).info.host or "unknown host"
+        hosts.setdefault(name, Host(name, [])).crews.append(crew)
+    return list(hosts.values())
+
+
+def _first_of(hosts: list[Host]) -> list[Host]:
+    """As many hosts as there is room for, one at least."""
+    shown: list[Host] = []
+    for host in hosts:
+        if shown and sum(len(each.workers) for each in (*shown, host)) > _ROWS:
+            break
+        shown.append(host)
+    return shown
 
 
 def _fallen(crew: Lost, held: dict[str | None, list[Job]]) -> Fallen:
@@ -155,6 +204,7 @@ def worker(call: Call, asked: Asked, id: str) -> Shown:
         "worker": _process(call, chosen, held, now),
         "stood": stood,
         "has_told": any(each.at is not None for each in stood),
+        "grace": next((_grace(each) for each in call.reader.workers() if each.id == chosen.foreman), None),
         "may_order": may_order(call),
     }
     return Shown("worker.html", f"{chosen.subject.capitalize()} {short(chosen.id)}", context)

@@ -19,8 +19,17 @@ function leave(chart) {
   if (reading) reading.textContent = "\u00a0";
 }
 
+// Where the pointer is: a fresh chart is read there, too, though the pointer rests.
+let pointer = null;
+
+function readAgain() {
+  const field = pointer && document.elementFromPoint(pointer.clientX, pointer.clientY)?.closest(".field");
+  if (field && !field.querySelector(".cursor")) read(field.closest("[data-chart]"), shareAt(field, pointer));
+}
+
 // Charts can be reached and read by keys; what a screen reader reads is their table.
 export function reachCharts() {
+  readAgain();
   for (const field of document.querySelectorAll("[data-chart] .field")) {
     field.tabIndex = 0;
     field.setAttribute("role", "group");
@@ -105,6 +114,7 @@ export function readCharts() {
   document.addEventListener("focusout", (event) => { if (event.target.matches?.(".field")) { unmark(); leave(event.target.closest("[data-chart]")); } });
   document.addEventListener("pointermove", (event) => {
     const field = event.target.closest?.(".field");
+    pointer = event;
     for (const other of document.querySelectorAll(".cursor:not(.band)")) if (!field || !field.contains(other)) leave(other.closest("[data-chart]"));
     if (!field) return;
     read(field.closest("[data-chart]"), shareAt(field, event));

@@ -4,7 +4,7 @@ import { toggledLog } from "./log.js";
 
 const body = document.body;
 const root = body.dataset.root;
-const SOON = 3000, SLOW = 15000, HIDDEN = 30000;
+const SOON = 3000, SLOW = 15000, HIDDEN = 30000, CLICK = 400;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
 let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
 
@@ -56,10 +56,28 @@ function setFigures(totals) {
 
 // --- regions ---------------------------------------------------------------------------------------------------------
 
+// Where a pointer is down, or was a moment ago: what is pressed must be there still when it is let go, and clicked.
+let pressed = null, lettingGo = 0;
+
+function startPressing() {
+  const press = (event) => { clearTimeout(lettingGo); pressed = event.target; };
+  const letGo = () => { clearTimeout(lettingGo); lettingGo = setTimeout(() => { pressed = null; }, CLICK); };
+  addEventListener("pointerdown", press, true);
+  for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, letGo, true);
+  // Not every browser tells of a pointer that is let go over a scroll bar or a menu.
+  addEventListener("pointermove", (event) => { if (!event.buttons) pressed = null; }, true);
+}
+
+// Has somebody typed, chosen or ticked something here?
+function isChanged(field) {
+  if (field.options) return field.selectedIndex !== Math.max(0, [...field.options].findIndex((each) => each.defaultSelected));
+  return /checkbox|radio/.test(field.type) ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
+}
+
 function isInUse(region) {
   if (document.querySelector("dialog[open]")) return true; // it asks about a form, which must still be there after
   if (region.contains(document.activeElement) && document.activeElement !== document.body) return true;
-  if (region.querySelector("input:checked:not([type=radio])")) return true;
+  if (region.contains(pressed) || [...region.querySelectorAll("input, select, textarea")].some(isChanged)) return true;
   const selection = document.getSelection();
   return Boolean(selection && !selection.isCollapsed && region.contains(selection.anchorNode));
 }
@@ -79,13 +97,14 @@ const after = (length) => (Math.floor(Date.now() / length) + 1) * length;
 async function refresh(slowToo) {
   const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
   if (!wanted.length || "posted" in body.dataset) return; // the answer to a form has no address to ask for it again
-  let answer;
+  let answer, text;
   try {
     // The event that made it ask: a page that was drawn for others before that one may lack what it told of.
     answer = await fetch(present(), { headers: { "X-Packhorse": slowToo ? "live" : "quick", "Last-Event-ID": lastId } });
+    text = await answer.text();
   } catch { return changed(); }
   if (!answer.ok && answer.status !== 404) return answer.status >= 500 ? changed() : undefined;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = new DOMParser().parseFromString(text, "text/html");
   heardTime(fresh.body.dataset.now);
   for (const region of wanted) {
     const other = fresh.getElementById(region.id);
@@ -99,9 +118,12 @@ async function refresh(slowToo) {
   refreshed();
 }
 
+const nameOf = (details) => [details.closest("[data-row]")?.dataset.row, details.closest("[data-chart]")?.querySelector("h2").textContent, details.firstElementChild.textContent].join();
+
 function keepOpen(before, after) {
-  const were = before.querySelectorAll("details"), are = after.querySelectorAll("details");
-  if (were.length === are.length) were.forEach((details, place) => { are[place].open = details.open; });
+  const were = [...before.querySelectorAll("details")], are = [...after.querySelectorAll("details")];
+  const same = (details, place) => were.length === are.length ? were[place] : were.find((each) => nameOf(each) === nameOf(details));
+  are.forEach((details, place) => { details.open = same(details, place)?.open ?? details.open; });
   const here = before.querySelector("[data-row].here")?.dataset.row;
   if (here) after.querySelector(`[data-row="${CSS.escape(here)}"]`)?.classList.add("here");
   const scrolls = before.querySelectorAll(".scroll"), others = after.querySelectorAll(".scroll");
@@ -184,6 +206,7 @@ export function listen(whenRefreshed) {
   if (!body.dataset.topics) return;
   refreshed = whenRefreshed;
   nextAt = { fast: after(SOON), slow: after(SLOW) };
+  startPressing();
   open();
   timer = setInterval(tell, 1000);
   document.addEventListener("visibilitychange", () => { hiddenAt = Date.now(); if (!document.hidden) open(); });

@@ -1,5 +1,5 @@
 // A job's log, line by line as it is written.
-let isFetching = false;
+let isFetching = false, told = 0;
 
 const hours = (text) => text.slice(11, 23);
 
@@ -19,25 +19,34 @@ function shown(line) {
   return row;
 }
 
+// The lines up to the last one that was told of, be it while others were fetched.
 export async function toggledLog(job) {
   const log = document.querySelector(`[data-log]`);
-  if (!log || log.dataset.log !== job.id || isFetching || !(job.last_line > Number(log.dataset.last))) return;
+  if (log?.dataset.log !== job.id) return;
+  told = Math.max(told, job.last_line);
+  if (isFetching) return;
   isFetching = true;
   try {
-    const path = `${document.body.dataset.root}/api/v1/jobs/${encodeURIComponent(job.id)}/log?after=${log.dataset.last}`;
-    const answer = await fetch(path);
-    if (!answer.ok) return;
-    const page = await answer.json();
-    log.querySelector("[data-none]")?.remove();
-    for (const line of page.items) log.append(shown(line));
-    while (log.children.length > 1000) log.firstElementChild.remove();
-    log.dataset.last = page.last;
-    const count = document.querySelector("[data-line-count]");
-    if (count) count.textContent = `${log.children.length} line${log.children.length === 1 ? "" : "s"}`;
-    if (document.querySelector("[data-follow]")?.checked) log.scrollTop = log.scrollHeight;
-  } finally {
+    while (told > Number(log.dataset.last) && await fetchLines(log));
+  } catch { /* the server is away; the next event tells of them again */ } finally {
     isFetching = false;
   }
+}
+
+async function fetchLines(log) {
+  const path = `${document.body.dataset.root}/api/v1/jobs/${encodeURIComponent(log.dataset.log)}/log?after=${log.dataset.last}`;
+  const answer = await fetch(path);
+  if (!answer.ok) return false;
+  const page = await answer.json();
+  if (!page.items.length) return false;
+  log.querySelector("[data-none]")?.remove();
+  for (const line of page.items) log.append(shown(line));
+  while (log.children.length > 1000) log.firstElementChild.remove();
+  log.dataset.last = page.last;
+  const count = document.querySelector("[data-line-count]");
+  if (count) count.textContent = `${log.children.length} line${log.children.length === 1 ? "" : "s"}`;
+  if (document.querySelector("[data-follow]")?.checked) log.scrollTop = log.scrollHeight;
+  return true;
 }
 
 export function startLog() {

@@ -1,4 +1,5 @@
-"""Async functions on one event loop, in one thread. Stopping one is cancelling it."""
+"""Async functions on one event loop, in one thread, which starts with the first. Stopping one is cancelling it; one
+that swallows its cancellation, or blocks the loop, cannot be made to end, and costs the worker its place."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 
+UNWINDING = 1.0
+"""Seconds in which whatever is still here when the loop ends may clean up."""
+
 
 class CoroutineExecutor:
     """An event loop that starts with the first job."""
@@ -24,6 +28,7 @@ class CoroutineExecutor:
         self._finisher = finisher
         self._result_limit = result_limit
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
         self._tasks: dict[Seat, asyncio.Task[Outcome]] = {}  # only touched on the loop
 
@@ -40,8 +45,19 @@ class CoroutineExecutor:
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
+            loop.run_until_complete(self._unwind())
         finally:
             loop.close()
+
+    async def _unwind(self) -> None:
+        """Whatever is still here is cancelled, unless it was already and cleans up. What goes on after that is left."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            if not task.cancelling():
+                task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=UNWINDING)
+        await asyncio.get_running_loop().shutdown_asyncgens()
 
     def begin(self, seat: Seat, slot: int) -> None:
         self.loop().call_soon_threadsafe(self._begin, seat, slot)
@@ -89,5 +105,8 @@ class CoroutineExecutor:
         return [(seat, task.get_coro()) for seat, task in dict(self._tasks).items()]
 
     def close(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        """End the loop, in its own thread: nobody waits for it. Another call would cut its end short."""
+        with self._lock:
+            if self._loop is not None and not self._is_closed:
+                self._is_closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)

@@ -28,7 +28,7 @@ from packhorse.worker.child import decode_outcome, is_stop
 from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.nursery import Exit, Nursery, signal_group
-from packhorse.worker.report import resident_bytes
+from packhorse.worker.resident import resident_bytes
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots
 

@@ -45,6 +45,10 @@ _MEASURES = """
 INSERT INTO packhorse_measure (level, at, queue, task, counted, amount)
 SELECT 'minute', n * 60000000, 'mail', 'send', 'completed', 1 FROM {numbers}
 """
+_TALLIES = """
+INSERT INTO packhorse_measure (level, at, queue, task, counted, amount)
+SELECT 'tally', 0, queue, task, state, count(*) FROM packhorse_job GROUP BY queue, task, state
+"""
 SCALE = os.environ.get("PACKHORSE_SCALE")
 WAITING, FINISHED = (int(SCALE), 5 * int(SCALE)) if SCALE else (30_000, 50_000)
 pytestmark = pytest.mark.timeout(max(300, WAITING // 300))
@@ -74,6 +78,7 @@ def filled() -> Iterator[MySQL]:
         cursor.execute(_EVENTS.replace("{numbers}", numbers_to(100_000)))
         cursor.execute(_LOG.replace("{numbers}", numbers_to(10_000)))
         cursor.execute(_MEASURES.replace("{numbers}", numbers_to(10_000)))
+        cursor.execute(_TALLIES)
         cursor.execute("ANALYZE TABLE packhorse_log_line, packhorse_measure")
     yield storage
     storage.close()

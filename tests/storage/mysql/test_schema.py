@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pymysql
 import pytest
 
 from packhorse.conformance.builders import add, at_once, ids, new_job
 from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageNotFound
-from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql import MySQL, schema
 from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from tests.mysql_server import new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
 
-STEPS = ["001_start.sql", "002_ends_of_pauses.sql", "003_versions_of_failures.sql"]
+STEPS = [name for _, name, _ in MIGRATIONS]
 NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour varchar(20);\n")
 
 
@@ -79,6 +82,28 @@ def test_a_migration_that_was_cut_off_is_taken_up_where_it_stopped(
         assert versions(link, database) == (SCHEMA + 1, 1)
 
     assert bystander.execute("SELECT colour, size FROM packhorse_job") == ((None, 1),)
+
+
+def test_a_table_that_an_open_transaction_has_used_is_waited_for_in_steps(
+    storage: MySQL, database: str, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(storage)
+    bystander.execute("BEGIN")
+    bystander.execute("SELECT count(*) FROM packhorse_job")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert storage.get_many(["any"]) == []  # between two steps others have their turn
+        bystander.execute("COMMIT")
+
+    monkeypatch.setattr(schema, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with storage._db.lent() as link:
+        link.rows("SET SESSION lock_wait_timeout = 1")
+        migrate(link, database, [*MIGRATIONS, NEXT])
+
+        assert versions(link, database) == (SCHEMA + 1, 1)
+    assert len(pauses) == 1
 
 
 def test_what_was_made_but_not_written_down_is_not_made_twice(

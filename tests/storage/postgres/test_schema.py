@@ -12,11 +12,16 @@ from packhorse.storage import BATCH
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from packhorse.storage.records import WorkerInfo
-from tests.postgres_server import shared_postgres
+from tests.postgres_server import new_schema_url, shared_postgres
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 FILES = [name for _, name, _ in MIGRATIONS]
 NEXT = (SCHEMA + 1, "999_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour text;")
+
+
+@pytest.fixture
+def url() -> str:
+    return new_schema_url(bare=True)  # one that has served another test would be found with its tables
 
 
 def test_of_many_that_come_at_once_one_makes_the_schema(url: str) -> None:

@@ -122,19 +122,17 @@ def test_no_time_to_sleep_is_no_sleep(timeout: float, place: Place):
     assert not place.bell.wait(timeout)
 
 
-def test_a_wake_up_does_not_wait_for_the_next_look(place: Place, other: Place):
-    took = []
+def test_a_wake_up_does_not_wait_for_the_next_look(place: Place, other: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("packhorse.storage.redis.bell._AT_ONCE", 10 * PATIENCE)
     for _ in range(20):
-        sleeper = place.sleeping()
-        began_at = time.perf_counter()
+        sleeper = place.sleeping(10 * PATIENCE)
         other.ring()
-        sleeper.result(PATIENCE)
-        took.append(time.perf_counter() - began_at)
 
-    assert sorted(took)[5] < 0.25  # the others may have had to wait for the processor
+        assert sleeper.result(PATIENCE)
 
 
-def test_an_idle_worker_blocks_once_for_many_short_sleeps(place: Place):
+def test_an_idle_worker_blocks_once_for_many_short_sleeps(place: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("packhorse.storage.redis.bell._AT_ONCE", 10 * PATIENCE)  # however slow this machine is just now
     until(lambda: place.bell.wait(0.01) or place.bell.connections() == (1, 1), "it sleeps")
     before = place.commands()
 

@@ -54,6 +54,7 @@ def jobs(draw: st.DrawFn) -> Job:
         queued_at=queued_at,
         first_queued_at=draw(st.sampled_from([queued_at, None]) | MOMENTS),
         started_at=draw(maybe(MOMENTS)),
+        ran_until=draw(maybe(MOMENTS)),
         finished_at=draw(st.sampled_from([updated_at, None]) | MOMENTS) if state in FINAL else None,
         owner=draw(names) if state in HELD else None,
         last_owner=draw(maybe(names)),

@@ -385,7 +385,7 @@ def test_enqueueing_in_one_process_wakes_another_at_once(
 
     with capsys.disabled():
         print(f" [enqueue → awake: median {statistics.median(delays):.1f} ms, longest {max(delays):.1f} ms] ", end="")
-    assert sorted(delays)[rounds // 4] < 250  # the others may have had to wait for the processor
+    assert sorted(delays)[rounds // 4] < 5_000  # whom nobody rings sleeps four times as long, however slow the machine
 
 
 # --- where there are no sockets -------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ ODD_FILTERS = [
     pytest.param(Filter(text="nowhere"), id="all jobs"),
     pytest.param(Filter(queue="mail", text="nowhere"), id="one queue"),
     pytest.param(Filter(states=frozenset({QUEUED, COMPLETED, RUNNING}), text="nowhere"), id="mixed states"),
-    pytest.param(Filter(task="rare", min_priority=9), id="a rare task"),
+    pytest.param(Filter(min_priority=9), id="rare jobs"),
 ]
 
 
@@ -109,6 +109,22 @@ def test_all_pages_together_have_every_job_once(watched: Watched) -> None:
     found = ids(find_all(watched.storage, limit=1_000))
 
     assert len(found) == len(set(found)) == JOBS + 1
+
+
+def test_a_task_is_found_where_the_tallies_say_that_it_is(watched: Watched) -> None:
+    page = watched.storage.find(Filter(task="rare"))
+
+    assert (ids(page.jobs), page.next) == (["held"], None)
+    assert watched.looked_at() == 1
+
+
+def test_a_task_that_has_no_jobs_is_not_looked_for(watched: Watched) -> None:
+    for where in (Filter(task="unheard of"), Filter(task="rare", states=FINAL), Filter(task="rare", queue="mail")):
+        watched.told.clear()
+        page = watched.storage.find(where)
+
+        assert (page.jobs, page.next) == ([], None)
+        assert len(watched.told) == 1, "one look at the tallies"
 
 
 def test_held_jobs_are_found_without_a_look_at_the_others(watched: Watched) -> None:

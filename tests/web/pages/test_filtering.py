@@ -116,7 +116,7 @@ def test_the_longest_runs_are_looked_for_page_by_page(web: TestClient, yard: Yar
     monkeypatch.setattr(lists, "AT_MOST", 20)
     rare = [yard.add("rare").id for _ in range(3)]
     yard.storage.enqueue([NewJob(f"common-{number}", "common", "print") for number in range(60)])
-    asked = {"q": "args.image_id:7", "task": "rare", "order": "took"}
+    asked = {"q": "args.image_id:7", "order": "took"}
 
     monkeypatch.setattr(reader, "_LOOKING", 60)
     assert sorted(rows(web.get("/jobs", params=asked).text)) == sorted(rare)

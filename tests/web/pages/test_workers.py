@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 
 from packhorse.event import Kind, Subject
 from packhorse.storage.records import EventFilter, WorkerInfo
+from packhorse.web.pages import workers
 from tests.cli.yard import FOREMAN, WORKER, Yard
 from tests.web.conftest import BASE
 
@@ -61,3 +62,51 @@ def test_restarting_and_stopping_say_how_long_what_runs_may_go_on(
     assert f"Fresh workers take over, one by one. A job that runs {words}" in text
     assert "goes on to its end" not in text
     assert text.count(words) == 2
+
+
+# --- very many --------------------------------------------------------------------------------------------------------
+
+
+def join_many(yard: Yard, number: int, hosts: int = 1) -> list[str]:
+    """So many workers of one foreman on each host, each with a job."""
+    names = [f"01a0-worker-{place:04}" for place in range(number)]
+    for host in range(hosts):
+        yard.storage.join(WorkerInfo(f"01a0-foreman-{host}", Subject.FOREMAN, host=f"host-{host}", pid=host))
+    for place, name in enumerate(names):
+        foreman, host = f"01a0-foreman-{place % hosts}", f"host-{place % hosts}"
+        yard.storage.join(WorkerInfo(name, foreman=foreman, host=host, pid=place, queues=["mail"], concurrency=4))
+        yard.add("send_notice", queue="mail")
+        yard.storage.reserve(name, {"mail": 1}, 1)
+    return names
+
+
+def test_of_many_workers_each_is_a_row_and_has_its_page(web: TestClient, yard: Yard):
+    names = join_many(yard, workers._WHOLE + 1)
+
+    text = web.get("/workers", headers=SENT).text
+
+    assert all(f'href="/workers/{name}"' in text for name in names)
+    assert text.count("1 / 4") == len(names)
+    assert text.count('action="/workers/01a0-foreman-0/quiet"') == 1, "the foreman still takes orders"
+    assert 'action="/workers/01a0-worker' not in text
+    assert f"{len(names)} workers, {len(names)} of {4 * len(names)} slots busy" in text
+    assert len(text[text.index("<tbody>") : text.index("</tbody>")]) / len(names) < 700, "letters for each"
+    own = web.get(f"/workers/{names[0]}", headers=SENT).text
+    assert all(f'action="/workers/{names[0]}/{order}"' in own for order in ("quiet", "restart", "stop", "stacks"))
+    assert "send_notice(image_id=7)" in own
+
+
+def test_beyond_some_hundreds_of_workers_further_hosts_are_named(
+    web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(workers, "_WHOLE", 2)
+    monkeypatch.setattr(workers, "_ROWS", 5)
+    names = join_many(yard, 8, hosts=4)
+
+    text = web.get("/workers", headers=SENT).text
+    assert sum(f'href="/workers/{name}"' in text for name in names) == 4
+    assert text.count("/workers?host=") == 2
+    other = web.get("/workers", params={"host": "host-3"}, headers=SENT).text
+    assert [name for name in names if f'href="/workers/{name}"' in other] == names[3::4]
+    assert other.count("/workers?host=") == 3
+    assert web.get("/workers", params={"host": "unheard of"}, headers=SENT).text.count("/workers?host=") == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from packhorse.job import Reason
 from packhorse.outcome import Completed, Failed, Outcome, Released, Stopped
+from packhorse.worker.executors import coroutine
 from packhorse.worker.executors.coroutine import CoroutineExecutor
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
@@ -146,6 +148,51 @@ def test_a_task_that_is_cancelled_before_its_first_step_has_an_outcome(bench: Be
 
 def test_a_coroutine_cannot_be_made_to_end_by_force(bench: Bench):
     assert bench.executor.stop(running(bench), hard=True) is False
+
+
+@pytest.mark.parametrize("is_told_before", [False, True])
+def test_what_runs_when_the_loop_ends_is_cancelled_once_and_cleans_up(bench: Bench, is_told_before: bool):
+    began, cleaned_up = threading.Event(), threading.Event()
+
+    async def task() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            await asyncio.sleep(0.001)
+            cleaned_up.set()
+
+    seat = bench.seat(task)
+    bench.slots.line_up([seat])
+    assert began.wait(PATIENCE)
+    bench.worker_stops.append(True)
+    if is_told_before:
+        bench.executor.stop(seat, hard=False)
+    bench.executor.close()
+
+    assert isinstance(bench.outcome_of(seat), Released)
+    assert cleaned_up.is_set()
+
+
+def test_what_does_not_end_when_it_is_cancelled_does_not_keep_the_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(coroutine, "UNWINDING", 0.01)
+    began = threading.Event()
+
+    async def task() -> None:
+        began.set()
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(PATIENCE)
+
+    bench.slots.line_up([bench.seat(task)])
+    assert began.wait(PATIENCE)
+    (stubborn,) = bench.executor._tasks.values()
+    stubborn._log_destroy_pending = False  # type: ignore[attr-defined]  # that it is left behind is what is wanted here
+    loop = bench.executor.loop()
+    bench.executor.close()
+
+    until(loop.is_closed, "the loop ends")
+    assert not stubborn.done()
 
 
 def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):

@@ -5,7 +5,7 @@
 --            `held`, all that is held. Where they are only to be counted, one follows the other: then walk is 'each'
 --   most     how many that fit are wanted; looks: how many may be looked at; counts: only their number is wanted
 --   part     the id begins or ends with this; begins: it begins so
---   oldest   the walk ends behind a job that was created before this
+--   oldest   the walk ends behind a job that was created before this; too_young: it begins behind those created since
 --   the rest the conditions; a job must fit all of them
 -- Answers: whether the list has ended, how many were looked at, how many fit, the place of the last one looked at (two
 -- numbers as text), then id, head and body of each that fits.
@@ -66,6 +66,39 @@ local function advance(set)
     set.p, set.s, set.id = -score, 0, member
   end
   return true
+end
+
+-- parts_of(head) -> place, created_at, priority, cold, rank. Read by their positions: most of a head is not asked for,
+-- and a large result should not be copied.
+local function parts_of(head)
+  local high, low = byte(head, 35, 36)
+  local position = 37 + 256 * high + low -- behind the owner
+  high, low = byte(head, position, position + 1)
+  local after_place = position + 2 + 256 * high + low
+  local birth = after_place + 12 + struct.unpack('>I4', head, after_place + 8) -- behind the result
+  local created, priority, rank, size = struct.unpack('>I8BBI4', head, birth)
+  return sub(head, position + 2, after_place - 1), created, priority, sub(head, birth + 14, birth + 13 + size), rank
+end
+
+-- Jobs are numbered as they come: behind one as young as `too_young`, which is asked so late that no clock was ever set
+-- back so far, all are too young. Where they begin is found by halving the largest set.
+local function skip_the_young(keys)
+  if not asked.too_young or after or asked.walk ~= 'newest' then return end
+  local largest, high = nil, 0
+  for _, key in ipairs(keys) do
+    local size = call('ZCARD', key)
+    if size > high then largest, high = key, size end
+  end
+  local low, seq = 0, nil
+  while high - low > AT_ONCE do
+    local middle = math.floor((low + high) / 2)
+    local id, score = unpack(call('ZREVRANGE', largest, middle, middle, 'WITHSCORES'))
+    local head = call('GET', P .. 'j:' .. id)
+    if not head then break end
+    local _, created = parts_of(head)
+    if created >= asked.too_young then low, seq = middle, tonumber(score) else high = middle end
+  end
+  if seq then after = {-seq, 0} end
 end
 
 -- The sets are merged by a heap: the one with the next place is the first.
@@ -138,6 +171,7 @@ if asked.walk == 'line' then
     for i = 1, #open, 2 do note_lines(open[i], tonumber(open[i + 1])) end
   end
 elseif asked.sets then
+  skip_the_young(asked.sets)
   merge(asked.sets)
 else
   local names = asked.held and call('SMEMBERS', P .. 'holders') or call('HKEYS', P .. 'queues')
@@ -152,6 +186,7 @@ else
     for i, key in ipairs(keys) do groups[i] = {key} end
     last_group = #keys
   else
+    skip_the_young(keys)
     merge(keys)
   end
 end
@@ -200,18 +235,6 @@ local function task_in(place)
   return sub(place, colon + 1 + tonumber(sub(place, 1, colon - 1)))
 end
 
--- parts_of(head) -> place, created_at, priority, cold, rank. Read by their positions: most of a head is not asked for,
--- and a large result should not be copied.
-local function parts_of(head)
-  local high, low = byte(head, 35, 36)
-  local position = 37 + 256 * high + low -- behind the owner
-  high, low = byte(head, position, position + 1)
-  local after_place = position + 2 + 256 * high + low
-  local birth = after_place + 12 + struct.unpack('>I4', head, after_place + 8) -- behind the result
-  local created, priority, rank, size = struct.unpack('>I8BBI4', head, birth)
-  return sub(head, position + 2, after_place - 1), created, priority, sub(head, birth + 14, birth + 13 + size), rank
-end
-
 local function is_held_by(head, owner)
   local state = byte(head)
   return (state == 114 or state == 120) and sub(head, 35, 36 + #owner) == struct.pack('>H', #owner) .. owner
@@ -223,7 +246,13 @@ local function times_of(head, rare)
   local updated, queued, started = struct.unpack('>I8I8I8', head, 11)
   if started > 0 and not find('qsr', state, 1, true) then
     local ended = updated
-    if state == 'x' then ended = asked.asked_at elseif rare.finished_at then ended = rare.finished_at end
+    if state == 'x' then
+      ended = asked.asked_at
+    elseif rare.ran_until and rare.ran_until >= started then
+      ended = rare.ran_until
+    elseif rare.finished_at then
+      ended = rare.finished_at
+    end
     took = ended and ended - started
   end
   if queued > 0 then

@@ -132,7 +132,7 @@ SELECT queue, counted, CAST(sum(amount) AS signed) AS number, NULL, NULL, NULL F
 GROUP BY queue, counted HAVING number > 0
 
 -- name: all_tallies
-SELECT queue, task, counted, CAST(sum(amount) AS signed) AS number FROM (
+SELECT queue, task, counted AS state, CAST(sum(amount) AS signed) AS number FROM (
     SELECT queue, task, counted, amount FROM {schema}.packhorse_measure WHERE level = 'tally' AND at = 0
     UNION ALL
     SELECT queue, task, counted, amount FROM {schema}.packhorse_delta WHERE level = 'tally'

@@ -57,16 +57,17 @@ SET state = 'running', attempts = attempts + 1, started_at = $2, updated_at = $1
 
 -- name: complete_job
 UPDATE {schema}.packhorse_job
-SET state = 'completed', owner = NULL, last_owner = $1, started_at = $2, finished_at = $3, updated_at = $3,
-    attempts = attempts + $4, result = $5, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
-WHERE seq = $6
+SET state = 'completed', owner = NULL, last_owner = $1, started_at = $2, ran_until = $3, finished_at = $4,
+    updated_at = $4, attempts = attempts + $5, result = $6, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
+WHERE seq = $7
 
 -- name: complete_dealt
--- Jobs that are held for the first time, all at once: when each began and what it came to stands in $3 and $4.
+-- Jobs that are held for the first time, all at once: when each began, until when it ran and what it came to stands in $3,
+-- $4 and $5.
 UPDATE {schema}.packhorse_job FORCE INDEX (PRIMARY)
-SET state = 'completed', owner = NULL, last_owner = $1, started_at = $3, finished_at = $2, updated_at = $2,
-    attempts = 1, result = $4, expire_at = NULL
-WHERE seq IN ($5*) AND owner = $1 AND fence = 1 AND state = 'reserved'
+SET state = 'completed', owner = NULL, last_owner = $1, started_at = $3, ran_until = $4, finished_at = $2,
+    updated_at = $2, attempts = 1, result = $5, expire_at = NULL
+WHERE seq IN ($6*) AND owner = $1 AND fence = 1 AND state = 'reserved'
 
 -- name: lines_of_rank
 -- The queues that have a job of this rank in line: asked of each by its name, never over the jobs.

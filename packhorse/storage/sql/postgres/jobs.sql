@@ -311,5 +311,5 @@ UNION ALL
 SELECT queue, 'oldest', min(queued_at), NULL, NULL, NULL FROM head GROUP BY queue
 
 -- name: all_tallies
-SELECT queue, task, counted, sum(amount)::bigint FROM {schema}.packhorse_counted
+SELECT queue, task, counted AS state, sum(amount)::bigint AS number FROM {schema}.packhorse_counted
 WHERE level = 'tally' GROUP BY queue, task, counted HAVING sum(amount) > 0 ORDER BY queue, task, counted

@@ -197,8 +197,9 @@ held AS MATERIALIZED (
 ),
 completed AS (
     UPDATE {schema}.packhorse_job AS job
-    SET state = 'completed', owner = NULL, last_owner = held.owner, started_at = held.started_at, finished_at = now,
-        updated_at = now, attempts = attempts + (held.state = 'reserved')::integer, result = held.result,
+    SET state = 'completed', owner = NULL, last_owner = held.owner, started_at = held.started_at,
+        ran_until = held.started_at + nullif(greatest(held.ran, 0), 0), finished_at = now, updated_at = now,
+        attempts = attempts + (held.state = 'reserved')::integer, result = held.result,
         reason = NULL, error = NULL, cause = NULL, expire_at = NULL
     FROM held WHERE job.seq = ANY (ARRAY[held.seq])
 ),

@@ -105,23 +105,25 @@ UPDATE packhorse_job SET state = 'running', attempts = attempts + 1, started_at 
 
 -- name: complete_job
 UPDATE packhorse_job
-SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, finished_at = ?, updated_at = ?,
+SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, ran_until = ?, finished_at = ?, updated_at = ?,
     attempts = attempts + ?, result = ?, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
 WHERE seq = ?
 
 -- name: complete_together
--- Jobs that came one after the other: ?6 and ?7 say when each started, and its result. One statement for all, for the
--- same reason. The plus keeps SQLite from going by owner.
+-- Jobs that came one after the other: ?6, ?7 and ?8 say how long ago each started, and ran until, and its result; ?9 is a
+-- result that all have. One statement for all, for the same reason. The plus keeps SQLite from going by owner.
 UPDATE packhorse_job
-SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?6 ->> (seq - ?4), finished_at = ?2,
-    updated_at = ?2, attempts = 1, result = ?7 ->> (seq - ?4), expire_at = NULL, packs = packs || ?3
+SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2 - (?6 ->> (seq - ?4)),
+    ran_until = ?2 - (?7 ->> (seq - ?4)), finished_at = ?2, updated_at = ?2, attempts = 1,
+    result = coalesce(?8 ->> (seq - ?4), ?9), expire_at = NULL, packs = packs || ?3
 WHERE seq BETWEEN ?4 AND ?5 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: complete_scattered
 -- The same, for jobs that lie far from each other: each in a row of ?4.
 UPDATE packhorse_job
-SET state = 'completed', owner = NULL, last_owner = ?1, started_at = dealt.value ->> 1, finished_at = ?2,
-    updated_at = ?2, attempts = 1, result = dealt.value ->> 2, expire_at = NULL, packs = packs || ?3
+SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2 - (dealt.value ->> 1),
+    ran_until = ?2 - (dealt.value ->> 2), finished_at = ?2, updated_at = ?2, attempts = 1, result = dealt.value ->> 3,
+    expire_at = NULL, packs = packs || ?3
 FROM json_each(?4) AS dealt
 WHERE seq = dealt.value ->> 0 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 

@@ -3,6 +3,8 @@
 -- result. The verdicts are one letter each: a(ccepted), r(epeated), s(tale). No id may come twice.
 -- Needs the parts head, events, counts.
 local OUTCOME = '>I4I8I8B'
+local WHOLE = HOT .. 'c10I4' -- up to the cold: created_at, priority and rank in one, the length of the cold
+local RAN_UNTIL = '\0\0\0\20\129\169ran_until\207' -- a cold of nothing else, with its length, up to the eight bytes of it
 
 -- step_of(duration) -> name, low, high: the step that holds what is longer than low and at most high, as in series.py.
 local function step_of(duration)
@@ -57,12 +59,10 @@ local function tell_batch(owner, b)
 end
 
 -- An odd job leaves its place among the expiring and the stops, and its failure; `frees` collects the commands for it.
-local function tidy(owner, id, mark, tail, frees)
-  local cold, rest = cold_of(tail)
+local function tidy(owner, id, mark, cold, frees)
   if cold.expire_at then frees[#frees + 1] = { 'expiring', mark } end
   if cold.abort_at then frees[#frees + 1] = { 'stop:' .. owner, id } end
   cold.expire_at, cold.reason, cold.error, cold.cause, cold.last_owner = nil, nil, nil, nil, nil
-  return with_cold(tail, cold, rest)
 end
 
 local function complete(first)
@@ -78,7 +78,8 @@ local function complete(first)
   for i = 1, number do
     local head, verdict = heads[i], 's'
     if head then
-      local state, flags, fence, attempts, _, queued, started, its_owner, place, seq, _, tail_at = read(HOT, head)
+      local state, flags, fence, attempts, _, queued, started, its_owner, place, seq, _, birth, length, cold_at =
+        read(WHOLE, head)
       local its_fence, ran, gone, has_result = read(OUTCOME, ARGV[first + 3 * i - 2])
       if fence ~= its_fence or its_owner ~= owner or fence == 0 then
         verdict = 's'
@@ -92,7 +93,7 @@ local function complete(first)
           places[place] = counted
         end
         if not batch then batch = new_batch() end
-        local b, id, mark, tail = batch, ids[i], seq .. ids[i], sub(head, tail_at)
+        local b, id, mark = batch, ids[i], seq .. ids[i]
         local result = ARGV[first + 3 * i - 1]
         local c = b.count + 1
         b.count, b.ids[c], b.fences[c], b.rans[c], b.queues[c] = c, id, fence, ran, counted.queue
@@ -108,7 +109,16 @@ local function complete(first)
         else
           started_at = sub(head, 27, 34)
         end
-        if flags % 2 == 1 then tail = tidy(owner, id, mark, tail, frees) end
+        -- Most jobs have no cold yet, and have been measured: else `ran` is 0.
+        local lead, ran_until, tail = RAN_UNTIL, '', nil
+        if length == 0 and ran > 0 then
+          ran_until, tail = write('>I8', started + ran), sub(head, cold_at)
+        else
+          local cold, rest = cold_of(sub(head, cold_at - 14))
+          if flags % 2 == 1 then tidy(owner, id, mark, cold, frees) end
+          cold.ran_until = ran > 0 and started + ran or nil
+          birth, lead, tail = '', '', with_cold(birth, cold, rest)
+        end
         if flags < 4 then
           finished[in_finished + 1], finished[in_finished + 2] = at, mark
           in_finished = in_finished + 2
@@ -119,7 +129,7 @@ local function complete(first)
         end
         put[2 * count - 1] = keys[i]
         put[2 * count] = front('c', flags + 2 * has_result, fence, attempts) .. sub(head, 19, 26) .. started_at
-          .. counted.middle .. seq .. write('>I4', #result) .. result .. tail .. b.entry
+          .. counted.middle .. seq .. write('>I4', #result) .. result .. birth .. lead .. ran_until .. tail .. b.entry
         done[count] = id
         counted[state], counted.done, counted.ran = counted[state] + 1, counted.done + 1, counted.ran + ran
         local waited = queued > 0 and started > queued and started - queued or 0

@@ -1,34 +1,42 @@
 """Where an app lives: its settings, its tasks, its storage, and the courier that carries what coroutines call.
 
-Nothing is opened until it is used, so importing a module that makes an app touches no disk and no network.
+The groups of an app's methods (`app/`) build on it, and the handles that users hold (of tasks, jobs and clients) lead
+back to it; what begins with an underscore is for these. Nothing is opened until it is used, so importing a module that
+makes an app touches no disk and no network.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from packhorse.announcement import Announced
 from packhorse.calls import JobTemplate
+from packhorse.codec import Signature
 from packhorse.courier import Courier
-from packhorse.errors import BadValue
+from packhorse.errors import BadArguments, BadValue
 from packhorse.hooks import Hooks
+from packhorse.job import Job, NewJob
 from packhorse.schedule import Schedules
 from packhorse.settings import load_settings
 from packhorse.storage import BATCH, Storage, open_storage
-from packhorse.subscriber import Client
+from packhorse.storage.records import Enqueued
 from packhorse.task import Registry, TaskOptions
 
-if TYPE_CHECKING:
-    from packhorse.app.app import Packhorse
+
+class Closing(Protocol):
+    """What is closed together with its app: a client."""
+
+    def close(self) -> None: ...
 
 
 class Home:
-    """The part of an app that every group of its methods builds on."""
+    """What every app has, before anything can be done with it."""
 
     def __init__(
         self,
@@ -55,7 +63,7 @@ class Home:
         self._opening = threading.Lock()
         self._courier = Courier(BATCH)
         self._announced = Announced(lambda: self.storage.tasks(), self._defaults)
-        self._clients: list[Client] = []
+        self._clients: list[Closing] = []
 
     def __repr__(self) -> str:
         return f"<Packhorse {self._address}>"
@@ -93,10 +101,49 @@ class Home:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    @property
-    def _app(self) -> Packhorse:
-        """The app of which this is a part, for the handles that it makes."""
-        return self  # type: ignore[return-value]  # whoever makes an app makes the whole of it
+    @contextmanager
+    def _staying_in(self, storage: Storage) -> Iterator[None]:
+        """Keep the jobs in this storage for the length of a `with` block; clients that come meanwhile go with it."""
+        before, clients = (self._storage, self._announced), list(self._clients)
+        self._storage = storage
+        self._announced = Announced(lambda: self.storage.tasks(), self._defaults)
+        try:
+            yield
+        finally:
+            for client in [client for client in self._clients if client not in clients]:
+                client.close()
+            self._storage, self._announced = before
+
+    # --- for handles ----------------------------------------------------------------------------------------------
+
+    def _submit(self, new_jobs: list[NewJob], connection: Any = None) -> list[Enqueued]:
+        """The one way of new jobs into the storage; at most `BATCH` of them, stored all or none."""
+        if connection is not None:
+            return self.storage.enqueue_within(connection, new_jobs)
+        return self.storage.enqueue(new_jobs)
+
+    def _get_each(self, ids: list[str]) -> list[Job | None]:
+        found = {job.id: job for job in self.storage.get_many(ids)}
+        return [found.get(job_id) for job_id in ids]
+
+    def _signature_of(self, task: str) -> Signature | None:
+        return self.registry.get(task).signature if task in self.registry else None
+
+    def _signature_to_check(self, task: str) -> Signature | None:
+        """What new arguments of this task must fit: its function, or what workers announced of it."""
+        known = None if task in self.registry else self._announced.get(task)
+        return known.signature if known else self._signature_of(task)
+
+    def _checked(self, task: str, make: Callable[[], NewJob]) -> NewJob:
+        """The job that `make` makes. If it refuses the arguments of a task that workers announced, they are asked again
+        first: one with newer code may have started."""
+        try:
+            return make()
+        except BadArguments:
+            if task in self.registry:
+                raise
+        self._announced.look_again()
+        return make()
 
 
 def _maker(module: Mapping[str, Any]) -> str:

@@ -1,0 +1,74 @@
+"""The duties of a foreman: all that waits for the storage, each in a thread of its own. So the main loop never does.
+
+The heartbeat and the settling of dead workers begin first, and end last; the others go to work once the storage knows
+the foreman.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from packhorse.chores.chore import Chore, SteadyTime
+from packhorse.clock import SECOND
+from packhorse.foreman.backlog import Backlog
+from packhorse.foreman.crew import Crew
+from packhorse.foreman.heartbeat import Heartbeat
+from packhorse.foreman.lookout import Lookout
+from packhorse.foreman.orders import Orders
+from packhorse.foreman.pulse import Record
+from packhorse.foreman.settling import Settling
+from packhorse.foreman.timetable import Timetable
+from packhorse.settings import Settings
+from packhorse.storage.contract import Storage
+
+Chores = Sequence[Chore] | Callable[[SteadyTime], Sequence[Chore]]
+"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady."""
+
+
+class Duties:
+    """Of one foreman. `report` is what it says of itself, `wake` wakes its loop."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        settings: Settings,
+        crew: Crew,
+        record: Record,
+        chores: Chores,
+        *,
+        report: Callable[[], dict[str, Any]],
+        wake: Callable[[], None],
+    ) -> None:
+        beat, lease = settings.heartbeat / SECOND, settings.lease / SECOND
+        self.heartbeat = Heartbeat(storage, crew, record, heartbeat=beat, lease=lease, report=report, wake=wake)
+        self.settling = Settling(storage)
+        self.backlog = Backlog(storage, crew, wake)
+        self.orders = Orders(storage, record, wake)
+        self.timetable = Timetable(chores(self.heartbeat.steady_time) if callable(chores) else chores)
+        self.lookout = Lookout(storage, crew, record, self.heartbeat, self.backlog, self.orders, self.timetable)
+        self.are_at_work = False
+
+    def begin(self) -> None:
+        """Make the foreman known, and keep it so."""
+        self.settling.duty.start()
+        self.heartbeat.duty.start()
+
+    def go_to_work(self) -> None:
+        """Once, when the storage knows the foreman, and former processes of this machine were settled: their jobs go
+        first."""
+        if not self.are_at_work:
+            self.are_at_work = True
+            for each in (self.backlog, self.orders, self.timetable, self.lookout):
+                each.duty.start()
+
+    def rest(self) -> None:
+        """The foreman stops: no more upkeep, and nobody need know what waits. Orders are still heard."""
+        self.timetable.duty.stop()
+        self.backlog.duty.stop()
+
+    def end(self) -> None:
+        """All but the settling, which has the last word."""
+        for each in (self.lookout, self.timetable, self.backlog, self.orders):
+            each.duty.stop()
+        self.heartbeat.duty.stop(1.0)

@@ -1,0 +1,67 @@
+"""How large a foreman's crew is to be: between which limits, and how many workers are wanted just now.
+
+The limits come from the settings, and operators change them; between them `scaling.py` decides. Only the foreman's main
+thread changes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from packhorse.clock import SECOND
+from packhorse.foreman.scaling import Hand, Limits, Need, Plan, plan
+from packhorse.order import Order
+from packhorse.settings import Settings
+
+
+class Size:
+    """Of one crew. With `burst`, workers that find nothing more to do are not missed."""
+
+    def __init__(self, settings: Settings, *, burst: bool = False) -> None:
+        self.limits = _limits_of(settings)
+        self.wanted = max(self.limits.least, int(burst))
+        if burst:
+            self.limits = replace(self.limits, least=0)
+
+    def plan(self, need: Need, hands: Sequence[Hand]) -> Plan:
+        """The next step, while so much waits for these."""
+        found = plan(need, hands, self.wanted, self.limits)
+        self.wanted = found.wanted
+        return found
+
+    def one_less(self) -> None:
+        """A worker has gone, and need not be replaced."""
+        self.wanted = max(0, self.wanted - 1)
+
+    def lower(self) -> None:
+        """So few are enough from now on, unless more jobs wait than they can take."""
+        self.limits = replace(self.limits, least=min(self.limits.least, self.wanted))
+
+    def scale(self, order: Order) -> None:
+        """As an operator wants it; what the order leaves out stays."""
+        least = self.limits.least if order.least is None else order.least
+        most = max(least, self.limits.most if order.most is None else order.most)
+        self.limits = replace(self.limits, least=least, most=most)
+        self.wanted = min(max(self.wanted, least), most)
+
+    def set_slots(self, slots: int) -> None:
+        """Of each worker that is started from now on."""
+        self.limits = replace(self.limits, slots=slots)
+
+
+def _limits_of(settings: Settings) -> Limits:
+    """Where nothing is set, as many workers as there are CPUs for this process."""
+    cpus = os.cpu_count() or 1
+    with suppress(AttributeError):
+        cpus = len(os.sched_getaffinity(0))
+    return Limits(
+        least=settings.min_workers,
+        most=max(settings.max_workers or cpus, settings.min_workers),
+        slots=settings.concurrency,
+        idle_stop=settings.idle_stop / SECOND,
+        most_extra=cpus if settings.max_forced is None else settings.max_forced,
+    )

@@ -1,0 +1,238 @@
+"""The cards of a job's page: what each of them shows. One function makes the values of one part of `job.html`.
+
+Everything is looked at once, as `Seen`; the page puts the parts together. Text that others wrote is made safe here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+from packhorse import __version__
+from packhorse.event import Event, Kind
+from packhorse.failure import Failure
+from packhorse.job import DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job
+from packhorse.job_text import python_text, state_text, try_text
+from packhorse.stacks import stacks_of
+from packhorse.storage.records import FailureGroup, LogLine, WorkerInfo
+from packhorse.web.api.jobs import short_call
+from packhorse.web.pages.issue_text import issue_text
+from packhorse.web.pages.jobs import operations_for, queue_names
+from packhorse.web.pages.life import life_of
+from packhorse.web.pages.traceback import Piece, pieces_of
+from packhorse.web.pages.words import capital, pretty, safe, with_commands, with_moment
+from packhorse.web.pages.workers import may_order, stood_at
+from packhorse.web.site import Call
+
+EVENTS = 500
+"""The events of one job that its page knows of."""
+_FEW_EVENTS = 30
+_LINES = 1_000
+_LOOKS = 50  # for the end of a log; a job keeps a thousand lines unless it is told to keep more
+
+
+class Seen(NamedTuple):
+    """A job, and what its page needs to know besides."""
+
+    call: Call
+    job: Job
+    now: int
+    events: list[Event]
+    failure: Failure | None
+    worker: WorkerInfo | None  # the process that runs it
+    cause: FailureGroup | None  # all failures of its kind
+
+    @classmethod
+    def of(cls, call: Call, job: Job) -> Self:
+        return cls(
+            call,
+            job,
+            call.reader.now(),
+            call.reader.history.of_job(job.id, EVENTS),
+            Failure.from_json(job.error) if job.error else None,
+            _worker(call, job.owner),
+            _cause(call, job),
+        )
+
+
+def cards_of(seen: Seen) -> dict[str, Any]:
+    """All that `job.html` shows of a job."""
+    parts = (_heading, _sentence, _failure, _attempts, _standing, _log, _history, _arguments, _result, _facts)
+    return {name: value for part in parts for name, value in part(seen).items()}
+
+
+def _heading(seen: Seen) -> dict[str, Any]:
+    """Its name, and what can be done."""
+    job = seen.job
+    return {
+        "job": job,
+        "state": state_text(job),
+        "call": safe(short_call(job)),
+        "operations": operations_for(job),
+        "queue_names": queue_names(seen.call.reader),
+        "is_live": job.state not in FINAL,
+        "is_held": job.state in HELD,
+        "is_waiting": job.state in WAITING,
+    }
+
+
+def _sentence(seen: Seen) -> dict[str, Any]:
+    """What happened."""
+    why = capital(_why(seen.call, seen.job, seen.failure))
+    return {
+        "why": with_commands(with_moment(why, seen.job.finished_at, seen.now)),
+        "failure": seen.failure,
+        "has_failed": seen.failure is not None and seen.job.state in (DEAD, RETRYING),
+        "same": seen.cause.number if seen.cause else 0,
+        "since": seen.cause.first_version if seen.cause else None,
+    }
+
+
+def _failure(seen: Seen) -> dict[str, Any]:
+    """Its traceback, and the text for an issue."""
+    failure = seen.failure
+    if failure is None:
+        return {"pieces": [], "issue": ""}
+    pieces = pieces_of(failure.traceback) if failure.traceback else []
+    return {"pieces": pieces, "issue": issue_of(seen.call, seen.job, failure, pretty(seen.job.args)[0])}
+
+
+def _attempts(seen: Seen) -> dict[str, Any]:
+    versions = _code_versions_of(seen.call, seen.events)
+    return {"life": life_of(seen.job, seen.events, seen.now, versions)}
+
+
+def _standing(seen: Seen) -> dict[str, Any]:
+    """Where it stands, which its worker may be asked."""
+    return {"may_ask": seen.job.state is RUNNING and may_order(seen.call), "stood": _stood(seen)}
+
+
+def _log(seen: Seen) -> dict[str, Any]:
+    lines, number = _last_lines(seen.call, seen.job.id)
+    return {"lines": lines, "line_count": number}
+
+
+def _history(seen: Seen) -> dict[str, Any]:
+    return {"events": seen.events[-_FEW_EVENTS:][::-1], "event_count": len(seen.events)}
+
+
+def _arguments(seen: Seen) -> dict[str, Any]:
+    shown, is_cut = pretty(seen.job.args)
+    return {"args": shown, "args_cut": is_cut, "as_python": "" if is_cut else safe(python_text(seen.job))}
+
+
+def _result(seen: Seen) -> dict[str, Any]:
+    shown, is_cut = pretty(seen.job.result)
+    return {"result": shown, "result_cut": is_cut}
+
+
+def _facts(seen: Seen) -> dict[str, Any]:
+    return {
+        "tries": try_text(seen.job),
+        "worker": seen.worker,
+        "code_version": _code_version(seen.call, seen.job, seen.failure),
+        "time_left": _time_left(seen.job, seen.now),
+        "copied_from": _copied_from(seen.events),
+        "subscribers": seen.call.site.storage.subscribers(seen.job.id),
+        "meta": pretty(seen.job.meta)[0],
+        "kept_until": _kept_until(seen.call, seen.job),
+    }
+
+
+# --- what was seen, in few words --------------------------------------------------------------------------------------
+
+
+def issue_of(call: Call, job: Job, failure: Failure, args: str) -> str:
+    """The failure as text for an issue, with what it ran on as far as that is known."""
+    health = call.site.glance.health()
+    versions = [*_ran_on(call, job), f"{health.kind} {health.version}"]
+    if (code := _code_version(call, job, failure)) is not None:
+        versions.insert(0, f"own code {code}")
+    cause, why = _cause(call, job), _why(call, job, failure)
+    same = cause.number if cause else 0
+    return safe(issue_text(job, short_call(job), failure, args=args, why=why, same=same, versions=versions))
+
+
+def _why(call: Call, job: Job, failure: Failure | None) -> str:
+    """Why it is where it is; the error itself stands before it already."""
+    why = call.reader.why(job.id)
+    return why.partition(f" with {failure.type}")[0] if failure is not None and job.state is DEAD else why
+
+
+def _worker(call: Call, owner: str | None) -> WorkerInfo | None:
+    return next((each for each in call.reader.workers() if each.id == owner), None)
+
+
+def _cause(call: Call, job: Job) -> FailureGroup | None:
+    return next((group for group in call.reader.failures() if group.cause == job.cause), None)
+
+
+def _code_versions(call: Call) -> dict[str, str]:
+    """The version of the user's code that each worker runs, of those that are there."""
+    return {each.id: each.code_version for each in call.reader.workers() if each.code_version is not None}
+
+
+def _code_versions_of(call: Call, events: list[Event]) -> dict[str, str]:
+    """The same with those that have ended in the last day, if one of them ran the job that these events are of."""
+    versions = _code_versions(call)
+    if not versions or all(event.owner in versions for event in events if event.kind is Kind.STARTED):
+        return versions
+    told = [each.began for each in call.reader.departures() if each.began is not None]
+    gone = {event.owner: (event.data or {}).get("version") for event in told}
+    return {owner: version for owner, version in gone.items() if owner and isinstance(version, str)} | versions
+
+
+def _code_version(call: Call, job: Job, failure: Failure | None) -> str | None:
+    """The version that ran it last: as its failure tells, or as its worker does."""
+    told = failure.version if failure is not None and job.state not in HELD else None
+    return told or _code_versions(call).get(job.owner or job.last_owner or "")
+
+
+def _ran_on(call: Call, job: Job) -> list[str]:
+    """The versions of its worker, which is known as long as that is there; if it is not, of the web."""
+    worker = _worker(call, job.owner or job.last_owner)
+    told = worker.info if worker is not None else {}
+    packhorse = f"Packhorse {told['version']}" if "version" in told else f"Packhorse {__version__} (of the web)"
+    return [packhorse, *([f"Python {told['python']}"] if "python" in told else [])]
+
+
+def _stood(seen: Seen) -> tuple[int, list[Piece]] | None:
+    """Where this attempt stood when somebody last asked its worker, and when that was."""
+    worker, job = seen.worker, seen.job
+    told = stacks_of(worker) if worker is not None and job.state in HELD else None
+    found = told.of_job(job.id) if told else None
+    if worker is None or told is None or found is None or stood_at(worker, told) < (job.started_at or 0):
+        return None
+    return stood_at(worker, told), pieces_of(found.text)
+
+
+def _last_lines(call: Call, id: str) -> tuple[list[LogLine], int]:
+    """The last lines of its log, and how many there are, as far as they were gone through."""
+    lines, number = call.reader.log_lines(id, 0, _LINES), 0
+    page = lines
+    for _ in range(_LOOKS):
+        number += len(page)
+        if len(page) < _LINES:
+            break
+        page = call.reader.log_lines(id, page[-1].id, _LINES)
+        lines = [*lines, *page][-_LINES:]
+    return lines, number
+
+
+def _time_left(job: Job, now: int) -> int | None:
+    """How long this attempt may still run."""
+    if job.state is not RUNNING or job.timeout is None or job.started_at is None:
+        return None
+    return max(0, job.started_at + job.timeout - now)
+
+
+def _copied_from(events: list[Event]) -> str | None:
+    found = [(event.data or {}).get("copied_from") for event in events if event.kind is Kind.ADDED]
+    return str(found[0]) if found and found[0] else None
+
+
+def _kept_until(call: Call, job: Job) -> int | None:
+    settings = call.site.app.settings
+    keep = {"completed": settings.keep_completed, "dead": settings.keep_dead, "aborted": settings.keep_aborted}
+    if job.persistent or job.finished_at is None or job.state not in keep:
+        return None
+    return job.finished_at + keep[job.state]

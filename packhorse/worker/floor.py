@@ -1,0 +1,134 @@
+"""The floor: where the jobs of a worker run. Its tasks with their chains, its slots, and the executors behind them.
+
+The desk seats jobs and has them line up here; the warden ends them here. Which executor a job gets, and whether it may
+run in this very process, is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from packhorse.app import Packhorse
+from packhorse.board import Board
+from packhorse.job import Job
+from packhorse.middleware import Chain, compose, is_async
+from packhorse.outcome import Released
+from packhorse.task import RegisteredTask, TaskOptions, weights_of
+from packhorse.worker.assignment import Assignment
+from packhorse.worker.executors import Executor
+from packhorse.worker.executors.coroutine import CoroutineExecutor
+from packhorse.worker.executors.process import ProcessExecutor
+from packhorse.worker.executors.thread import ThreadExecutor
+from packhorse.worker.finisher import Finisher
+from packhorse.worker.nursery import Nursery
+from packhorse.worker.seat import Seat
+from packhorse.worker.slots import Slots
+
+LEASE_IN_DANGER = 0.8
+"""The part of a lease without a heartbeat after which a worker begins nothing more."""
+
+
+class Floor:
+    """Of one worker. Outcomes go into the `finisher`; `condemn` is told why the whole process must be replaced, if it
+    must. Isolated jobs need a nursery; without one they run beside the others."""
+
+    def __init__(
+        self,
+        app: Packhorse,
+        assignment: Assignment,
+        finisher: Finisher,
+        condemn: Callable[[str], None],
+        *,
+        board: Board | None = None,
+        nursery: Nursery | None = None,
+    ) -> None:
+        self.finisher = finisher
+        self.condemn = condemn
+        queues, limits, result_limit = assignment.queues, assignment.limits, app.settings.result_limit
+        self.tasks = {task.name: task for task in app.registry if queues is None or task.queue in queues}
+        self.queues = weights_of(self.tasks.values())
+        self.slots = Slots(board, assignment.concurrency, self.executor_of)
+        self.threads = ThreadExecutor(self.slots, finisher, result_limit, condemn)
+        self.coroutines = CoroutineExecutor(self.slots, finisher, result_limit)
+        self.children: ProcessExecutor | None = None
+        if nursery is not None:
+            self.children = ProcessExecutor(
+                nursery, self.slots, finisher, max_jobs=limits.max_jobs_per_child, condemn=condemn
+            )
+        self._app = app
+        self._board = board
+        self._longest_silence = limits.lease * LEASE_IN_DANGER
+        self._chains: dict[str, tuple[Chain, bool]] = {}
+        self._ends: list[bool] = []  # shared with the seats: non-empty asks the jobs to end
+
+    # --- seating --------------------------------------------------------------------------------------------------
+
+    def seat_for(self, job: Job) -> Seat:
+        """A seat for a job that was reserved. Raises TaskNotFound."""
+        task = self.tasks.get(job.task) or self._app.registry.get(job.task)
+        chain, is_async = self._chain_of(task)
+        return Seat(job, task, chain, is_async, self._ends, time.monotonic())
+
+    def _chain_of(self, task: RegisteredTask) -> tuple[Chain, bool]:
+        if task.name not in self._chains:
+            self._chains[task.name] = compose(task, self._app.middlewares, self.coroutines.loop)
+        return self._chains[task.name]
+
+    def executor_of(self, seat: Seat) -> Executor:
+        """The one that runs it."""
+        if self.children is not None and is_isolated(seat.task, seat.job):
+            return self.children
+        return self.coroutines if seat.is_async else self.threads
+
+    def may_begin(self) -> bool:
+        """Not while the foreman's heartbeats do not get through: others may be about to take over what we hold."""
+        return self._board is None or self._board.beat_age() < self._longest_silence
+
+    # --- ending ---------------------------------------------------------------------------------------------------
+
+    def hand_back(self, seat: Seat, why: str) -> bool:
+        """Hand this job back uncounted, unless it has begun: the claim decides who has it."""
+        if not seat.claim():
+            return False
+        self.slots.give_up(seat)
+        self.finisher.put(seat, Released(seat.job.token, why))
+        return True
+
+    def ask_to_end(self, seats: Iterable[Seat] = ()) -> None:
+        """From here on every check-in answers that the job should stop; and these are told at once."""
+        self._ends.append(True)
+        for seat in seats:
+            self.executor_of(seat).stop(seat, hard=False)
+
+    @property
+    def is_ending(self) -> bool:
+        """Were the jobs asked to end?"""
+        return bool(self._ends)
+
+    def close(self) -> None:
+        """No more will come."""
+        self._ends.append(True)  # whatever is cancelled from here on was told to, and has not failed
+        for executor in (self.threads, self.coroutines, self.children):
+            if executor is not None:
+                executor.close()
+
+
+def is_isolated(task: RegisteredTask, job: Job | None = None) -> bool:
+    """Does this task run in a child process? A plain function with a time limit does, unless it says otherwise: nothing
+    else can end it for sure. So does whatever has a limit of memory, and a job whose worker died under it: should it be
+    the one that kills, it takes nobody else along again."""
+    options = task.options
+    if options.isolate is not None:
+        return options.isolate
+    if job is not None and job.halts > 0:
+        return True
+    if options.memory_limit is not None:
+        return True
+    if not _has_time_limit(options) and (job is None or not _has_time_limit(job)):
+        return False
+    return not is_async(task.function)
+
+
+def _has_time_limit(limited: TaskOptions | Job) -> bool:
+    return limited.timeout is not None or limited.idle_timeout is not None

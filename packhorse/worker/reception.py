@@ -1,0 +1,83 @@
+"""The reception: which of the jobs that were reserved may have a seat here. The desk asks, and hands the others back.
+
+A job of a task that this worker does not know waits for another; so does one whose last run would not end and still
+goes on elsewhere. Both stay away for a while, uncounted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from packhorse.clock import SECOND
+from packhorse.errors import StorageUnavailable, TaskNotFound
+from packhorse.failure import Failure
+from packhorse.job import Job
+from packhorse.outcome import Released
+from packhorse.storage.contract import Storage
+from packhorse.worker.floor import Floor
+from packhorse.worker.outage import Outage
+from packhorse.worker.seat import Seat
+
+log = logging.getLogger("packhorse.worker")
+
+UNKNOWN_WAIT = 10 * SECOND
+"""How long a job whose task this worker does not know stays away from it."""
+DOUBLE_WAIT = 3 * SECOND
+"""How long a job whose last run still goes on stays away, before it is looked at again."""
+
+
+class Reception:
+    """Of one worker. Keeps those that it has refused until they are given back."""
+
+    def __init__(self, storage: Storage, owner: str, floor: Floor, outage: Outage) -> None:
+        self._storage = storage
+        self._owner = owner
+        self._floor = floor
+        self._outage = outage
+        self._refused: list[Released] = []
+
+    def seats_for(self, jobs: Sequence[Job]) -> list[Seat]:
+        """Seats for these jobs, but for those that cannot run here now."""
+        return [seat for job in self._without_doubles(jobs) if (seat := self._seat_for(job)) is not None]
+
+    def refuse(self, jobs: Iterable[Job], why: str, delay: int = 0) -> None:
+        """These cannot run here."""
+        self._refused += [Released(job.token, why, delay=delay) for job in jobs]
+
+    def give_back(self) -> None:
+        """Hand back what was refused."""
+        if self._refused:
+            self._storage.finish(self._refused)
+            self._refused = []
+
+    def _seat_for(self, job: Job) -> Seat | None:
+        """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""
+        try:
+            return self._floor.seat_for(job)
+        except TaskNotFound as error:
+            log.warning("job %s is handed back: %s", job.id, error)
+            self.refuse([job], f"{self._owner} does not know its task", UNKNOWN_WAIT)
+            return None
+
+    def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
+        again, and they wait until that worker is gone."""
+        failed = [job for job in jobs if job.error is not None]  # hardly any: this is on the way of every job
+        doubles = {job.id: worker for job in failed if (worker := Failure.goes_on_in(job.error)) is not None}
+        if not doubles:
+            return jobs
+        there = self._still_there(set(doubles.values()))
+        for job in jobs:
+            if (worker := doubles.get(job.id)) in there:
+                why = f"its last run would not end, and goes on until worker {worker} is replaced"
+                self.refuse([job], why, DOUBLE_WAIT)
+        return [job for job in jobs if doubles.get(job.id) not in there]
+
+    def _still_there(self, workers: set[str]) -> set[str]:
+        """Those of these workers that have not gone; all of them, while nobody can tell."""
+        try:
+            return workers & {each.id for each in self._storage.workers()}
+        except StorageUnavailable as error:
+            self._outage.noticed(error, len(self._floor.finisher))
+            return workers
