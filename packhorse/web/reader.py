@@ -47,8 +47,8 @@ _MOST_HELD = 5_000
 _COUNTED = 5_000  # jobs that are looked at to tell how many fit in each state
 _COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
-_LOOKING = 0.05  # seconds of looking for jobs that no index leads to
-_COUNTING = 0.05  # seconds of counting, of all causes what is left, or what fits in each state
+_LOOKING = 0.03  # seconds of looking for jobs that no index leads to
+_COUNTING = 0.03  # seconds of counting, of all causes what is left, or what fits in each state
 _COUNTING_ON = 1.0  # seconds of counting exactly, before whoever asked is told how far it is
 _MOST_LEFT = 1_000
 

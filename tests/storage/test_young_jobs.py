@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from packhorse.clock import HOUR, TurnedClock
-from packhorse.conformance.builders import add, finish, ids, join, new_jobs, run
+from packhorse.conformance.builders import add, finish, ids, join, new_job, new_jobs, run
 from packhorse.job import COMPLETED, DEAD
 from packhorse.outcome import Completed
 from packhorse.storage.contract import Storage
@@ -132,3 +133,18 @@ def test_a_task_that_did_not_come_for_long_is_found_below_the_others_of_its_queu
     assert (ids(every.jobs), every.next) == ([done.id, waiting.id], None)
     assert (ids(ended.jobs), ended.next) == ([done.id], None)
     assert (ids(odd.jobs), odd.next) == ([waiting.id], None)
+
+
+def test_a_server_that_takes_long_is_not_asked_for_all_that_one_call_may_look_at(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    if not isinstance(storage, lists.Lists) or storage._patience == math.inf:
+        pytest.skip("it looks at so many however long that takes")
+    monkeypatch.setattr(lists, "AT_MOST", 300)
+    monkeypatch.setattr(lists, "_AT_LEAST", 100)
+    monkeypatch.setattr(type(storage), "_patience", 0.0)
+    storage.enqueue([new_job("oldest"), *new_jobs(250)])
+
+    page = storage.find(Filter(text="oldest"))
+
+    assert (page.jobs, page.next is None) == ([], False)

@@ -53,3 +53,13 @@ def test_workers_of_one_host_can_be_asked_for(web: TestClient, many: Yard):
 @pytest.mark.parametrize("asked", [{"limit": 0}, {"limit": 1_001}, {"limit": "all"}, {"from": "name-3"}])
 def test_a_part_that_makes_no_sense_is_refused(web: TestClient, many: Yard, asked: dict[str, Any]):
     assert web.get(f"{API}/queues", params=asked).status_code == 400
+
+
+def test_busy_slots_come_a_part_at_a_time_too(web: TestClient, yard: Yard):
+    held = sorted(yard.start(yard.add()).id for _ in range(3))
+
+    first = web.get(f"{API}/busy_slots", params={"limit": 2}).json()
+    second = web.get(f"{API}/busy_slots", params={"limit": 2, "cursor": first["next"]}).json()
+
+    assert [item["job_id"] for item in first["items"] + second["items"]] == held
+    assert second["next"] is None

@@ -18,6 +18,7 @@ from packhorse.storage import open_storage
 from packhorse.storage.sql import lists
 from packhorse.web import looking_back, reader
 from packhorse.web.application import make_application
+from packhorse.web.pages import queues
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
 from tests.web.conftest import BASE
@@ -49,6 +50,7 @@ def hundreds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(reader, "_LOOKING", 0.0)
     monkeypatch.setattr(reader, "_COUNTED", BOUND)
     monkeypatch.setattr(reader, "_COUNTED_DEARLY", BOUND)
+    monkeypatch.setattr(queues, "_COUNTED", BOUND)
     monkeypatch.setattr(looking_back, "WINDOW", BOUND)
     monkeypatch.setattr(looking_back, "LOOKS", 2)
     monkeypatch.setattr(looking_back, "_PATIENCE", math.inf)

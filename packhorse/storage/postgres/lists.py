@@ -29,6 +29,8 @@ SELECT -seq FROM (
 
 
 class Lists(lists.Lists):
+    _patience = 0.05  # what nobody has looked at for long comes from the disk
+
     def _index(self, connection: Connection) -> lists.Index:
         return Index(connection, self._dialect, self._sql)
 

@@ -8,6 +8,7 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from packhorse.event import Event, Kind, Subject
@@ -16,6 +17,7 @@ from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import event_of, to_json
 from packhorse.storage.sql.transaction import Transaction
 
+_values = msgspec.json.Decoder(dict[str, int]).decode
 EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
 _CONDITIONS = {
     "job_id": "job_id = ?",
@@ -106,12 +108,13 @@ class Records(Keeper):
         return self._write("silence_failure", work)
 
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
-        width, start = span.level.width, span.level.start_of(self.now() - span.length)
-        points: dict[tuple[int, str, str], dict[str, int]] = {}
-        asked = (width, to_json(span.levels), start, queue, task)
-        for at, its_queue, its_task, counted, amount in self._db.read("series", self._sql["series"], asked):
-            points.setdefault((at, its_queue, its_task), {})[counted] = amount
-        return [Point(*key, values) for key, values in points.items()]
+        level, start = span.level, span.level.start_of(self.now() - span.length)
+        if span.levels == [level.name]:
+            rows = self._db.read("series", self._sql["series_of_level"], (level.name, start, queue, task))
+        else:
+            asked = (level.width, to_json(span.levels), start, queue, task)
+            rows = self._db.read("series", self._sql["series"], asked)
+        return [Point(at, its_queue, its_task, _values(told)) for at, its_queue, its_task, told in rows]
 
     def totals(self) -> dict[str, int]:
         return dict(self._db.read("totals", self._sql["totals"]))

@@ -1,4 +1,4 @@
-"""A part of a list that may be long: queues, tasks, workers. Who asks for no limit gets all of it, as ever.
+"""A part of a list that may be long: queues, tasks, workers, busy slots. Who asks for no limit gets all of it, as ever.
 
 Lists of jobs have cursors of their own, which a storage understands; these lists are in memory when they are cut.
 """

@@ -52,9 +52,10 @@ class BusySlot(msgspec.Struct, kw_only=True):
 
 
 class BusyList(msgspec.Struct):
-    """All that runs just now."""
+    """All that runs just now, or so much of it; `next` is the cursor for the rest."""
 
     items: list[BusySlot]
+    next: str | None = None
 
 
 class StopBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,8 +109,9 @@ def list_workers(call: Call, query: WorkersQuery) -> WorkerList:
 
 
 @get("/busy_slots")
-def list_busy_slots(call: Call) -> BusyList:
+def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
     """One item for each job that a worker holds, with its arguments and its last check-in."""
+    part, following = part_of(call.reader.held(), lambda job: job.id, query)
     return BusyList(
         [
             BusySlot(
@@ -125,8 +127,9 @@ def list_busy_slots(call: Call) -> BusyList:
                 progress=job.progress,
                 progress_text=job.progress_text,
             )
-            for job in call.reader.held()
-        ]
+            for job in part
+        ],
+        following,
     )
 
 

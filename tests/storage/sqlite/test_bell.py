@@ -77,9 +77,9 @@ def names(bell: Bell) -> set[str]:
 
 def asleep(bell: Bell, number: int) -> list[Sleeper]:
     """So many sleepers, all of them lying down."""
-    before = len(names(bell))
+    before, own = len(names(bell)), len(bell._sleepers)
     sleepers = [Sleeper(bell) for _ in range(number)]
-    until(lambda: len(names(bell)) == before + number, "all sleep")
+    until(lambda: len(names(bell)) == before + number and len(bell._sleepers) == own + number, "all sleep")
     return sleepers
 
 

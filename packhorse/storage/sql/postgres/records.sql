@@ -24,12 +24,26 @@ GROUP BY queue, point
 ORDER BY point
 
 -- name: series
-SELECT at - at % $1 AS point, queue, task, counted, sum(amount)::bigint
-FROM {schema}.packhorse_counted
-WHERE level = ANY (ARRAY(SELECT json_array_elements_text($2::json))) AND at >= $3
-  AND ($4::text IS NULL OR queue = $4) AND ($5::text IS NULL OR task = $5)
-GROUP BY point, queue, task, counted
+-- What was counted in an interval, of one task in one queue, is one JSON object: a tenth of the rows.
+SELECT point, queue, task, json_object_agg(counted, amount)::text FROM (
+    SELECT at - at % $1 AS point, queue, task, counted, sum(amount)::bigint AS amount
+    FROM {schema}.packhorse_counted
+    WHERE level = ANY (ARRAY(SELECT json_array_elements_text($2::json))) AND at >= $3
+      AND ($4::text IS NULL OR queue = $4) AND ($5::text IS NULL OR task = $5)
+    GROUP BY point, queue, task, counted
+) AS points
+GROUP BY point, queue, task
 ORDER BY point, queue, task
+
+-- name: series_of_level
+SELECT at, queue, task, json_object_agg(counted, amount)::text FROM (
+    SELECT at, queue, task, counted, sum(amount)::bigint AS amount
+    FROM {schema}.packhorse_counted
+    WHERE level = $1 AND at >= $2 AND ($3::text IS NULL OR queue = $3) AND ($4::text IS NULL OR task = $4)
+    GROUP BY at, queue, task, counted
+) AS points
+GROUP BY at, queue, task
+ORDER BY at, queue, task
 
 -- name: totals
 SELECT counted, sum(amount)::bigint FROM {schema}.packhorse_counted WHERE level <> 'tally' AND counted <> 'caused'

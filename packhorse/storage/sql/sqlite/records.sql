@@ -26,12 +26,23 @@ GROUP BY queue, point
 ORDER BY point
 
 -- name: series
-SELECT at - at % ?1 AS point, queue, task, counted, sum(amount)
-FROM packhorse_measure
-WHERE level IN (SELECT value FROM json_each(?2)) AND at >= ?3
-  AND (?4 IS NULL OR queue = ?4) AND (?5 IS NULL OR task = ?5)
-GROUP BY point, queue, task, counted
+-- What was counted in an interval, of one task in one queue, is one JSON object: a tenth of the rows.
+SELECT point, queue, task, json_group_object(counted, amount) FROM (
+    SELECT at - at % ?1 AS point, queue, task, counted, sum(amount) AS amount
+    FROM packhorse_measure
+    WHERE level IN (SELECT value FROM json_each(?2)) AND at >= ?3
+      AND (?4 IS NULL OR queue = ?4) AND (?5 IS NULL OR task = ?5)
+    GROUP BY point, queue, task, counted
+)
+GROUP BY point, queue, task
 ORDER BY point, queue, task
+
+-- name: series_of_level
+-- The same where each interval is a point: the rows lie in this order already.
+SELECT at, queue, task, json_group_object(counted, amount) FROM packhorse_measure
+WHERE level = ?1 AND at >= ?2 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR task = ?4)
+GROUP BY at, queue, task
+ORDER BY at, queue, task
 
 -- name: totals
 SELECT counted, sum(amount) FROM packhorse_measure WHERE counted <> 'caused' GROUP BY counted

@@ -110,7 +110,7 @@ SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, ran_until
 WHERE seq = ?
 
 -- name: complete_together
--- Jobs that came one after the other: ?6, ?7 and ?8 say how long ago each started, and ran until, and its result; ?9 is a
+-- Jobs that came one after the other: ?6, ?7 and ?8 say how long ago each started, and ran until, and its result, and ?9 is a
 -- result that all have. One statement for all, for the same reason. The plus keeps SQLite from going by owner.
 UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2 - (?6 ->> (seq - ?4)),
