@@ -29,9 +29,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from packhorse import Packhorse
-from packhorse.conformance.builders import join
+from packhorse.conformance.builders import at_once, join, new_job
 from packhorse.errors import BadValue, NotUnique, StorageError
 from packhorse.outcome import Completed, Verdict
+from packhorse.storage import open_storage
 from packhorse.testing import testing
 from tests.children import PATIENCE, ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
@@ -496,6 +497,30 @@ def test_a_race_that_the_callers_transaction_has_lost_is_told_in_the_words_of_hi
         one.close()
 
 
+@needs_mysql
+def test_a_deadlock_of_two_callers_is_told_to_one_of_them_as_what_it_is(mysql: Place) -> None:
+    """MySQL has undone the whole transaction then, and with it the savepoints to which we would go back."""
+    storage, told = open_storage(mysql.jobs_url), []
+    callers = {"ann": mysql.connect(), "bob": mysql.connect()}
+    for name, connection in callers.items():
+        storage.enqueue_within(connection, [new_job(name)])
+
+    def enqueue(name: str, job_id: str) -> None:
+        try:
+            storage.enqueue_within(callers[name], [new_job(job_id)])
+        except Exception as error:
+            told.append(error)
+            callers[name].rollback()
+
+    at_once([lambda: enqueue("ann", "bob"), lambda: enqueue("bob", "ann")])
+
+    assert [(type(error), error.args[0]) for error in told] == [(pymysql.err.OperationalError, 1213)]
+    for connection in callers.values():
+        connection.rollback()
+        connection.close()
+    storage.close()
+
+
 # --- SQLAlchemy -------------------------------------------------------------------------------------------------------
 
 
@@ -705,6 +730,18 @@ def test_an_error_within_a_savepoint_of_django_takes_its_jobs_along(place: Place
             place.app.enqueue_many([task.call("bob"), task.call("ann")], connection=django_connection)
 
     assert [job.args["to"] for job in place.app.jobs(task="keyed")] == ["ann"]
+
+
+def test_a_transaction_that_django_will_not_commit_is_refused(place: Place, django_connection: Any) -> None:
+    """Something in it has failed, and Django refuses the caller's own statements, too."""
+    with transaction.atomic(using="place"):
+        with suppress(ZeroDivisionError), transaction.atomic(using="place", savepoint=False):
+            raise ZeroDivisionError
+        with pytest.raises(BadValue, match="has failed already"):
+            place.app.enqueue("send", {"to": "nobody"}, connection=django_connection)
+
+    place.app.enqueue("send", {"to": "ann"}, connection=django_connection)
+    assert place.number_of_jobs() == 1
 
 
 def test_a_request_of_django_that_fails_leaves_no_job(place: Place, django_connection: Any) -> None:

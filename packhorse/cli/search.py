@@ -1,7 +1,7 @@
 """A search: the first jobs that fit, where no index may lead to them, for no longer than somebody waits for a list.
 
-`packhorse jobs` shows what it has found and says how far it looked. On a terminal, where a line tells how far it is, it
-takes its time; elsewhere nobody sees that anything happens, so it does not.
+`packhorse jobs` shows what it has found, and says how far it looked if that was not all. On a terminal a line tells
+meanwhile how far it is.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from packhorse.job import Job
 from packhorse.storage.listing import BY_DUE_TIME, LATEST_FINISHED, NEWEST, decode_cursor, order_for
 from packhorse.storage.records import Filter
 
-_PATIENCE = 0.05  # seconds
-_WATCHED_PATIENCE = 5.0
+_PATIENCE = 5.0  # seconds
 _TOLD_EVERY = 0.3
 _PAGE = 200
 
@@ -38,7 +37,7 @@ def search(invocation: Invocation, where: Filter, limit: int) -> Found:
         found = search(invocation, replace(where, order=None), SLOWEST_OF)
         return found._replace(jobs=slowest(found.jobs, invocation.storage.now())[:limit])
     line = _Line(invocation)
-    deadline = time.monotonic() + (_WATCHED_PATIENCE if line.is_seen else _PATIENCE)
+    deadline = time.monotonic() + _PATIENCE
     jobs: list[Job] = []
     cursor = None
     try:
@@ -78,13 +77,13 @@ class _Line:
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
         self._out = sys.__stderr__
-        self.is_seen = self._out is not None and self._out.isatty() and sys.stderr.isatty() and not invocation.quiet
+        self._is_seen = self._out is not None and self._out.isatty() and sys.stderr.isatty() and not invocation.quiet
         self._next_at = time.monotonic() + _TOLD_EVERY
         self._is_drawn = False
 
     def tell(self, where: Filter, cursor: str) -> None:
         """Say so now and then."""
-        if self.is_seen and time.monotonic() >= self._next_at:
+        if self._is_seen and time.monotonic() >= self._next_at:
             self._write(f"\r\x1b[2KLooking … at jobs {escape(_reach(self._invocation, where, cursor))}")
             self._next_at = time.monotonic() + _TOLD_EVERY
             self._is_drawn = True

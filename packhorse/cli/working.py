@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +25,7 @@ from packhorse.errors import BadValue, StorageError
 from packhorse.foreman import Foreman
 from packhorse.foreman.crew import Launch
 from packhorse.foreman.pulse import Callee
+from packhorse.foreman.size import most_workers
 from packhorse.loading import find_target, load_app
 from packhorse.log_lines import LOG_FORMATS, formatter_of
 from packhorse.settings import Settings, Size
@@ -115,7 +115,7 @@ def app_and_settings(invocation: Invocation, target: str, options: dict[str, Any
         "stop_grace": options.get("drain"),
     }
     settings = replace(app.settings, **{name: value for name, value in changes.items() if value is not None})
-    most = settings.max_workers or os.cpu_count() or 1
+    most = most_workers(settings)
     if settings.min_workers > most:
         raise BadValue(f"--min {settings.min_workers} is more than --max {most}", hint="raise --max or lower --min")
     return app, settings
@@ -170,7 +170,7 @@ def _queues(app: Packhorse, text: str) -> list[str]:
 
 def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
     """What is about to run, in a few lines."""
-    most = settings.max_workers or os.cpu_count() or 1
+    most = most_workers(settings)
     yield f"Packhorse {__version__}   {settings.shown('url')}   {target}"
     least = "" if settings.min_workers == most else f"{settings.min_workers} to "
     each = "" if most == 1 else " each"

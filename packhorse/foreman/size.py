@@ -53,15 +53,22 @@ class Size:
         self.limits = replace(self.limits, slots=slots)
 
 
+def most_workers(settings: Settings) -> int:
+    """Where nothing is set, as many as there are CPUs for this process."""
+    return settings.max_workers or _cpus()
+
+
 def _limits_of(settings: Settings) -> Limits:
-    """Where nothing is set, as many workers as there are CPUs for this process."""
-    cpus = os.cpu_count() or 1
-    with suppress(AttributeError):
-        cpus = len(os.sched_getaffinity(0))
     return Limits(
         least=settings.min_workers,
-        most=max(settings.max_workers or cpus, settings.min_workers),
+        most=max(most_workers(settings), settings.min_workers),
         slots=settings.concurrency,
         idle_stop=settings.idle_stop / SECOND,
-        most_extra=cpus if settings.max_forced is None else settings.max_forced,
+        most_extra=_cpus() if settings.max_forced is None else settings.max_forced,
     )
+
+
+def _cpus() -> int:
+    with suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

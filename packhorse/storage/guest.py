@@ -32,6 +32,8 @@ def driver_connection(given: Any) -> Any:
     if wrapped is not None:
         return wrapped.connection.driver_connection
     if callable(getattr(given, "ensure_connection", None)):  # Django's
+        if getattr(given, "needs_rollback", False):
+            raise failed(given)  # it will not commit, whatever the server says
         given.ensure_connection()
         return given.connection
     return given
@@ -76,7 +78,7 @@ def lost(given: object, error: BaseException) -> StorageUnavailable:
 
 
 def failed(given: object) -> BadValue:
-    """Something has failed in this transaction, and PostgreSQL does nothing more in it."""
+    """Something has failed in this transaction: PostgreSQL does nothing more in it, and Django does not commit it."""
     return BadValue(
         f"the transaction of this {_name(given)} has failed already",
         hint="roll it back, to the savepoint before or all",

@@ -8,7 +8,6 @@ what they say, and hands back what it cannot run soon. However many slots a work
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND
-from packhorse.errors import StorageUnavailable
+from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.job import HELD, Job, Reason
 from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
@@ -25,6 +24,7 @@ from packhorse.worker import lock
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.deputy import Deputed, depute
 from packhorse.worker.durations import Durations
+from packhorse.worker.ending import of_refused
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.floor import Floor
 from packhorse.worker.nap import Nap
@@ -47,9 +47,9 @@ VISIT = 0.25
 """Seconds between two visits of the seats."""
 HOARD_LIMIT = 1.0
 """Seconds that a job may wait in the buffer before it is handed back for others to run."""
-DOUBT = 10.0
-"""Seconds after which a question whose answer was lost is answered for certain. It may lie at the storage, behind one
-that blocks, for longer than it takes to look for what it brought."""
+DOUBTS = (10.0, 60.0, 300.0)
+"""Seconds after which it is looked again for what a question has brought whose answer was lost. It may lie at the
+storage, behind one that blocks, or its commit behind a replica that is away, for longer than the first look takes."""
 
 
 class Desk:
@@ -80,7 +80,7 @@ class Desk:
         self._reception = Reception(storage, assignment.owner, floor, self._outage)
         self.seats: dict[str, Seat] = {}
         self._may_hold_more = False  # the answer to a `reserve` was lost
-        self._look_again_at = math.inf  # and may be on its way still
+        self._looks: list[float] = []  # when to look for it again: it may be on its way still
         self._goes_itself = False  # the last deputy was disturbed
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
@@ -134,7 +134,7 @@ class Desk:
         """Outcomes out, jobs in. False: there was nothing to exchange."""
         self._reception.give_back()
         self._find_lost()
-        batch = self.finisher.take(BATCH)
+        batch = self.finisher.take(self._outage.most)
         wanted = self._wanted(len(self.seats) - len(batch), now)
         if not batch and wanted == 0:
             return False
@@ -165,15 +165,35 @@ class Desk:
         try:
             self._scribe.write_down([seat for seat, _ in batch])
             outcomes = _dated(batch)
-            if not wanted:
-                return self._storage.finish(outcomes), []
             if not outcomes:
-                return [], self._storage.reserve(self._owner, self._floor.queues, wanted)
-            return self._storage.finish_and_reserve(outcomes, self._owner, self._floor.queues, wanted)
+                return [], self._reserve(wanted)
+            try:
+                if not wanted:
+                    return self._storage.finish(outcomes), []
+                return self._storage.finish_and_reserve(outcomes, self._owner, self._floor.queues, wanted)
+            except BadValue:
+                return self._finish_each(batch), self._reserve(wanted)
         except Exception:
             self.finisher.give_back(batch)
             self._may_hold_more = self._may_hold_more or wanted > 0
             raise
+
+    def _reserve(self, wanted: int) -> list[Job]:
+        return self._storage.reserve(self._owner, self._floor.queues, wanted) if wanted else []
+
+    def _finish_each(self, batch: list[tuple[Seat, Outcome]]) -> list[Verdict]:
+        """One by one, because the storage does not take them together: one that it does not take alone either must not
+        keep the others from being written down. That one has failed, and `batch` says so from then on."""
+        verdicts: list[Verdict] = []
+        for place, (seat, _) in enumerate(batch):
+            (outcome,) = _dated([batch[place]])
+            try:
+                verdicts += self._storage.finish([outcome])
+            except BadValue as error:
+                refused = of_refused(outcome, error)
+                verdicts += self._storage.finish([refused])
+                batch[place] = seat, refused
+        return verdicts
 
     def _settle(self, batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
         runs = []
@@ -226,14 +246,17 @@ class Desk:
 
     def _find_lost(self) -> None:
         """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
-        if not self._may_hold_more and time.monotonic() < self._look_again_at:
+        if not self._may_hold_more and (not self._looks or time.monotonic() < self._looks[0]):
             return
         page = self._storage.find(Filter(states=HELD, owner=self._owner), limit=BATCH)
         held = page.jobs
         while page.next is not None:
             page = self._storage.find(Filter(states=HELD, owner=self._owner), cursor=page.next, limit=BATCH)
             held += page.jobs
-        self._look_again_at = time.monotonic() + DOUBT if self._may_hold_more else math.inf
+        now = time.monotonic()
+        self._looks = (
+            [now + doubt for doubt in DOUBTS] if self._may_hold_more else [at for at in self._looks if at > now]
+        )
         self._may_hold_more = False
         self._seat([job for job in held if not self._is_seated(job)])
 

@@ -50,6 +50,14 @@ def of_given_up(seat: Seat, goes_on: int) -> Failed | Stopped:
     return replace(outcome, failure=failure, retry_in=wait)
 
 
+def of_refused(outcome: Outcome, error: Exception) -> Failed:
+    """The outcome of a job whose own outcome the storage does not take, because it is too long for a server. The work
+    is done and must not be done again because its result cannot be kept."""
+    return Failed(
+        outcome.token, Failure(type(error).__name__, str(error), final="result"), ran=outcome.ran, ago=outcome.ago
+    )
+
+
 def of_unknown(seat: Seat, error: BaseException) -> Outcome:
     """The outcome of a job whose end could not be made out, because the worker itself failed on it."""
     log.error("job %s: the worker failed on it", seat.job.id, exc_info=error)

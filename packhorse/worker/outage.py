@@ -8,6 +8,7 @@ import random
 import time
 
 from packhorse.errors import StorageUnavailable
+from packhorse.storage.contract import BATCH
 
 log = logging.getLogger("packhorse.worker")
 
@@ -22,12 +23,14 @@ class Outage:
 
     def __init__(self) -> None:
         self.next_try = 0.0
+        self.most = BATCH  # outcomes in one call: perhaps it was too much at once, for a server's time or for a proxy
         self._pause = 0.0
         self._tell_again_at = 0.0
 
     def noticed(self, error: StorageUnavailable, waiting: int) -> None:
         """The storage does not answer, and so many outcomes wait to be written down."""
         now = time.monotonic()
+        self.most = max(1, self.most // 2)
         self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
         self.next_try = now + random.uniform(0.5, 1.0) * self._pause
         if now >= self._tell_again_at:
@@ -36,4 +39,5 @@ class Outage:
 
     def ended(self) -> None:
         """The storage has answered."""
+        self.most = min(BATCH, self.most * 2)
         self._pause = self._tell_again_at = 0.0

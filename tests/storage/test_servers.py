@@ -4,6 +4,7 @@ is in its own directory."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
@@ -29,6 +30,7 @@ from packhorse.conformance.builders import (
     recount,
     stored,
     tallies,
+    unique,
 )
 from packhorse.errors import StorageFull, StorageUnavailable
 from packhorse.job import COMPLETED
@@ -40,8 +42,9 @@ from packhorse.storage.postgres import Postgres
 from packhorse.storage.records import Filter
 from tests import mysql_server
 from tests.children import PATIENCE, forked, in_child, until
-from tests.mysql_server import MySQLServer
-from tests.postgres_server import PostgresServer, new_schema_url
+from tests.mysql_server import MySQLServer, shared_mysql
+from tests.postgres_server import PostgresServer, new_schema_url, shared_postgres
+from tests.proxy import proxy_to
 from tests.storage import laws
 from tests.storage.conftest import chosen_storages
 
@@ -124,6 +127,22 @@ def test_while_the_server_is_away_a_call_says_so_and_changes_nothing(server: Ser
 
     assert storage.get("lost") is None
     storage.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"delay": 3_600_000_000}, {"unique": unique("key", on_conflict="reject")}])
+def test_a_job_whose_answer_was_lost_is_enqueued_once_and_its_caller_is_not_troubled(
+    url: str, kind: str, options: dict[str, Any]
+) -> None:
+    """Else he would make the call again, with another id."""
+    server = shared_mysql() if kind == "mysql" else shared_postgres()
+    with proxy_to(server.port) as proxy, contextlib.closing(open_storage(proxy.instead_of(url))) as storage:
+        storage.enqueue([new_job()])
+        proxy.lose_answers(to=b"once")
+
+        storage.enqueue([new_job("once", **options)])
+
+        assert proxy.lost == 1
+        assert len(find_all(storage)) == 2
 
 
 class Producer(threading.Thread):

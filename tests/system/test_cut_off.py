@@ -18,7 +18,9 @@ import pytest
 from packhorse.clock import TurnedClock
 from packhorse.errors import StorageUnavailable
 from packhorse.storage import Storage, open_storage
+from packhorse.storage.mysql import database as mysql_database
 from packhorse.storage.mysql import link as mysql_link
+from packhorse.storage.postgres import database as postgres_database
 from packhorse.storage.postgres import link as postgres_link
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 from tests.system.world import BY_NAME, fill
@@ -56,6 +58,8 @@ class Scissors:
 @pytest.fixture
 def scissors(monkeypatch: pytest.MonkeyPatch) -> Scissors:
     scissors = Scissors()
+    for database in (mysql_database, postgres_database):
+        monkeypatch.setattr(database, "MADE_AGAIN", frozenset())
     for owner, name, cut in (
         *((postgres_link.Link, name, _cut_postgres) for name in ("execute", "executemany", "begin")),
         (mysql_link.Link, "_send", _cut_mysql),

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from packhorse.answer import Retry
 from packhorse.board import Board
 from packhorse.clock import HOUR
 from packhorse.context import JobContext, current_job
+from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason
 from packhorse.job_handle import JobHandle
-from packhorse.outcome import Outcome
+from packhorse.outcome import Completed, Outcome
+from packhorse.storage.contract import Storage
 from packhorse.storage.records import LogKind, WorkerInfo
 from packhorse.worker import desk as desk_module
 from packhorse.worker import durations, lock, outage, reception
@@ -891,6 +894,63 @@ def test_outcomes_are_kept_while_the_storage_is_away(
     assert caplog.text.count("the storage does not answer") == 1  # a minute later it would be told again
 
 
+def test_outcomes_that_are_too_many_at_once_get_through_a_few_at_a_time(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(outage, "BATCH", 8)
+
+    @works.app.task
+    def task(number: int) -> int:
+        gate.wait(DEADLINE)
+        return number
+
+    works.open(8)
+    jobs = works.app.enqueue_many([task.call(number) for number in range(8)])
+    works.until(lambda: len(works.worker.desk.seats) == 8)
+    finish = works.storage.finish
+
+    def hurried(outcomes: list[Outcome]) -> Any:
+        if len(outcomes) > 2:
+            raise StorageUnavailable("that takes too long")
+        return finish(outcomes)
+
+    monkeypatch.setattr(works.storage, "finish", hurried)
+    monkeypatch.setattr(works.storage, "finish_and_reserve", partial(Storage.finish_and_reserve, works.storage))
+    gate.set()
+    until(lambda: len(works.worker.desk.finisher) == 8, "all have ended, and the desk has not turned")
+
+    assert {job.state for job in works.finish(*jobs)} == {COMPLETED}
+
+
+def test_an_outcome_that_the_storage_cannot_take_harms_no_other(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    @works.app.task
+    def task(number: int) -> int:
+        gate.wait(DEADLINE)
+        return number
+
+    works.open(4)
+    jobs = works.app.enqueue_many([task.call(number) for number in range(4)])
+    works.until(lambda: len(works.worker.desk.seats) == 4)
+    finish = works.storage.finish
+
+    def choosy(outcomes: list[Outcome]) -> Any:
+        if any(type(outcome) is Completed and outcome.result == "2" for outcome in outcomes):
+            raise BadValue("a value is too long for the server")
+        return finish(outcomes)
+
+    monkeypatch.setattr(works.storage, "finish", choosy)
+    monkeypatch.setattr(works.storage, "finish_and_reserve", partial(Storage.finish_and_reserve, works.storage))
+    gate.set()
+    ended = works.finish(*jobs)
+
+    assert [job.state for job in ended] == [COMPLETED, COMPLETED, DEAD, COMPLETED]
+    assert Failure.from_json(ended[2].error or "").summary() == "BadValue: a value is too long for the server"
+    assert (works.worker.desk.done, works.worker.desk.failed) == (4, 1)
+
+
 def test_limits_hold_while_the_storage_is_away(works: Works, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.05)
     began, ended = threading.Event(), threading.Event()
@@ -1168,7 +1228,7 @@ def test_a_question_that_the_storage_answers_long_after_it_was_given_up_loses_no
     works: Works, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(desk_module, "DOUBT", 0.2)
+    monkeypatch.setattr(desk_module, "DOUBTS", (0.2,))
 
     @works.app.task
     def task() -> None: ...
@@ -1182,6 +1242,30 @@ def test_a_question_that_the_storage_answers_long_after_it_was_given_up_loses_no
 
     assert type(works.storage).reserve(works.storage, "ann", {"task": 1}, 5)  # only now
     works.shaky.fails = set()
+    (ended,) = works.finish(job)
+
+    assert (ended.state, ended.fence, ended.attempts) == (COMPLETED, 1, 1)
+
+
+def test_what_a_lost_answer_has_brought_is_looked_for_again_and_again(works: Works, monkeypatch: pytest.MonkeyPatch):
+    """The storage may be done with the question long after it was given up: a commit waits for a replica."""
+    monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(desk_module, "DOUBTS", (0.0, HOUR))
+
+    @works.app.task
+    def task() -> None: ...
+
+    works.open()
+    works.shaky.fails = {"reserve", "reserve_when_rung"}
+    works.until(lambda: works.worker.desk._may_hold_more)
+    works.shaky.fails = set()
+    works.until(lambda: works.shaky.calls.count("find") == 2)
+    monkeypatch.setattr(works.storage, "reserve", lambda *asked: [])
+    job = task.enqueue()
+    assert type(works.storage).reserve(works.storage, "ann", {"task": 1}, 5)  # only now
+
+    (last,) = works.worker.desk._looks
+    works.worker.desk._looks = [last - 2 * HOUR]  # that hour is over
     (ended,) = works.finish(job)
 
     assert (ended.state, ended.fence, ended.attempts) == (COMPLETED, 1, 1)

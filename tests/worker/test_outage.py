@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -39,6 +40,19 @@ def test_after_an_answer_they_begin_anew():
     outage.ended()
 
     assert pauses(outage, 2) == [FIRST_PAUSE, 0.1]
+
+
+def test_less_is_sent_at_once_until_it_gets_through():
+    outage = Outage()
+
+    def most(change: Callable[[], None]) -> int:
+        change()
+        return outage.most
+
+    assert [most(lambda: outage.noticed(AWAY, waiting=0)) for _ in range(11)] == [
+        500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1
+    ]  # fmt: skip
+    assert [most(outage.ended) for _ in range(11)] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000, 1_000]
 
 
 def test_it_is_told_once_until_the_storage_has_answered(caplog: pytest.LogCaptureFixture):

@@ -18,9 +18,18 @@ from packhorse import clock
 from packhorse.storage.mysql.address import Address, trusting
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.transaction import Transaction
-from packhorse.storage.mysql.trouble import LOST_RACES, code_of, lacks_package, may_pass, refuse_old, translate
+from packhorse.storage.mysql.trouble import (
+    LOST_RACES,
+    code_of,
+    is_lost,
+    lacks_package,
+    may_pass,
+    refuse_old,
+    translate,
+)
 from packhorse.storage.pool import Pool
 from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.served import MADE_AGAIN
 
 R = TypeVar("R")
 
@@ -35,9 +44,13 @@ LOCK_PATIENCE = 5
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     f"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = {LOCK_PATIENCE},"
-    " lock_wait_timeout = 30, group_concat_max_len = 67108864"  # which MariaDB cuts lists in JSON at, too
+    " lock_wait_timeout = 30, group_concat_max_len = 67108864,"  # which MariaDB cuts lists in JSON at, too
+    # A server may have other defaults: a commit that begins the next transaction, and so leaves it open; indexes that
+    # let twins in; lists that end too soon.
+    " completion_type = NO_CHAIN, unique_checks = 1, sql_safe_updates = 0, sql_select_limit = 18446744073709551615"
     " /*M! , max_statement_time = 30, in_predicate_conversion_threshold = 0 */"
     " /*!80000 , max_execution_time = 30000 */",
+    "SELECT @@max_allowed_packet",
 )
 _FOR_MIGRATING = f"SET SESSION lock_wait_timeout = {LOCK_PATIENCE} /*M! , max_statement_time = 0 */"
 
@@ -64,6 +77,7 @@ class Database:
     ) -> None:
         self.address = address
         self._sql = sql
+        self._dialect = dialect
         self._prepare = prepare
         self._now = now
         self._after_commit = after_commit
@@ -71,7 +85,7 @@ class Database:
             address.shown,
             address.connections,
             address.patience,
-            connect=lambda: Link(self._connect(), sql, dialect),
+            connect=self._connect,
             prepare=self._prepare_first,
             may_pass=_may_pass,
         )
@@ -110,6 +124,7 @@ class Database:
     def _repeatedly(self, name: str, work: Callable[[Link], R]) -> R:
         asked_at = time.perf_counter()
         for left in reversed(range(TRIES)):
+            link: Link | None = None
             try:
                 with self.lent() as link:
                     began_at = time.perf_counter()
@@ -117,7 +132,8 @@ class Database:
                 self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
                 return result
             except (pymysql.Error, OverflowError, UnicodeEncodeError, OSError) as error:
-                if not left or code_of(error) not in LOST_RACES:
+                is_unknown = link is not None and name in MADE_AGAIN and is_lost(error)
+                if not left or not (is_unknown or code_of(error) in LOST_RACES):
                     raise self.told(error) from error
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.2, 1.0) * 0.02 * (TRIES - left))
@@ -146,7 +162,7 @@ class Database:
         refuse_old(link.connection.get_server_info())
         self._prepare(link)
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Link:
         """A new connection with our settings. Several statements may go in one trip, and an UPDATE counts the rows that
         it has found, changed or not."""
         try:
@@ -167,10 +183,11 @@ class Database:
                 cursor.execute(";".join(_SESSION))
                 while cursor.nextset():
                     pass
+                ((most,),) = cursor.fetchall()
         except BaseException:
             connection.close()
             raise
-        return connection
+        return Link(connection, self._sql, self._dialect, most)
 
 
 def _may_pass(error: Exception, has_answered: bool) -> bool:

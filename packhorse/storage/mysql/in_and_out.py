@@ -30,8 +30,9 @@ from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
 
 _SOON = 2 * SECOND
-_AT_ONCE = 1_000_000
-"""Characters of arguments that are sent in one statement."""
+_AT_ONCE = 250_000
+"""Bytes of arguments that are sent in one statement: written down they may be twice as many, and a server may take no
+more than a million at once."""
 
 # The values of `insert_jobs`, in their order.
 _stored_values = attrgetter(
@@ -251,8 +252,9 @@ def _portions(jobs: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Jobs in such numbers that a statement does not get too long."""
     start = length = 0
     for place, job in enumerate(jobs):
-        if length and length + len(job.args) > _AT_ONCE:
+        own = len(job.args) if job.args.isascii() else len(job.args.encode(errors="replace"))
+        if length and length + own > _AT_ONCE:
             yield jobs[start:place]
             start, length = place, 0
-        length += len(job.args)
+        length += own
     yield jobs[start:]

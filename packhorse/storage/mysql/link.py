@@ -11,10 +11,11 @@ import pymysql
 
 from packhorse.errors import PackhorseError
 from packhorse.storage.mysql.spelling import spelled
+from packhorse.storage.mysql.trouble import READ_ONLY, TOO_LONG, code_of
 from packhorse.storage.sql.dialect import Dialect
 
 _LONGEST_SCRIPT = 1_000_000
-"""Characters that are sent in one trip; the server's `max_allowed_packet` is never less."""
+"""Bytes that are sent in one trip, if the server takes so many."""
 
 
 class NotAsExpectedError(Exception):
@@ -38,12 +39,14 @@ class Answer:
 
 
 class Link:
-    """A connection. Used by one thread at a time."""
+    """A connection. Used by one thread at a time. `most` is how many bytes the server takes at once: its
+    `max_allowed_packet`."""
 
-    def __init__(self, connection: Any, sql: Mapping[str, str], dialect: Dialect) -> None:
+    def __init__(self, connection: Any, sql: Mapping[str, str], dialect: Dialect, most: int) -> None:
         self.connection = connection
         self.sql = sql
         self.dialect = dialect
+        self._most = most
         self._cursor = connection.cursor()
 
     def spell(self, sql: str, values: Sequence[Any]) -> str:
@@ -63,19 +66,24 @@ class Link:
         """Statements that need no values any more, in as few trips as their length allows. After one that fails nothing
         else is done."""
         answers: list[Answer] = []
-        batch: list[str] = []
-        length = 0
+        batch: list[bytes] = []
+        length, longest = 0, min(_LONGEST_SCRIPT, self._most)
         for statement in statements:
-            if batch and length + len(statement) > _LONGEST_SCRIPT:
+            said = statement.encode()  # here: the driver would let half characters pass as stray bytes
+            if batch and length + len(said) >= longest:
                 answers += self._send(batch)
                 batch, length = [], 0
-            batch.append(statement)
-            length += len(statement)
+            batch.append(said)
+            length += len(said) + 1
         return answers + self._send(batch) if batch else answers
 
-    def _send(self, statements: Sequence[str]) -> list[Answer]:
-        # Encoded here: the driver would let half characters pass as stray bytes.
-        self._cursor.execute(";".join(statements).encode())
+    def _send(self, statements: Sequence[bytes]) -> list[Answer]:
+        said = b";".join(statements)
+        if len(said) >= self._most:
+            # Not for the server to say: it hangs up in the middle of one that is much too long, and who has sent it
+            # would take that for an outage, and send it again.
+            raise pymysql.OperationalError(TOO_LONG, f"{len(said):,} bytes; the server takes {self._most:,} at once")
+        self._cursor.execute(said)
         answers = [Answer(self._cursor.fetchall(), self._cursor.rowcount)]
         while self._cursor.nextset():
             answers.append(Answer(self._cursor.fetchall(), self._cursor.rowcount))
@@ -89,6 +97,8 @@ class Link:
     def is_fit_after(self, error: BaseException | None) -> bool:
         if error is None:
             return True
+        if code_of(error) in READ_ONLY:
+            return False  # its server is the primary no longer, perhaps; a new connection may lead to the one that is
         # After any other error, who knows in the middle of what it came?
         is_known = isinstance(error, PackhorseError | pymysql.Error | NotAsExpectedError | UnicodeEncodeError)
         return is_known and self._roll_back()

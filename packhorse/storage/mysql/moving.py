@@ -11,8 +11,8 @@ from packhorse.storage.sql import moving
 from packhorse.storage.sql.rows import Row
 from packhorse.storage.sql.transaction import Transaction
 
-_AT_ONCE = 1_000_000
-"""Characters that are sent in one statement."""
+_AT_ONCE = 250_000
+"""Bytes that are sent in one statement, before they are written down; as in `in_and_out.py`."""
 
 
 class Moving(MySQLKeeper, moving.Moving):
@@ -43,7 +43,7 @@ class Moving(MySQLKeeper, moving.Moving):
 def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     start = length = 0
     for place, row in enumerate(rows):
-        own = sum(len(value) for value in row if isinstance(value, str))
+        own = sum(len(value.encode()) for value in row if isinstance(value, str))
         if length and length + own > _AT_ONCE:
             yield rows[start:place]
             start, length = place, 0

@@ -11,10 +11,13 @@ from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnl
 LOST_RACES = frozenset({1205, 1213, 1020})
 """Lock not given in time, deadlock, record changed since it was read: made again, the call may well succeed."""
 DUPLICATE = 1062
+TOO_LONG = 1153
 NOT_THERE = frozenset({1044, 1049, 1142, 1146})
 """Nothing of that name, or none that this user may know of."""
 NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
 """This user lacks the right to do that."""
+READ_ONLY = frozenset({1290, 1792, 1836})
+"""The server, or this session of it, takes no writes."""
 
 _FULL = frozenset({20, 1021, 1114})
 _OF_THE_SYSTEM = frozenset({3, 1005, 1016, 1026, 1030, 1878})
@@ -22,9 +25,8 @@ _OF_THE_SYSTEM = frozenset({3, 1005, 1016, 1026, 1030, 1878})
 _SYSTEM_ERROR = re.compile(r"\berr(?:or|no|code):? (\d+)", re.IGNORECASE)
 _NO_SPACE = frozenset({27, 28, 122, 135})
 """File too large, no space left, quota exceeded; and the storage engine's own number for a full file."""
-_READ_ONLY = frozenset({1290, 1792, 1836})
 _GONE = frozenset({1146, 1054})
-_TOO_LONG = frozenset({1153, 1301})
+_TOO_LONG = frozenset({TOO_LONG, 1301})
 _NO_ROOM = frozenset({1040, 1203, 1226})
 _AWAY = frozenset({2002, 2003, 2006, 2013, 1053, 1077, 1927})
 _HELD_UP = frozenset({1205, 1213, 1020, 1317, 1969, 3024, 4031})
@@ -39,6 +41,12 @@ def code_of(error: BaseException) -> int:
 def may_pass(error: Exception) -> bool:
     """Will the server perhaps take a connection in a moment?"""
     return code_of(error) in _NO_ROOM | {1053}
+
+
+def is_lost(error: Exception) -> bool:
+    """Has the connection ended in the middle of a call? Then nobody knows whether it was done."""
+    is_drivers = isinstance(error, pymysql.InterfaceError | pymysql.InternalError) and code_of(error) == 0
+    return is_drivers or code_of(error) in _AWAY or isinstance(error, OSError)
 
 
 def refuse_old(version: str) -> None:
@@ -76,7 +84,7 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"{where} lets nobody in by that name", why=text, hint="check user and password")
     if code in _FULL or (code in _OF_THE_SYSTEM and _system_error(text) in _NO_SPACE):
         return StorageFull(f"no room in {where}", why=text, hint="free some disk space; nothing was half-written")
-    if code in _READ_ONLY:
+    if code in READ_ONLY:
         return StorageReadOnly(f"{where} takes no writes", why=text, hint="is it a replica? use the primary's address")
     if code in NOT_ALLOWED:
         return StorageReadOnly(f"not allowed in {where}", why=text, hint="grant the rights on its packhorse_ tables")
@@ -88,7 +96,7 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"{where} cannot write", why=text, hint="set binlog_format to ROW or MIXED")
     if code in _NO_ROOM:
         return StorageUnavailable(f"{where} has no connection left", why=text, hint="raise its max_connections")
-    if code in _AWAY:
+    if is_lost(error):
         hint = "is it running there, and open to this machine? mysqladmin ping asks it"
         return StorageUnavailable(f"{where} cannot be reached", why=text, hint=hint)
     if code in _HELD_UP:

@@ -17,9 +17,10 @@ from packhorse import clock
 from packhorse.storage.pool import Pool
 from packhorse.storage.postgres.link import Link, Pg, PooledLink
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import may_pass, translate, without_password
+from packhorse.storage.postgres.trouble import is_lost, may_pass, translate, without_password
 from packhorse.storage.postgres.values import ADAPTERS
 from packhorse.storage.sql.dialect import Dialect
+from packhorse.storage.sql.served import MADE_AGAIN
 
 R = TypeVar("R")
 
@@ -34,6 +35,7 @@ _SESSION = {
     "statement_timeout": "30s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "60s",
+    "array_nulls": "on",  # else nothing, in a list, would be the word NULL
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -54,7 +56,10 @@ _CONNECTION = {
 _POOLED = (
     "BEGIN ISOLATION LEVEL READ COMMITTED",
     "SELECT "
-    + ", ".join(f"set_config('{name}', '{_SESSION[name]}', true)" for name in ("statement_timeout", "lock_timeout")),
+    + ", ".join(
+        f"set_config('{name}', '{_SESSION[name]}', true)"
+        for name in ("statement_timeout", "lock_timeout", "array_nulls")
+    ),
 )
 
 
@@ -134,6 +139,7 @@ class Database:
     def _repeatedly(self, name: str, work: Callable[[Link], R]) -> R:
         asked_at = time.perf_counter()
         for left in reversed(range(TRIES)):
+            link: Link | None = None
             try:
                 with self.lent() as link:
                     began_at = time.perf_counter()
@@ -146,7 +152,8 @@ class Database:
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.2, 1.0) * 0.05 * (TRIES - left))
             except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
-                raise translate(error, self.address) from error
+                if link is None or not left or name not in MADE_AGAIN or not is_lost(error):
+                    raise translate(error, self.address) from error
         raise AssertionError("the last try returns or raises")
 
     # --- connections ----------------------------------------------------------------------------------------------
@@ -172,19 +179,14 @@ class Database:
         """A new connection with our settings; what the address says about the connection itself goes before."""
         said = conninfo_to_dict(self.address)
         asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
-        asked |= {"autocommit": True, "context": ADAPTERS}
+        # A role, or the environment, may name an encoding that knows fewer signs than jobs have; of a database without
+        # an encoding psycopg would hand out bytes.
+        asked |= {"autocommit": True, "context": ADAPTERS, "client_encoding": "UTF8"}
         if self.options.pgbouncer:
-            return _in_unicode(psycopg.connect(self.address, prepare_threshold=None, **asked))
+            return psycopg.connect(self.address, prepare_threshold=None, **asked)
         ours = ("-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items())
         settings = [str(said.get("options", "")), *ours]
-        return _in_unicode(psycopg.connect(self.address, options=" ".join(settings), **asked))
-
-
-def _in_unicode(connection: Pg) -> Pg:
-    """Of a database without an encoding psycopg would hand out bytes."""
-    if connection.info.parameter_status("client_encoding") == "SQL_ASCII":
-        connection.execute("SET client_encoding TO 'UTF8'")
-    return connection
+        return psycopg.connect(self.address, options=" ".join(settings), **asked)
 
 
 def _may_pass(error: Exception, has_answered: bool) -> bool:

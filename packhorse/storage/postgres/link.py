@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
-from psycopg import pq
+from psycopg import errors, pq
 from psycopg.types.numeric import Int8BinaryDumper
 
 from packhorse.storage.sql.dialect import Dialect
@@ -89,6 +89,8 @@ class Link:
         if error is not None and not self.is_idle:
             with suppress(psycopg.Error):  # then it is not idle
                 self.connection.rollback()
+        if isinstance(error, errors.ReadOnlySqlTransaction):
+            return False  # its server is the primary no longer, perhaps; a new connection may lead to the one that is
         self._used_at = time.monotonic()
         return self.is_idle
 

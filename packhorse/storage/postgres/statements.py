@@ -43,7 +43,8 @@ def dialect_for(schema: str) -> Dialect:
         args="args",
         one_of_texts="= ANY (ARRAY(SELECT json_array_elements_text(?::json)))",
         one_of_numbers="= ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(?::json)))",
-        like="{column} ILIKE ? ESCAPE '\\'",
+        like="{column} ILIKE ? ESCAPE E'\\\\'",  # a session may take a lone backslash for the beginning of a sign
+        escape=" ESCAPE E'\\\\'",
         true="true",
         of_rank="rank BETWEEN ? AND ?",  # in the order of (rank, seq) no other index can give them
         unordered_seq="(seq + 0)",  # the server would walk over all jobs to have a few in order

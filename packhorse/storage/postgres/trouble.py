@@ -31,6 +31,12 @@ def may_pass(error: psycopg.OperationalError) -> bool:
     )
 
 
+def is_lost(error: Exception) -> bool:
+    """Has the connection ended in the middle of a call? Then nobody knows whether it was done."""
+    state = error.sqlstate if isinstance(error, psycopg.OperationalError) else ""
+    return state is None or state.startswith(("08", "57P"))
+
+
 def translate(error: Exception, address: str) -> StorageError | BadValue:
     """The server's error as one of ours, with what to do about it."""
     place = f"the database {without_password(address)}"
@@ -40,6 +46,9 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
             return StorageReadOnly(f"not allowed in {place}", why=text, hint="grant the rights on the schema")
         if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
             return StorageUnavailable(f"{place} has lost its tables", why=text, hint="packhorse migrate")
+        if isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement):
+            hint = "is that PgBouncer? say so at the end of the address: ?pgbouncer=1"
+            return StorageUnavailable(f"{place} answers from another session than the last time", why=text, hint=hint)
         return BadValue("a value cannot be stored or looked for", why=text)
     if isinstance(error, errors.DiskFull | errors.OutOfMemory):
         return StorageFull(f"no room in {place}", why=text, hint="free some disk space; nothing was half-written")

@@ -148,8 +148,7 @@ class Server:
     def _move(self) -> None:
         """The server that we know has not, or no longer, our keys."""
         self._whereabouts.forget()
-        if not self._whereabouts.is_fixed:
-            self.pool.clear()
+        self.pool.clear()  # also at a fixed address, behind which another server may be by now
 
     def lost(self, lost: Lost) -> StorageUnavailable:
         """What callers are told."""

@@ -50,7 +50,8 @@ class Link:
             if self._http.sock is None:  # it was cut off, and must not be opened again in silence
                 raise ConnectionResetError("cut off")
             self._http.sock.settimeout(self._timeout + longer)
-            self._http.request(method, f"{self._path}{path}", body, self._headers)
+            with suppress(BrokenPipeError):  # whoever hung up in the middle may have said why
+                self._http.request(method, f"{self._path}{path}", body, self._headers)
             response = self._http.getresponse()
             reply = Reply(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:

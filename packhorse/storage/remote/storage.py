@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from packhorse import clock
-from packhorse.errors import BadURL, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
+from packhorse.errors import BadURL, BadValue, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
 from packhorse.storage.contract import Storage
 from packhorse.storage.pool import Pool
 from packhorse.storage.records import Health, OperationSums
@@ -42,6 +42,8 @@ _NOT_TWICE = frozenset(
 
 _AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 """What a proxy says in the place of a manager that is away."""
+_ASTRAY = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.TOO_MANY_REQUESTS)
+"""What it may say, too, in words of its own: it has lost sight of the manager, or has enough of us."""
 
 S = TypeVar("S", bound=Storage)
 
@@ -68,6 +70,7 @@ class Remote(Storage):
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self._is_known = False  # that a manager is there
         self._bell = Bell(self._sleep)
         self._pool = Pool(
             address.shown,
@@ -191,9 +194,12 @@ class Remote(Storage):
                 hint="bring the manager up to date first, then its workers",
             )
         self.event_stride = greeting.event_stride
+        self._is_known = True
 
     def _refused(self, reply: Reply) -> Exception:
         """The error that this reply is."""
+        if self._is_known and reply.status in _ASTRAY and _title(reply.body) is None:
+            return Unanswered(f"HTTP {reply.status}")
         if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
             what = f"the manager at {self._address.shown} wants a token that it knows"
             hint = "write it into the address, before the host: name:TOKEN@host"
@@ -210,6 +216,9 @@ class Remote(Storage):
             )
         if reply.status in _AWAY:
             return Unanswered(f"HTTP {reply.status}")
+        if reply.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            what = f"so much at once does not get through to the manager at {self._address.shown}"
+            return BadValue(what, why=_title(reply.body) or f"HTTP {reply.status}", hint="let its proxy take more")
         if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
             return self._stranger()
         what = f"the manager at {self._address.shown} could not answer"

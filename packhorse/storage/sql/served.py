@@ -15,6 +15,9 @@ from packhorse.storage.sql.keeper import Keeper
 
 FOLD_AFTER = 2_000
 """Rows that this process adds before it folds all that it finds."""
+MADE_AGAIN = frozenset({"enqueue"})
+"""Calls that are made again when the connection broke in the middle, and nobody knows whether the server had done
+them. That is harmless, as their jobs have ids; whoever asked would make it again with others, and have twins."""
 
 
 class Served(Keeper):

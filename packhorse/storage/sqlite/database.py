@@ -2,7 +2,7 @@
 
 Every write goes through `write`. Threads that write at the same time share one transaction: whoever gets the lock
 first does everybody's work and commits once, so a hundred threads pay for one flush to disk. Reads use connections of
-their own and never wait for writers.
+their own and never wait for writers. When the file is removed, or replaced by another, the next call notices.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ FOLD_AFTER = 5.0
 _inherited: list[object] = []
 
 
+_File = tuple[int, int]
+"""What tells a file from all others: its device, and its number there."""
+
+
 class Options(NamedTuple):
     """What the URL may choose."""
 
@@ -74,6 +78,7 @@ class Database:
         prepare: Callable[[sqlite3.Connection], None],
         after_commit: Callable[[], None],
         now: clock.Now,
+        forget: Callable[[], object] = lambda: None,
     ) -> None:
         self.path = path
         self._log = path.with_name(path.name + "-wal")
@@ -81,6 +86,7 @@ class Database:
         self.meter = Meter()
         self._prepare = prepare
         self._after_commit = after_commit
+        self._forget_file = forget  # what was known of the file's content, when it is another's
         self._now = now
         self._forget()
         _databases.add(self)
@@ -93,9 +99,12 @@ class Database:
         self._is_led = False
         self._lock = threading.Lock()  # whoever holds it may use the writer
         self._writer: sqlite3.Connection | None = None
+        self._file: _File | None = None  # which one that is to
+        self._files = 0  # how many were left because they were no longer there
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._version_reader: sqlite3.Connection | None = None
+        self._version_file = 0  # of which file, by number
         self._version_lock = threading.Lock()
         self.readers_open = 0
         self._next_fold = 0.0
@@ -150,6 +159,7 @@ class Database:
         with self._line_lock:
             tickets = [self._pending.popleft() for _ in range(min(len(self._pending), SHARED_COMMIT))]
         try:
+            self._leave_lost_file()
             connection = self._writer or self._open_writer()
             self._begin(connection)
             began_at = time.perf_counter()
@@ -247,13 +257,13 @@ class Database:
         self._pass_gate()
         asked_at = time.perf_counter()
         try:
+            file = self._look_at_file()
             connection = self._take_reader()
             began_at = time.perf_counter()
             try:
                 result = work(connection)
             finally:
-                with self._readers_lock:
-                    self._readers.append(connection)
+                self._give_reader_back(connection, file)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise self._told(error) from error
         self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
@@ -269,8 +279,12 @@ class Database:
         self._pass_gate()
         with self._version_lock:
             try:
+                file = self._look_at_file()
+                if self._version_reader is not None and self._version_file != file:
+                    self._give_reader_back(self._version_reader, self._version_file)
+                    self._version_reader = None
                 if self._version_reader is None:
-                    self._version_reader = self._take_reader()
+                    self._version_reader, self._version_file = self._take_reader(), file
                 number: int = self._version_reader.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error as error:
                 raise translate(error, self.path) from error
@@ -325,6 +339,41 @@ class Database:
             raise
         return connection
 
+    def _give_reader_back(self, connection: sqlite3.Connection, file: int) -> None:
+        with self._readers_lock:
+            if file == self._files:
+                self._readers.append(connection)
+                return
+            self.readers_open -= 1
+        connection.close()
+
+    # --- the file -------------------------------------------------------------------------------------------------
+
+    def _look_at_file(self) -> int:
+        """The number of the file that is there, after which a reader is taken."""
+        if self._is_lost():
+            with self._lock:
+                self._leave_lost_file()
+        return self._files
+
+    def _is_lost(self) -> bool:
+        """Is something else, or nothing, where our file was?"""
+        return self._writer is not None and _file_at(self.path) != self._file
+
+    def _leave_lost_file(self) -> None:
+        """Whoever holds the lock lets go of a file that is no longer there. SQLite would go on writing into it."""
+        if not self._is_lost():
+            return
+        with self._readers_lock:
+            self._files += 1
+            idle, self._readers = self._readers, []
+            self.readers_open -= len(idle)
+            writer, self._writer = self._writer, None
+        for connection in (writer, *idle):
+            if connection is not None:
+                connection.close()
+        self._forget_file()
+
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -333,6 +382,7 @@ class Database:
         except OSError as error:
             hint = "check the path and its permissions"
             raise StorageUnavailable(f"cannot open {self.path}", why=error.strerror, hint=hint) from error
+        self._file = _file_at(self.path)  # before it is opened: if another comes just now, that is noticed
         self._writer = self._patiently(self._connect_writer)
         return self._writer
 
@@ -468,6 +518,14 @@ def _let_go(ticket: _Ticket[Any], own: _Ticket[Any]) -> None:
     ticket.is_done = True
     if ticket is not own:
         ticket.turn.release()
+
+
+def _file_at(path: Path) -> _File | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -54,6 +54,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
             prepare=lambda connection: prepare(connection, self.path),
             after_commit=self._bell.ring,
             now=self._now,
+            forget=self._known.clear,
         )
 
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import string
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from pymysql.constants import COMMAND
@@ -27,7 +28,7 @@ from packhorse.conformance.builders import (
 from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.job import DEAD, RETRYING
-from packhorse.outcome import Completed, Failed
+from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage.listing import Place
 from packhorse.storage.mysql import MySQL, lists
 from packhorse.storage.mysql.link import Answer, Link
@@ -158,6 +159,60 @@ def test_sessions_are_set_as_the_storage_needs_them(storage: MySQL) -> None:
 
     assert "STRICT_ALL_TABLES" in mode
     assert (wait, isolation, names) == (5, "READ-COMMITTED", "utf8mb4")
+
+
+def test_defaults_of_a_server_that_would_undo_what_we_do_are_overruled(url: str, bystander: Bystander) -> None:
+    odd = {"completion_type": "CHAIN", "unique_checks": "OFF", "sql_safe_updates": "ON", "sql_select_limit": "1"}
+    for name, value in odd.items():
+        bystander.execute(f"SET GLOBAL {name} = {value}")
+    try:
+        with contextlib.closing(MySQL.from_url(url)) as storage, storage._db.lent() as link:
+            ((*found,),) = link.rows(f"SELECT {', '.join(f'@@{name}' for name in odd)}")
+    finally:
+        for name in odd:
+            bystander.execute(f"SET GLOBAL {name} = DEFAULT")
+
+    assert found[:3] == ["NO_CHAIN", 1, 0]
+    assert found[3] > 1_000_000
+
+
+@pytest.fixture
+def small_packets(bystander: Bystander) -> Iterator[None]:
+    """The server takes no more than a megabyte at once."""
+    ((usual,),) = bystander.execute("SELECT @@GLOBAL.max_allowed_packet")
+    bystander.execute("SET GLOBAL max_allowed_packet = 1048576")
+    yield
+    bystander.execute(f"SET GLOBAL max_allowed_packet = {usual}")
+
+
+@pytest.mark.parametrize("sign", ["x", '"', "ж", "🐎"])
+def test_many_jobs_fit_into_small_packets(storage: MySQL, url: str, small_packets: None, sign: str) -> None:
+    storage.close()
+    jobs = [new_job(args=sign * 1_000, **options) for options in ({}, {"meta": "{}"}) for _ in range(500)]
+
+    storage.enqueue(jobs[:500])
+    storage.enqueue(jobs[500:])
+    with shared_mysql().connect(database=storage.address.database) as connection:
+        storage.enqueue_within(connection, guests := [new_job(args=sign * 1_000) for _ in range(500)])
+        connection.commit()
+    taken = storage.reserve(join(storage), {"mail": 1}, 1_000)
+    storage.finish([Completed(job.token, job.args) for job in taken])
+
+    assert storage.count(Filter()).number == len(jobs) + len(guests)
+    assert {job.result for job in storage.get_many(ids(taken))} == {sign * 1_000}
+
+
+def test_what_is_longer_than_a_packet_is_not_taken_for_an_outage(storage: MySQL, small_packets: None) -> None:
+    """Who takes it for one sends it again and again."""
+    add(storage, "known")
+    storage.close()
+    (held,) = storage.reserve(join(storage), {"mail": 1}, 1)
+
+    for size in (1_048_576, 30_000_000):
+        with pytest.raises(BadValue, match=r"too long .* max_allowed_packet"):
+            storage.finish([Completed(held.token, "x" * size)])
+
+    assert storage.finish([Completed(held.token)]) == [Verdict.ACCEPTED]
 
 
 def test_health_tells_what_an_operator_should_know(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:

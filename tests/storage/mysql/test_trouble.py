@@ -36,6 +36,19 @@ def test_a_server_that_takes_no_writes_is_told(server: MySQLServer) -> None:
     storage.close()
 
 
+def test_a_server_that_has_become_a_replica_is_asked_by_a_new_connection_the_next_time(storage: MySQL) -> None:
+    """Which may lead to another, that has become the primary meanwhile."""
+    add(storage)
+    with storage._db.lent() as link:
+        link.script(["SET SESSION TRANSACTION READ ONLY"])
+
+    with pytest.raises(StorageReadOnly, match="takes no writes"):
+        storage.enqueue([new_job()])
+    storage.enqueue([new_job()])
+
+    assert len(find_all(storage)) == 2
+
+
 def test_a_deadlock_is_repeated(storage: MySQL, database: str, bystander: Bystander) -> None:
     one, two = add(storage, "job-1"), add(storage, "job-2")
     bystander.execute("CREATE TABLE IF NOT EXISTS packhorse_ballast (n int)")

@@ -49,6 +49,7 @@ from tests.children import PATIENCE
         (err.InternalError(1153, "Got a packet bigger than 'max_allowed_packet' bytes"), BadValue),
         (err.OperationalError(1665, "Cannot execute statement: impossible to write to binary log"), StorageUnavailable),
         (err.OperationalError(2013, "Lost connection"), StorageUnavailable),
+        (err.InterfaceError(0, "Already closed"), StorageUnavailable),
         (OverflowError("too large"), BadValue),
     ],
     ids=lambda value: str(value.args[0]) if isinstance(value, Exception) else "",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
@@ -487,6 +489,38 @@ def test_arguments_may_be_written_in_several_lines(storage: Postgres) -> None:
     storage.enqueue([new_job(f"job-{n}", args=text) for n, text in enumerate(lines)])
 
     assert [job.args for job in storage.get_many(["job-0", "job-1", "job-2"])] == lines
+
+
+@pytest.fixture
+def odd_role(bystander: Bystander) -> Iterator[str]:
+    """Its sessions begin otherwise than others."""
+    role = f"odd_{os.getpid()}"
+    bystander.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
+    odd = {
+        "client_encoding": "'LATIN1'",
+        "standard_conforming_strings": "off",
+        "array_nulls": "off",
+        "search_path": "''",
+    }
+    for name, value in odd.items():
+        bystander.execute(f"ALTER ROLE {role} SET {name} = {value}".encode())
+    yield role
+    bystander.execute(f"DROP ROLE {role}".encode())
+
+
+@pytest.mark.parametrize("way", ["", "&pgbouncer=1"])
+def test_what_a_role_has_set_for_its_sessions_does_not_matter(
+    storage: Postgres, url: str, odd_role: str, way: str
+) -> None:
+    add(storage)  # makes the tables, which would else be the role's own
+    with contextlib.closing(Postgres.from_url(url.replace("postgres@", f"{odd_role}@") + way)) as odd:
+        job = add(odd, "č-🐎", args='{"to":"č 🐎"}')
+
+        assert ids(find_all(odd, Filter(text="č 🐎"))) == [job.id]
+        assert [found.id for found in odd.find_by_id("č").jobs] == [job.id]
+        assert [taken.args for taken in odd.reserve(join(odd), {"mail": 1}, 2)] == ["{}", job.args]
+        odd.pause("mail")
+        assert [event.job_id for event in odd.events(EventFilter(kind=Kind.PAUSED))] == [None]
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

@@ -23,15 +23,19 @@ from tests.processor_time import processor_time
 Bystander = psycopg.Connection[tuple[object, ...]]
 
 
-def test_a_server_that_takes_no_writes_is_told(storage: Postgres, url: str) -> None:
+def test_a_server_that_takes_no_writes_is_told_and_asked_by_a_new_connection_the_next_time(storage: Postgres) -> None:
+    """Which may lead to another, that has become the primary meanwhile."""
     add(storage)
     reader = Postgres(storage._db.address, options=storage.options)
     with reader._db.lent() as link:
         link.rows("SET default_transaction_read_only = on")
 
+    assert len(find_all(reader)) == 1
     with pytest.raises(StorageReadOnly):
         reader.enqueue([new_job()])
-    assert len(find_all(reader)) == 1
+    reader.enqueue([new_job()])
+
+    assert len(find_all(storage)) == 2
     reader.close()
 
 

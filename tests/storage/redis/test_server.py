@@ -425,6 +425,7 @@ def test_a_replica_takes_no_writes_and_says_so(own_server: RedisServer):
 
     with pytest.raises(StorageReadOnly, match="is a replica and takes no writes"):
         server.run("ring", "3:me")
+    assert server.pool.counts() == (0, 0)  # a new connection may lead to another server, which is the master by now
     server.close()
 
 

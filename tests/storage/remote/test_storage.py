@@ -15,7 +15,7 @@ import pytest
 from packhorse import Packhorse
 from packhorse.clock import TurnedClock
 from packhorse.conformance.builders import add, join, new_job
-from packhorse.errors import BadURL, NotAllowed, NotSignedIn, PackhorseError, SchemaTooNew, StorageUnavailable
+from packhorse.errors import BadURL, BadValue, NotAllowed, NotSignedIn, PackhorseError, SchemaTooNew, StorageUnavailable
 from packhorse.job import QUEUED, RESERVED
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
@@ -195,7 +195,7 @@ def test_an_answer_that_cannot_be_read_is_no_bug_of_ours(storage: Storage, monke
         storage.queues()
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [502, 503, 504, 404, 405, 429])
 def test_what_a_proxy_says_for_a_manager_that_is_away_is_not_the_last_word(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, status: int
 ):
@@ -206,6 +206,15 @@ def test_what_a_proxy_says_for_a_manager_that_is_away_is_not_the_last_word(
     storage.enqueue([new_job("once")])
 
     assert storage.count(Filter()).number == 1
+
+
+def test_what_is_too_much_for_a_proxy_is_not_taken_for_an_outage(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    """Who takes it for one sends it again and again."""
+    storage.queues()
+    monkeypatch.setattr(Link, "ask", lambda *given, **more: Reply(413, b"<html>too large</html>"))
+
+    with pytest.raises(BadValue, match="so much at once does not get through"):
+        storage.enqueue([new_job()])
 
 
 def test_a_process_with_very_many_files_keeps_its_links(storage: Storage):

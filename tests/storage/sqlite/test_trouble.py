@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageUna
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
-from tests.children import in_child
+from tests.children import PATIENCE, in_child
 
 PAGE = 4_096
 
@@ -361,6 +362,59 @@ def test_a_new_file_on_a_full_disk_is_refused_in_our_words(disk: Path) -> None:
 
 
 # --- a file that goes away ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_a_file_that_goes_while_it_is_open_takes_along_nothing_that_is_stored_afterwards(
+    storage: SQLite, path: Path, is_replaced: bool
+) -> None:
+    """SQLite would go on writing into the one that is gone, and others would never see it."""
+    add(storage, "lost", queue="mail", task="send")
+    reader = SQLite(path)
+    assert reader._db.version() >= 0
+    assert ids(find_all(reader)) == ["lost"]
+    if is_replaced:
+        with contextlib.closing(SQLite(path.with_name("backup.db"))) as backup:
+            add(backup, "restored", queue="other")
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+    if is_replaced:
+        path.with_name("backup.db").rename(path)
+
+    add(storage, "new", queue="mail", task="send")
+
+    there = ["restored", "new"] if is_replaced else ["new"]
+    for one in (storage, reader, other := SQLite(path)):
+        assert sorted(ids(find_all(one))) == sorted(there)
+        assert "mail" in [queue.name for queue in one.queues()]
+    seen = reader._db.version()
+    add(other)
+    assert reader._db.version() != seen
+    for one in (reader, other):
+        one.close()
+        assert one._db.connections() == (0, 0)
+
+
+def test_threads_that_read_while_the_file_goes_go_on_with_the_next(storage: SQLite, path: Path) -> None:
+    add(storage)
+    began, may_end = threading.Event(), threading.Event()
+
+    def slowly(connection: sqlite3.Connection) -> None:
+        began.set()
+        assert may_end.wait(PATIENCE)
+
+    thread = threading.Thread(target=lambda: storage._db.read_with("slowly", slowly))
+    thread.start()
+    assert began.wait(PATIENCE)
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+    add(storage, "new")
+    may_end.set()
+    thread.join(PATIENCE)
+
+    assert ids(find_all(storage)) == ["new"]
+    storage.close()
+    assert storage._db.connections() == (0, 0)
 
 
 def test_a_file_that_was_removed_is_made_anew_after_closing(storage: SQLite, path: Path) -> None:
