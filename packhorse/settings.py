@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -20,6 +20,9 @@ from packhorse.errors import BadValue, SettingsError
 _SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _SPANS = {"d": DAY, "h": HOUR, "m": MINUTE, "s": SECOND, "ms": 1_000, "us": 1}
 _MIB = _SIZES["MiB"]
+
+FILTER_NAME = r"[A-Za-z0-9_-]{1,60}"
+"""What a filter of `filters` may be called."""
 
 _PASSWORD = re.compile(r"^([a-z][a-z0-9+.-]*://[^/:@?#\[]*):(?!\d+(?:[/?#,]|$))(?:[^?]*|.*)@", re.I | re.S)
 _SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd|secret|token|api_?key)[^=&]*=)[^&]*", re.I)
@@ -158,6 +161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     web_token: Annotated[str | None, Secret("")] = None  # of an admin; others are in the file
     web_token_file: Annotated[str | None, Text("tokens.txt")] = None
 
+    filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `named_filters.py`
     sources: dict[str, str] = {}
 
     def source_of(self, name: str) -> str:
@@ -180,7 +184,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 _KINDS: dict[str, Text | Whole] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Settings, include_extras=True).items()
-    if name != "sources"
+    if name not in ("filters", "sources")
 }
 
 
@@ -221,18 +225,56 @@ def load_settings(
     found = _from_file(directory or Path.cwd(), problems)
     found |= _from_environment(os.environ if environment is None else environment)
     found |= {name: (value, f"argument {name}=") for name, value in arguments.items() if value is not None}
+    filters, of_filters = _filters(*found.pop("filters", ({}, "")), problems)
     values: dict[str, Any] = {}
     for name, (value, source) in found.items():
         try:
             values[name] = _kind(name).read(name, value)
         except BadValue as error:
             problems.append(f"{source}: {error}")
-    settings = Settings(**values, sources={name: found[name][1] for name in values})
+    sources = {name: found[name][1] for name in values} | of_filters
+    settings = Settings(**values, filters=filters, sources=sources)
     wrong = found.keys() - values.keys()
     problems += [text for names, text in _contradictions(settings) if not wrong.intersection(names)]
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The filters that have a name, and where each is written. What its words mean, others know."""
+    if not isinstance(table, Mapping):
+        problems.append(f"{source}: filters must be a table of names - write [tool.packhorse.filters] above them")
+        return {}, {}
+    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for name, value in table.items():
+        text, place = value if isinstance(value, _Written) else (value, source)
+        if not re.fullmatch(FILTER_NAME, str(name)):
+            problems.append(f"{place}: the filter {name!r} needs a name of letters, digits, - and _")
+        elif not isinstance(text, str) or not text.strip():
+            problems.append(f"{place}: the filter {name} must be text such as 'state:dead queue:mail', not {text!r}")
+        else:
+            found[name], sources[f"filters.{name}"] = text.strip(), place
+    return found, sources
+
+
+class _Written(NamedTuple):
+    """A value of a file, and the place where it stands."""
+
+    value: object
+    place: str
+
+
+def _with_places(filters: Mapping[str, object], text: str) -> dict[str, _Written]:
+    """These filters with the lines where their names stand, as far as that can be told from the text of the file."""
+    found: dict[str, _Written] = {}
+    for name, value in filters.items():
+        begins = re.compile(rf"""\s*(filters\s*\.\s*)?["']?{re.escape(name)}["']?\s*=""")
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if begins.match(line)]
+        place = f"pyproject.toml line {lines[-1]}" if lines else "[tool.packhorse.filters] in pyproject.toml"
+        found[name] = _Written(value, place)
+    return found
 
 
 def _from_environment(environment: Mapping[str, str]) -> Found:
@@ -254,9 +296,12 @@ def _from_file(directory: Path, problems: list[str]) -> Found:
     import tomllib  # not needed where there is no such file
 
     try:
-        tools = tomllib.loads(path.read_text("utf-8")).get("tool", {})
+        text = path.read_text("utf-8")
+        tools = tomllib.loads(text).get("tool", {})
         table = tools.get("packhorse", {}) if isinstance(tools, dict) else tools
         if isinstance(table, dict):
+            if isinstance(table.get("filters"), dict):
+                table["filters"] = _with_places(table["filters"], text)
             return {name: (value, f"[tool.packhorse] {name} in pyproject.toml") for name, value in table.items()}
         problems.append(f"{path}: packhorse must be a table - write [tool.packhorse] above its settings")
     except UnicodeDecodeError as error:

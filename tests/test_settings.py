@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.errors import BadValue, SettingsError
-from packhorse.settings import Settings, load_settings, mask_url
+from packhorse.settings import NAMES, Settings, load_settings, mask_url
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_without_anything_said_the_defaults_hold(folder):
 
 
 def test_every_default_would_also_be_taken_from_a_user(folder):
-    shown = {name: Settings().shown(name) for name in Settings.__struct_fields__ if name != "sources"}
+    shown = {name: Settings().shown(name) for name in NAMES}
 
     settings = load_settings({}, {f"PACKHORSE_{name.upper()}": value for name, value in shown.items()}, folder)
 

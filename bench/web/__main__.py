@@ -1,7 +1,7 @@
-"""`python -m bench.web`: fill each storage with a million jobs, ask for every page and list, and see what it costs a
-worker that twenty people watch; on SQLite also what each command that looks takes. Fails when something takes longer
-than it may, or the worker suffers; where others are at work, too, what counts is not the clock but what the processes
-themselves have used, with those of the storage's own server."""
+"""`python -m bench.web`: fill each storage with a million jobs, ask for every page and list, see when a browser first
+paints the main ones, and what it costs a worker that twenty people watch; on SQLite also what each command that looks
+takes. Fails when something takes longer than it may, or the worker suffers; where others are at work, too, what counts
+is not the clock but what the processes themselves have used, with those of the storage's own server."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from bench.storages.storage import Storage as Ground
 from bench.web.calls import Timed, Visitor, ask
 from bench.web.commands import run_commands
 from bench.web.history import fill
+from bench.web.painting import NoBrowser, paint
 from bench.web.watching import Course, watched_share
 from packhorse.ids import new_id
 from packhorse.job import QUEUED, NewJob
@@ -36,6 +37,7 @@ from packhorse.storage import Storage, open_storage
 
 _SLOWEST = 150.0  # milliseconds that 95 of 100 may take
 _SLOWEST_COMMAND = 200.0
+_LATEST_PAINT = 400.0
 _LEAST = 0.95  # of its throughput that a worker keeps
 _SHOWN = 12
 _PACE = {"sqlite": 60_000, "redis": 40_000, "postgres": 20_000, "mysql": 10_000}  # that no worker here will reach
@@ -71,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--url", help="on this storage instead; it is filled if it has no jobs, and kept")
     parser.add_argument("--server", type=int, help="the process of that storage's server, whose work counts, too")
     parser.add_argument("--rounds", type=int, default=20, help="how often each page is asked for (20)")
+    parser.add_argument("--paints", type=int, default=5, help="how often a browser opens each main page (5); 0: never")
     parser.add_argument("--viewers", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=3, help="length of each stretch of watching (3)")
     parser.add_argument("--turns", type=int, default=12, help="stretches with viewers, each between two (12); 0: none")
@@ -87,6 +90,7 @@ def _bears(url: str, server: int | None, options: argparse.Namespace) -> bool:
             print(f"{options.jobs:,} jobs in {time.monotonic() - began_at:.0f} s", flush=True)
         with _web(url) as web:
             is_fast = options.rounds == 0 or _pages(web, server, options.rounds)
+            is_fast &= options.paints == 0 or _painted(web, options.paints)
         if options.rounds and url.startswith("sqlite"):
             is_fast &= _commands(url, options.rounds)  # before a worker has buried these jobs below millions of others
         with _web(url) as web:
@@ -100,6 +104,24 @@ def _pages(web: Web, server: int | None, rounds: int) -> bool:
     timed = ask(Visitor(web.host, web.port), [web.pid, *([server] if server else [])], rounds)
     print(f"\n{len(timed)} pages and lists, {rounds} times each, in milliseconds. The dearest:")
     return _is_told(timed, _SLOWEST)
+
+
+def _painted(web: Web, rounds: int) -> bool:
+    try:
+        found = paint(f"http://{web.host}:{web.port}", rounds)
+    except NoBrowser as error:
+        print(f"\nNobody saw when pages were first painted: {error}", file=sys.stderr)
+        return True
+    print(f"\nFirst paint of {len(found)} pages in a fresh browser, {rounds} times each, in milliseconds:")
+    for each in found:
+        words = f"painted p50 {each.p50:6.1f}  p95 {each.p95:6.1f}   had come p50 {each.answer:6.1f}"
+        print(f"  {words}   of the processor p50 {each.work:6.1f}   {each.path}")
+    late = [each for each in found if each.p50 > _LATEST_PAINT]
+    dear = [each for each in found if each.work > _LATEST_PAINT]
+    print(
+        f"Later than {_LATEST_PAINT:.0f} ms (p50): {len(late)} by the clock, {len(dear)} by what was done.", flush=True
+    )
+    return not (dear if is_busy() else late)
 
 
 def _commands(url: str, rounds: int) -> bool:

@@ -21,8 +21,9 @@ from packhorse.cli.options import by_option, gathered
 from packhorse.cli.output import say, short_ids
 from packhorse.cli.where import find_job, ids_from
 from packhorse.errors import BadValue
-from packhorse.filter_words import find_all, parse_parts, say_which, split_words
+from packhorse.filter_words import find_all, parse_parts, say_which
 from packhorse.job import HELD, Job, Operation, State
+from packhorse.named_filters import spelled_out
 from packhorse.storage import BATCH, Storage
 
 _EXAMPLES = 3
@@ -85,7 +86,8 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
     if selection.where is not None:
         if selection.ids:
             raise CommandError("give ids or --where, not both", ExitCode.USAGE)
-        return _chosen_by_filter(storage, intent, selection.where)
+        parts = spelled_out([selection.where.strip()], invocation.settings.filters)
+        return _chosen_by_filter(storage, intent, parts)
     if not selection.ids:
         hint = f"packhorse {click.get_current_context().info_name} --help"
         raise CommandError("name the jobs: ids, - for ids on stdin, or --where", ExitCode.USAGE, hint=hint)
@@ -96,8 +98,8 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
     return Chosen(list(jobs), list(jobs.values())[:_EXAMPLES])
 
 
-def _chosen_by_filter(storage: Storage, intent: Intent, words: str) -> Chosen:
-    now, parts = storage.now(), split_words([words]) if words.strip() else []
+def _chosen_by_filter(storage: Storage, intent: Intent, parts: list[str]) -> Chosen:
+    now = storage.now()
     where = parse_parts(parts, now)
     if not say_which(parts, now):
         hint = f"say which, e.g. --where {_LIKELY.get(intent.operation, 'waiting')}"

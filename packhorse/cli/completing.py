@@ -97,12 +97,19 @@ def complete_filter(ctx: click.Context, parameter: click.Parameter, part: str) -
 
     name, colon, values = part.partition(":")
     if not colon:
-        words = [*STATE_WORDS, *(f"{each}:" for each in FILTER_WORDS), "args."]
+        words = [*STATE_WORDS, *(f"{each}:" for each in FILTER_WORDS), "args.", *_named_filters(ctx)]
         return _fixed(words, part)
     before = part[: len(part) - len(values.rpartition(",")[2])]
     if fixed := {"state": STATE_WORDS, "order": ORDERS}.get(name):
         return _fixed([f"{before}{each}" for each in fixed], part)
     return offering(_after(before, _NAMES[name]))(ctx, parameter, part) if name in _NAMES else []
+
+
+def _named_filters(ctx: click.Context) -> list[str]:
+    with contextlib.suppress(Exception):  # as above: settings that are wrong are told when something is done
+        invocation = ctx.find_object(Invocation)
+        return [f"@{name}" for name in invocation.settings.filters] if invocation is not None else []
+    return []
 
 
 complete_queue = offering(_NAMES["queue"])

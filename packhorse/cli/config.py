@@ -28,6 +28,9 @@ def config(invocation: Invocation, names: tuple[str, ...], only_set: bool) -> No
         for name in names or NAMES
         if not only_set or name in settings.sources
     ]
+    if not names:
+        places = {name: settings.sources[f"filters.{name}"] for name in settings.filters}
+        rows += [(f"filters.{name}", settings.filters[name], place) for name, place in places.items()]
     if invocation.as_json:
         for name, value, source in rows:
             invocation.print_json({"name": name, "value": value or None, "source": source})

@@ -53,6 +53,7 @@ id:01a1                  its id begins so
 order:created            newest first; also due, finished, took (the longest
                          runs of the latest thousand)
 text:…, or another word  found in the id, task, arguments or error
+@lost-mail               the words of that filter below [tool.packhorse.filters]
 
 In a shell quote 'attempts:>1', and 'args.name:"Ann Lee"' twice.""",
     "storage": """\

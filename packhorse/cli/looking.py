@@ -5,11 +5,11 @@ Only the storage is asked, never a worker, and no code of the user's is imported
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from packhorse.amounts import count_text
 from packhorse.cli.completing import complete_filter, complete_job, complete_queue, complete_task, complete_worker
@@ -39,14 +39,16 @@ from packhorse.cli.where import find_job
 from packhorse.clock import SECOND
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
-from packhorse.event import Event, Kind, Subject
-from packhorse.fields import event_fields, iso, job_fields, queue_fields, worker_fields
-from packhorse.filter_words import find_all, parse_words
-from packhorse.job import HELD, WAITING, Job, State
+from packhorse.event import Event, Kind
+from packhorse.fields import event_fields, iso, job_fields, queue_fields
+from packhorse.filter_words import find_all, parse_parts
+from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
+from packhorse.named_filters import spelled_out
 from packhorse.pause_text import pause_text
+from packhorse.storage import BATCH
 from packhorse.storage.listing import is_tallied
-from packhorse.storage.records import EventFilter, Filter, QueueInfo, WorkerInfo
+from packhorse.storage.records import EventFilter, Filter, QueueInfo
 from packhorse.why import span_text
 
 _ROWS = 50
@@ -66,6 +68,7 @@ _FOLLOWED = 10  # jobs that are there already, as `tail` shows ten lines
     "packhorse jobs args.user_id:42 'attempts:>1' 'took:>30s'",
     "packhorse jobs 'cannot decode'",
     "packhorse jobs failed --follow",
+    "packhorse jobs dead since:1d --count",
     pages=True,
 )
 @click.argument("words", nargs=-1, metavar="[STATE | WORD:VALUE | TEXT]...", shell_complete=complete_filter)
@@ -74,25 +77,36 @@ _FOLLOWED = 10  # jobs that are there already, as `tail` shows ten lines
 @click.option("--since", metavar="DURATION|TIME", help="Only those enqueued since then.")
 @number_option("-n", "number", help="How many; 0 is all. Without it a table has 50, --ids and --json have all.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only ids, one on a line.")
+@click.option("--count", "only_count", is_flag=True, help="Print only how many fit, counted exactly; Ctrl-C stops it.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on with jobs that are new or change, a line each, until Ctrl-C; -n is 10."
 )
 def jobs(
-    invocation: Invocation, words: tuple[str, ...], number: int | None, only_ids: bool, follow: bool, **words_too: Any
+    invocation: Invocation,
+    words: tuple[str, ...],
+    number: int | None,
+    only_ids: bool,
+    only_count: bool,
+    follow: bool,
+    **words_too: Any,
 ) -> int | None:
     """List jobs: those in line by who is next, finished ones by the latest, others by the newest.
 
     A STATE is one of scheduled, queued, reserved, running, retrying, completed, dead, aborted, or waiting, held,
     unfinished, finished, failed, halted. WORD is state, queue, task, worker, cause, priority, attempts, took, waited,
     schedule, key, id, error, text, since, until, order, or args.NAME for the value of an argument. TEXT is found in a
-    job's id, task, arguments and error. `packhorse help filters` says more.
+    job's id, task, arguments and error. @NAME is a filter below [tool.packhorse.filters] in pyproject.toml. `packhorse
+    help filters` says more.
 
     A table for which very many jobs would have to be looked through ends with what was found, says how far it looked,
     and the exit code is 7; -n 0, --ids and --json look at all.
     """
     invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
-    where = parse_words([*words, *more], invocation.storage.now())
+    where = parse_parts(spelled_out([*words, *more], invocation.settings.filters), invocation.storage.now())
+    if only_count:
+        _print_count(invocation, where)
+        return None
     if follow:
         follow_jobs(invocation, where, (_FOLLOWED if number is None else number) or None, only_ids=only_ids)
         return None
@@ -118,6 +132,27 @@ def jobs(
     elif limit is not None and len(found.jobs) >= limit:
         _tell_more(invocation, where, len(found.jobs))
     return None
+
+
+def _print_count(invocation: Invocation, where: Filter) -> None:
+    """How many fit, all of them."""
+    storage, where = invocation.storage, replace(where, order=None)
+    number = storage.count(where).number if is_tallied(where) else _counted(invocation, where)
+    invocation.print_json({"count": number}) if invocation.as_json else say(str(number))
+
+
+def _counted(invocation: Invocation, where: Filter) -> int:
+    number, cursor = 0, None
+    try:
+        while True:
+            page = invocation.storage.find(where, cursor=cursor, limit=BATCH)
+            number += len(page.jobs)
+            cursor = page.next
+            if cursor is None:
+                return number
+    except KeyboardInterrupt:
+        invocation.note(f"at least {number:,} fit")
+        raise
 
 
 def print_jobs(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> None:
@@ -271,97 +306,6 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
     if queue.paused_at is None:
         return ""
     return "paused" + pause_text(queue, shown.now, f", {shown.time(queue.paused_at)}")
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
-@command("workers", "packhorse workers", "packhorse workers --json | jq -r 'select(.is_alive | not) | .id'", pages=True)
-def workers(invocation: Invocation) -> int | None:
-    """Every foreman and its workers: where they run, how many jobs they hold, and their last sign of life."""
-    invocation.tell_move()
-    found = _by_foreman(invocation.storage.workers())
-    holds = Counter(job.owner for job in find_all(invocation.storage, Filter(states=HELD))) if found else Counter()
-    lease, now = invocation.settings.lease, invocation.storage.now()
-    if invocation.as_json:
-        for worker in found:
-            is_alive = now - worker.beat_at <= lease
-            invocation.print_json(worker_fields(worker, is_alive=is_alive, holds=holds[worker.id]))
-    elif not found:
-        waiting = invocation.storage.count(Filter(states=WAITING)).number
-        waits = f" {count_text(waiting, 'job waits', 'jobs wait')}." if waiting else ""
-        invocation.note(f"No worker is running.{waits} Start some: packhorse work")
-    else:
-        _print_workers(invocation.shown, found, holds, lease)
-    return None
-
-
-def _by_foreman(found: Iterable[WorkerInfo]) -> list[WorkerInfo]:
-    """Each foreman, and below it its crew."""
-    everyone = list(found)
-    foremen = {worker.id: place for place, worker in enumerate(everyone) if worker.subject is Subject.FOREMAN}
-
-    def place(worker: WorkerInfo) -> tuple[int, bool, int]:
-        chief = worker.id if worker.subject is Subject.FOREMAN else worker.foreman
-        return foremen.get(chief or "", len(everyone)), worker.subject is not Subject.FOREMAN, worker.joined_at
-
-    return sorted(everyone, key=place)
-
-
-def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str | None], lease: int) -> None:
-    foremen = {worker.id for worker in found if worker.subject is Subject.FOREMAN}
-    has_versions = not shown.is_terminal or any(worker.code_version for worker in found)
-    has_states = not shown.is_terminal or any(_process_state(worker) not in ("", "working") for worker in found)
-    columns = [
-        Column("WORKER"),
-        Column("KIND"),
-        Column("HOST", flexible=True),
-        Column("PID", right=True, spare=True),
-        Column("HOLDS", right=True, style=unless_nought("cyan")),
-        Column("SLOTS", right=True),
-        Column("UP", right=shown.is_terminal, spare=True),
-        Column("BEAT", style=lambda text: "red" if "silent" in text else "green"),
-        *([Column("STATE", style=_process_style)] if has_states else []),
-        *([Column("VERSION", spare=True)] if has_versions else []),
-        Column("QUEUES", flexible=True),
-    ]
-    rows = []
-    for worker in found:
-        is_foreman = worker.subject is Subject.FOREMAN
-        indent = "  " if shown.is_terminal and worker.foreman in foremen else ""
-        rows.append(
-            [
-                indent + (short_owner(worker.id) if shown.is_terminal else worker.id),
-                worker.subject,
-                worker.host,
-                str(worker.pid or ""),
-                "" if is_foreman else shown.number(holds[worker.id]),
-                "" if is_foreman else shown.number(worker.concurrency),
-                shown.age(worker.joined_at),
-                _beat(worker, shown, lease),
-                *([_process_state(worker)] if has_states else []),
-                *([cut(worker.code_version or "", 40)] if has_versions else []),
-                ", ".join(worker.queues),
-            ]
-        )
-    print_table(columns, rows)
-
-
-def _process_state(worker: WorkerInfo) -> str:
-    """What a foreman or a worker says of itself."""
-    return str(worker.report.get("state") or "")
-
-
-def _process_style(text: str) -> str | None:
-    return {"unhealthy": "red", "quiet": "yellow", "stopping": "yellow"}.get(text)
-
-
-def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
-    if shown.now - worker.beat_at <= lease:
-        return shown.time(worker.beat_at)
-    if shown.is_terminal:
-        return f"silent {span_text(shown.now - worker.beat_at)}"
-    return f"silent:{shown.time(worker.beat_at)}"  # one word, for those who count columns
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "job": Entry("Look", "job_page:job", "everything about one job"),
     "failures": Entry("Look", "failures:failures", "what fails, grouped by cause"),
     "queues": Entry("Look", "looking:queues", "every queue: its jobs, its oldest, its pause"),
-    "workers": Entry("Look", "looking:workers", "every foreman and worker, and what it holds"),
+    "workers": Entry("Look", "workers:workers", "every foreman and worker, and what it holds"),
     "stacks": Entry("Look", "stacks:stacks", "show where the threads of workers stand, and so what jobs do"),
     "tasks": Entry("Look", "tasks:tasks", "every task: its jobs, and how they went"),
     "stats": Entry("Look", "stats:stats", "how tasks or queues did: rate, failures, p50, p95, share"),

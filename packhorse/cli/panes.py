@@ -20,6 +20,7 @@ from packhorse.cli.tasks import TASK_COLUMNS, known_tasks, task_cells
 from packhorse.event import Subject
 from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, remark, try_text
+from packhorse.presence import is_alive, presence_of
 from packhorse.storage.records import Filter, Span
 from packhorse.why import span_text
 
@@ -170,9 +171,9 @@ class Workers(Pane):
     def rows(self, looked: Looked) -> list[Row]:
         snapshot = looked.snapshot
         rows = []
-        for worker in snapshot.workers:
+        for worker in presence_of(snapshot.workers, snapshot.now, snapshot.lease).here:
             report, is_foreman = worker.report, worker.subject is Subject.FOREMAN
-            is_silent = snapshot.now - worker.beat_at > snapshot.lease
+            is_silent = not is_alive(worker, snapshot.now, snapshot.lease)
             busy = int(report.get("busy") or 0)
             cells = [
                 short_owner(worker.id),

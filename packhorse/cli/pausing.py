@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 import click
 
 from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
-from packhorse.cli.completing import complete_queue
+from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import Function, by_option, command, span_option, with_options
 from packhorse.cli.output import escape, say
-from packhorse.cli.where import check_queue
+from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import SECOND
 from packhorse.pause_text import pause_text
 from packhorse.why import span_text
@@ -43,6 +44,30 @@ def named_queues(invocation: Invocation, names: Sequence[str], everything: bool)
     return list(dict.fromkeys(names))
 
 
+task_option = click.option(
+    "--task", metavar="TASK", help="The queue of this task, if no other has it.", shell_complete=complete_task
+)
+
+
+def queues_and_of_task(invocation: Invocation, names: Sequence[str], everything: bool, task: str | None) -> list[str]:
+    """The queues that are meant, and that of the task. One that others share is not paused for one of them:
+    docs/decisions/0018 says why."""
+    if task is None:
+        return named_queues(invocation, names, everything)
+    check_task(invocation.storage, task)
+    known = invocation.storage.tasks()
+    queue = next(each.queue for each in known if each.name == task)
+    if others := [each.name for each in known if each.queue == queue and each.name != task]:
+        aside = shlex.quote(f"{task}.aside")
+        raise CommandError(
+            f"{task} is in the queue {queue} with {count_text(len(others), 'other task')}: it cannot be paused alone",
+            ExitCode.REFUSED,
+            hint=f"packhorse pause {shlex.quote(queue)}; or set what waits aside: packhorse pause {aside} after"
+            f" packhorse move {aside} --new --where 'task:{task} waiting'",
+        )
+    return list(dict.fromkeys([*(named_queues(invocation, names, everything) if names or everything else []), queue]))
+
+
 @command(
     "pause",
     "packhorse pause mail",
@@ -50,6 +75,7 @@ def named_queues(invocation: Invocation, names: Sequence[str], everything: bool)
     "packhorse pause --all --yes",
 )
 @on_queues
+@task_option
 @click.option("--why", help="For those who wonder.")
 @span_option("--for", "duration", help="Resume them by themselves after so long, e.g. 2h.")
 @by_option
@@ -58,12 +84,13 @@ def pause(
     names: tuple[str, ...],
     everything: bool,
     yes: bool,
+    task: str | None,
     why: str | None,
     duration: int | None,
     by: str | None,
 ) -> int:
     """Let no job of these queues begin but forced ones, until they are resumed or for a while. Running ones go on."""
-    queues = named_queues(invocation, names, everything)
+    queues = queues_and_of_task(invocation, names, everything, task)
     if not _are_meant(invocation, queues, "pause", yes):
         return ExitCode.REFUSED
     codes = [_pause_one(invocation, queue, why, duration, by) for queue in queues]
@@ -86,10 +113,13 @@ def _pause_one(invocation: Invocation, queue: str, why: str | None, duration: in
 
 @command("resume", "packhorse resume mail", "packhorse resume --all --by ann")
 @on_queues
+@task_option
 @by_option
-def resume(invocation: Invocation, names: tuple[str, ...], everything: bool, yes: bool, by: str | None) -> int:
+def resume(
+    invocation: Invocation, names: tuple[str, ...], everything: bool, yes: bool, task: str | None, by: str | None
+) -> int:
     """Undo pauses."""
-    queues = named_queues(invocation, names, everything)
+    queues = queues_and_of_task(invocation, names, everything, task)
     if everything:
         queues = [queue.name for queue in invocation.storage.queues() if queue.is_paused]
         if not queues:

@@ -19,6 +19,7 @@ from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy, takers
 from packhorse.job import HELD, WAITING, State
 from packhorse.measures import Measured, measured
 from packhorse.pause_text import pause_text
+from packhorse.presence import crews_lost, is_alive, lost_text
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 from packhorse.storage.moving import Move, Stage, closed
@@ -54,7 +55,7 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
 
     def alive(self, subject: Subject) -> list[WorkerInfo]:
         """The foremen, or the workers, that have given a sign of life within their lease."""
-        return [each for each in self.workers if each.subject is subject and self.now - each.beat_at <= self.lease]
+        return [each for each in self.workers if each.subject is subject and is_alive(each, self.now, self.lease)]
 
     @property
     def idlers(self) -> list[Idler]:
@@ -201,17 +202,20 @@ def _hint(idle: Sequence[Idler]) -> str:
 
 
 def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[Notice]:
-    silent = [each for each in snapshot.workers if snapshot.now - each.beat_at > snapshot.lease]
+    silent = [each for each in snapshot.workers if not is_alive(each, snapshot.now, snapshot.lease)]
     if not silent:
         return
-    hosts = ", ".join(sorted({each.host for each in silent})[:3])
-    since = span_text(snapshot.now - max(each.beat_at for each in silent))
-    who = f"the {silent[0].subject} {silent[0].pid}" if len(silent) == 1 else f"{len(silent)} processes"
-    held = (
-        "another foreman takes their jobs back" if is_somebody_there else "no foreman is there to take their jobs back"
-    )
-    are = "is" if len(silent) == 1 else "are"
-    yield Notice(f"{who} on {hosts} {are} silent for {since}; {held}", "packhorse workers")
+    lost = crews_lost(silent)
+    who = lost_text(lost[0]) if len(lost) == 1 else count_text(len(silent), "process", "processes")
+    hosts = "" if len(lost) == 1 else f" on {', '.join(sorted({each.host for each in silent})[:3])}"
+    since = span_text(snapshot.now - lost[0].silent_since)
+    held = sum(number_in(queue, HELD) for queue in snapshot.queues)
+    rest, hint = "they held no jobs", "packhorse workers --gone"
+    if is_somebody_there:
+        rest = "another foreman takes their jobs back"
+    elif held:
+        rest, hint = f"no foreman is there to take back the {count_text(held, 'job')} in their hands", "packhorse work"
+    yield Notice(f"{who}{hosts} fell silent {since} ago; {rest}", hint)
 
 
 def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> Iterator[Notice]:

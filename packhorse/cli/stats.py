@@ -8,16 +8,20 @@ from typing import Any
 import click
 import msgspec
 
-from packhorse.amounts import per_second_text, share_text
+from packhorse.amounts import count_text, per_second_text, share_text
 from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.invocation import Invocation
+from packhorse.cli.operation_times import print_times
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import paint, unless_nought
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import check_queue, check_task
 from packhorse.clock import DAY, MINUTE, SECOND
 from packhorse.errors import BadValue
+from packhorse.fields import operation_fields
 from packhorse.measures import Measured, bounded, by_queue, by_task, measured
+from packhorse.operation_times import said_by, together
+from packhorse.presence import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.records import Point, Span
 from packhorse.totals import ended, midnight_before, today_of
@@ -31,8 +35,10 @@ _LONGEST = 90 * DAY
     "packhorse stats",
     "packhorse stats --by queue --range 7d",
     "packhorse stats --range 1h --queue mail --json | jq '{name, run_p95}'",
+    "packhorse stats storage",
     pages=True,
 )
+@click.argument("about", required=False, metavar="[storage]", type=click.Choice(["storage"]))
 @click.option(
     "--by",
     type=click.Choice(["task", "queue"]),
@@ -44,14 +50,20 @@ _LONGEST = 90 * DAY
 @span_option("--range", "length", default="24h", show_default=True, help="How far to look back, up to 90d.")
 @click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
 @click.option("--task", metavar="TASK", help="Only of this task.", shell_complete=complete_task)
-def stats(invocation: Invocation, by: str, length: int, queue: str | None, task: str | None) -> None:
+def stats(invocation: Invocation, about: str | None, by: str, length: int, queue: str | None, task: str | None) -> None:
     """How attempts went: how many, how often they failed, how long they waited and ran, and who took the time.
 
     HALTED are those whose worker died. They are counted apart: nobody saw how they would have ended.
 
     Of 100 attempts 50 had waited in line for no longer than WAIT50, 95 no longer than WAIT95, 99 no longer than WAIT99;
     and so they ran for no longer than RUN50, RUN95, RUN99. These are right to a fifth.
+
+    With `storage`: how the workers' calls of the storage went since they began. WAIT is the time before a connection or
+    a lock was free (contention), RUN the storage's own time (load).
     """
+    if about is not None:
+        _print_storage_times(invocation)
+        return
     if not MINUTE <= length <= _LONGEST:
         raise BadValue(f"--range must be from 1m to 90d, not {span_text(length)}")
     if queue is not None:
@@ -75,6 +87,23 @@ def stats(invocation: Invocation, by: str, length: int, queue: str | None, task:
         is_all = span is Span.TWO_DAYS and queue is None and task is None  # read already
         if not invocation.quiet:
             invocation.note(paint(_since_ever(invocation.storage, found if is_all else None), "dim", err=True))
+
+
+def _print_storage_times(invocation: Invocation) -> None:
+    """As they told it themselves: this process has hardly asked anything yet."""
+    now, lease = invocation.storage.now(), invocation.settings.lease
+    alive = [each for each in invocation.storage.workers() if is_alive(each, now, lease)]
+    found = together(alive)
+    if invocation.as_json:
+        for each in found:
+            invocation.print_json(operation_fields(each))
+    elif not found:
+        invocation.note("No worker is there to tell how its calls go. How it is from here: packhorse storage")
+    else:
+        print_times(found)
+        told = sum(bool(said_by(each)) for each in alive)
+        rest = f"as {count_text(told, 'worker')} told; WAIT is contention, RUN is load"
+        invocation.note(paint(rest, "dim", err=True))
 
 
 def span_for(length: int) -> Span:

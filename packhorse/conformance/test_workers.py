@@ -227,6 +227,16 @@ def test_a_storage_says_how_it_is(storage: Storage, clock: TurnedClock) -> None:
     assert storage.now() == clock()
 
 
+def test_what_a_process_has_measured_of_its_calls_is_told_in_sums(storage: Storage) -> None:
+    add(storage)
+
+    measured = storage.measured()
+
+    assert len({each.name for each in measured}) == len(measured)
+    assert all(each.calls > 0 for each in measured)
+    assert all(each.run_p95 <= each.run_max <= each.run and each.wait_max <= each.wait for each in measured)
+
+
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 

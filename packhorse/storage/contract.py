@@ -41,6 +41,7 @@ from packhorse.storage.records import (
     Health,
     LogLine,
     Migration,
+    OperationSums,
     Outlook,
     Page,
     Point,
@@ -84,6 +85,10 @@ class Storage(ABC):
     @abstractmethod
     def health(self) -> Health:
         """How the storage is: latency, size, connections, contention, and what an operator should know."""
+
+    def measured(self) -> list[OperationSums]:
+        """How the calls of this process went, as far as it has measured that. Asks nobody."""
+        return []
 
     def pending_migrations(self) -> list[Migration]:
         """What `migrate` would do, in order. Looks only; nothing is changed or made."""

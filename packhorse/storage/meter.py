@@ -9,7 +9,7 @@ import threading
 from bisect import bisect_left
 from collections import deque
 
-from packhorse.storage.records import OperationTimes
+from packhorse.storage.records import OperationSums, OperationTimes
 
 _NOTED = 256
 """Calls that are noted before they are counted: a note takes a tenth of the time, and nobody reads the counts in
@@ -65,21 +65,22 @@ class Meter:
 
     def report(self) -> list[OperationTimes]:
         """What was measured since the process began, by name."""
+        return [each.times for each in self.sums()]
+
+    def sums(self) -> list[OperationSums]:
+        """The same in sums."""
         with self._lock:
             self._count()
-            return [_summary(name, times) for name, times in sorted(self._times.items())]
+            return [_summed(name, times) for name, times in sorted(self._times.items())]
 
 
-def _summary(name: str, times: _Times) -> OperationTimes:
-    def mean(total: float) -> int:
-        return round(total * 1e6 / times.calls)
-
-    return OperationTimes(
+def _summed(name: str, times: _Times) -> OperationSums:
+    return OperationSums(
         name=name,
         calls=times.calls,
-        wait_mean=mean(times.wait),
+        wait=round(times.wait * 1e6),
         wait_max=round(times.wait_max * 1e6),
-        run_mean=mean(times.run),
+        run=round(times.run * 1e6),
         run_p95=_percentile(times, 0.95),
         run_max=round(times.run_max * 1e6),
     )

@@ -495,6 +495,31 @@ class OperationTimes(msgspec.Struct, frozen=True):
     run_max: int
 
 
+class OperationSums(msgspec.Struct, frozen=True):
+    """The same with sums in the place of means: what several processes have measured can be put together, and what came
+    since somebody looked last can be told."""
+
+    name: str
+    calls: int
+    wait: int
+    wait_max: int
+    run: int
+    run_p95: int
+    run_max: int
+
+    @property
+    def times(self) -> OperationTimes:
+        return OperationTimes(
+            name=self.name,
+            calls=self.calls,
+            wait_mean=round(self.wait / self.calls),
+            wait_max=self.wait_max,
+            run_mean=round(self.run / self.calls),
+            run_p95=self.run_p95,
+            run_max=self.run_max,
+        )
+
+
 class Health(msgspec.Struct, frozen=True):
     """How the storage is. `problems` are sentences for people; an empty list means well. `notes` are what is good to
     know and can wait."""

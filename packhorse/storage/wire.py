@@ -22,7 +22,7 @@ WIRE = 3
 """Rises whenever a question, or anything that it is made of, changes. A manager must know as much as its workers: what
 it does not know it would leave out, and do something else."""
 
-_OF_ONE_PROCESS = frozenset({"close", "make_nothing", "enqueue_within", "reserve_when_rung", "interrupt"})
+_OF_ONE_PROCESS = frozenset({"close", "make_nothing", "measured", "enqueue_within", "reserve_when_rung", "interrupt"})
 
 
 class Question:

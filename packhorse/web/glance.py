@@ -31,6 +31,7 @@ from packhorse.web.departures import Departure, departures
 from packhorse.web.growth import Growth
 from packhorse.web.latencies import Latencies
 from packhorse.web.looking_back import look_back, newest_id, stretches
+from packhorse.web.writing import Writing
 
 T = TypeVar("T")
 _FRESH = 0.9  # seconds
@@ -69,6 +70,7 @@ class Glance:
         self._reckoned: dict[Hashable, tuple[object, Any]] = {}
         self.latencies = Latencies(now)
         self.growth = Growth(now)
+        self.writing = Writing(now)
 
     def queues(self) -> list[QueueInfo]:
         return self._shared("queues", self._storage.queues)
@@ -121,6 +123,7 @@ class Glance:
         health = self._storage.health()
         self.latencies.add(health.latency)
         self.growth.add(health.size)
+        self.writing.add(self.workers())
         return health
 
     def move(self) -> Move | None:

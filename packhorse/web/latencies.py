@@ -17,16 +17,16 @@ MINUTES = 60
 
 
 class Minute(msgspec.Struct):
-    """The reads of one minute, in microseconds."""
+    """The calls of one minute, in microseconds."""
 
     number: int  # of the minute, by a clock that only this process knows
-    reads: int
+    calls: int
     total: int
-    longest: int
+    longest: float
 
     @property
     def mean(self) -> float:
-        return self.total / self.reads
+        return self.total / self.calls
 
 
 class Latencies:
@@ -37,16 +37,16 @@ class Latencies:
         self._lock = threading.Lock()
         self._minutes: deque[Minute] = deque(maxlen=MINUTES)
 
-    def add(self, latency: int) -> None:
-        """One read took so many microseconds."""
+    def add(self, took: int, calls: int = 1) -> None:
+        """One call took so many microseconds, or several together."""
         number = int(self._now() // 60)
         with self._lock:
             if not self._minutes or self._minutes[-1].number < number:
                 self._minutes.append(Minute(number, 0, 0, 0))
             minute = self._minutes[-1]
-            minute.reads += 1
-            minute.total += latency
-            minute.longest = max(minute.longest, latency)
+            minute.calls += calls
+            minute.total += took
+            minute.longest = max(minute.longest, took / calls)
 
     def last_hour(self) -> list[Minute | None]:
         """From the first minute that is known, at most an hour ago, to the present one; None where nobody looked."""

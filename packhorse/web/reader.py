@@ -19,6 +19,8 @@ from packhorse.filters import SLOWEST_OF, slowest
 from packhorse.id_part import SHORTEST, SURE, jobs_with_part
 from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State
 from packhorse.job_handle import JobHandle
+from packhorse.presence import Presence, is_alive, presence_of
+from packhorse.storage import BATCH
 from packhorse.storage.listing import is_dear, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
@@ -47,6 +49,7 @@ _COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
 _LOOKING = 0.03  # seconds of looking for jobs that no index leads to
 _COUNTING = 0.03  # seconds of counting, of all causes what is left, or what fits in each state
+_COUNTING_ON = 1.0  # seconds of counting exactly, before whoever asked is told how far it is
 _MOST_LEFT = 1_000
 
 
@@ -132,6 +135,20 @@ class Reader:
         counts = [self._storage.count(replace(where, queue=queue), cap=cap) for queue in sorted(self._operator.queues)]
         return Count(sum(count.number for count in counts), exact=all(count.exact for count in counts))
 
+    def count_on(self, where: Filter, cursor: str | None) -> tuple[int, str | None]:
+        """How many fit from there on, as far as they are counted within a second, and where to count on. What is asked
+        of the storage each time is bounded, however few fit among however many."""
+        where = replace(self._scoped(where), order=None)
+        if is_tallied(where) and cursor is None:
+            return self.count(where).number, None
+        number, until = 0, time.monotonic() + _COUNTING_ON
+        while True:
+            page = self._storage.find(where, cursor=cursor, limit=BATCH)
+            number += sum(self._operator.sees(job.queue) for job in page.jobs)
+            cursor = page.next
+            if cursor is None or time.monotonic() > until:
+                return number, cursor
+
     def count_each_state(self, where: Filter) -> dict[State, Count]:
         """How many jobs fit in each state, if that is known, or counted soon: what is few is counted first."""
         if is_tallied(where):
@@ -214,8 +231,12 @@ class Reader:
         return [task for task in self._glance.tasks() if self._operator.sees(task.queue)]
 
     def workers(self) -> list[WorkerInfo]:
-        """Every worker and foreman; of what they run, what concerns this operator."""
+        """Every worker and foreman that is known, gone or not; of what they run, what concerns this operator."""
         return [self._shown(worker) for worker in self._glance.workers()]
+
+    def presence(self) -> Presence:
+        """Who of them is there, and who is gone without a word."""
+        return presence_of(self.workers(), self.now(), self.lease)
 
     def worker(self, owner: str) -> WorkerInfo:
         """The worker or foreman of this id; WorkerNotFound if there is none."""
@@ -235,7 +256,7 @@ class Reader:
         return [self.history.shown_departure(each) for each in self._glance.departures()]
 
     def is_alive(self, worker: WorkerInfo, now: int) -> bool:
-        return now - worker.beat_at <= self.lease
+        return is_alive(worker, now, self.lease)
 
     def held(self) -> list[Job]:
         """The jobs in workers' hands."""

@@ -7,8 +7,10 @@ import functools
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
+from packhorse import clock
 from packhorse.app import Packhorse
 from packhorse.errors import NotSignedIn
+from packhorse.named_filters import named_filters
 from packhorse.storage import Storage
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
@@ -25,6 +27,7 @@ class Site:
         self.app = app
         self.access = access
         self.redaction = redaction or Redaction()
+        self.filters = named_filters(app.settings, clock.now())
         # The pages that are drawn just now; who asks for the same one meanwhile waits for it without a thread.
         self.drawing: dict[Hashable, asyncio.Future[Any]] = {}
 

@@ -8,12 +8,13 @@ costs the storage nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
 from packhorse.filter_words import FILTER_WORDS
 from packhorse.filters import ORDERS, STATE_WORDS
+from packhorse.named_filters import SIGN
 from packhorse.web.reader import Reader
 
 MOST = 20
@@ -57,11 +58,12 @@ class Suggestion(NamedTuple):
     about: str
 
 
-def suggest(reader: Reader, typed: str) -> list[Suggestion]:
-    """How the text may go on, the likeliest first."""
+def suggest(reader: Reader, typed: str, filters: Mapping[str, str] = {}) -> list[Suggestion]:
+    """How the text may go on, the likeliest first; `filters` are those that have a name."""
     before, last = _parted(typed)
     found = _values(reader, last) if ":" in last else _words(reader, last, is_first=not before)
-    wanted = dict.fromkeys(Suggestion(before + text, about) for text, about in found if text != last)
+    named = [(f"{SIGN}{name}", words) for name, words in filters.items() if last.lower().removeprefix(SIGN) in name]
+    wanted = dict.fromkeys(Suggestion(before + text, about) for text, about in (*named, *found) if text != last)
     return list(islice(wanted, MOST))
 
 

@@ -74,7 +74,7 @@ class WorkerProcess:
         scribe = Scribe(storage, app.settings.keep_log_lines)
         on_stored = self._handlers.put if app.has_result_handlers else None
         self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored)
-        self._report = Report(self.desk, assignment.concurrency, say, self._limits.max_rss)
+        self._report = Report(self.desk, assignment.concurrency, say, self._limits.max_rss, storage.measured)
 
     # --- life -----------------------------------------------------------------------------------------------------
 

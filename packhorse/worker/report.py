@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from packhorse.operation_times import NAME, told
+from packhorse.storage.records import OperationSums
 from packhorse.worker.desk import Desk
 from packhorse.worker.resident import resident_bytes
 
 _EVERY = 1.0
+_TIMES_EVERY = 5.0
 _MOST_TOLD = 100
 
 
 class Report:
     """The figures of one worker. `rss` is how much memory it held when it last told; with more than `max_rss` it gives
-    way to a fresh one."""
+    way to a fresh one. `measured` says how its calls of the storage went."""
 
     def __init__(
-        self, desk: Desk, slots: int, say: Callable[[dict[str, Any]], object], max_rss: int | None = None
+        self,
+        desk: Desk,
+        slots: int,
+        say: Callable[[dict[str, Any]], object],
+        max_rss: int | None = None,
+        measured: Callable[[], Sequence[OperationSums]] = tuple,
     ) -> None:
         self._desk = desk
         self._slots = slots
         self._say = say
         self._max_rss = max_rss
+        self._measured = measured
+        self._times: dict[str, list[int]] = {}
+        self._timed_at = float("-inf")
         self._told_at = 0.0
         self._used = time.process_time()
         self._cpu = 0
@@ -37,7 +48,14 @@ class Report:
             self._told_at = now
             self.rss = resident_bytes()
             state = "working" if self._desk.takes_jobs else "quiet"
-            self._say({"say": "report", "state": state, **self.figures(), "running": self._running(now)})
+            about = {NAME: self._storage_times(now), "running": self._running(now)}
+            self._say({"say": "report", "state": state, **self.figures(), **about})
+
+    def _storage_times(self, now: float) -> dict[str, list[int]]:
+        """How its calls of the storage went; reckoned as often as anybody outside hears of it."""
+        if now - self._timed_at >= _TIMES_EVERY:
+            self._timed_at, self._times = now, told(self._measured())
+        return self._times
 
     def figures(self) -> dict[str, Any]:
         return {

@@ -4,15 +4,13 @@ import json
 
 import pytest
 
-from packhorse import clock
+from packhorse.cli import looking
 from packhorse.clock import HOUR
-from packhorse.event import Subject
 from packhorse.fields import QueueFields
 from packhorse.job import NewJob, State
-from packhorse.storage import open_storage
-from packhorse.storage.records import LogLine, WorkerInfo
+from packhorse.storage.records import LogLine
 from tests.cli.conftest import Call
-from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.cli.yard import WORKER, Yard
 
 
 def lines(text: str) -> list[dict]:
@@ -148,6 +146,27 @@ def test_a_job_with_very_large_arguments_is_listed(yard: Yard, packhorse: Call):
     assert packhorse("jobs", "text:xxxx", "--ids").exit_code == 0
 
 
+def test_all_that_fit_are_counted(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "BATCH", 2)
+    for number in range(5):
+        yard.add(args={"user_id": 42, "number": number})
+    yard.add(args={"user_id": 7})
+
+    assert packhorse("jobs", "args.user_id:42", "--count").stdout == "5\n"
+    assert packhorse("jobs", "queued", "--count").stdout == "6\n"
+    assert lines(packhorse("jobs", "dead", "--count", "--json").stdout) == [{"count": 0}]
+
+
+def test_a_named_filter_stands_for_its_words_in_lists_and_where_something_is_done(yard: Yard, packhorse: Call):
+    (yard.directory / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "dead queue:for-dead"\n')
+    jobs = yard.in_every_state()
+
+    assert packhorse("jobs", "@lost", "--ids").stdout.split() == [jobs[State.DEAD].id]
+    assert jobs[State.DEAD].id[-8:] in packhorse("retry", "--where", "@lost", "--dry-run").stdout
+    assert "no filter is called @list" in packhorse("jobs", "@list").stderr
+    assert "pyproject.toml line 2" in packhorse("config").stdout
+
+
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
@@ -164,50 +183,6 @@ def test_queues_are_counted_by_state(yard: Yard, packhorse: Call):
     assert listed["for-dead"]["counts"]["dead"] == 1
     assert listed["resize"]["paused_why"] == "the disk is full"
     assert listed["for-queued"]["oldest_queued_at"].endswith("Z")
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
-def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packhorse: Call):
-    yard.in_every_state()
-
-    rows = packhorse("workers").stdout.splitlines()
-    listed = lines(packhorse("workers", "--json").stdout)
-
-    assert [row.split()[0] for row in rows[1:]] == [FOREMAN, WORKER]
-    assert [worker["holds"] for worker in listed] == [0, 2]
-    assert all(worker["is_alive"] for worker in listed)
-
-
-def test_in_a_pipe_workers_and_foremen_say_how_they_are(yard: Yard, packhorse: Call):
-    yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host="mule", pid=1))
-    yard.storage.join(WorkerInfo("w1", foreman="f1", host="mule", pid=2))
-    yard.storage.beat({"f1": {"state": "working"}, "w1": {"state": "working"}})
-
-    lines = packhorse("workers").stdout.splitlines()
-
-    place = lines[0].split().index("STATE")
-    cells = {line.split()[0]: line.split() for line in lines[1:]}
-    assert (cells["f1"][place], cells["w1"][place]) == ("working", "working")
-
-
-def test_a_silent_worker_is_marked_also_for_programs(yard: Yard, packhorse: Call):
-    yard.join()
-    an_hour_ago = open_storage(yard.url, now=lambda: clock.now() - HOUR)
-    an_hour_ago.join(WorkerInfo("silent-worker"))
-    an_hour_ago.close()
-
-    rows = packhorse("workers").stdout.splitlines()
-
-    assert ["silent:20" in row for row in rows] == ["silent-worker" in row for row in rows] == [False] * 3 + [True]
-
-
-def test_no_workers_is_told_with_how_many_jobs_wait(yard: Yard, packhorse: Call):
-    yard.add()
-    yard.add()
-
-    assert "No worker is running. 2 jobs wait." in packhorse("workers").stderr
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

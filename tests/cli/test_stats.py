@@ -9,10 +9,10 @@ import pytest
 from packhorse.cli.stats import span_for
 from packhorse.clock import DAY, HOUR, SECOND
 from packhorse.outcome import Completed, Failed
-from packhorse.storage.records import Span
+from packhorse.storage.records import Span, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
-from tests.cli.yard import FAILURE, Yard
+from tests.cli.yard import FAILURE, WORKER, Yard
 
 
 @pytest.fixture
@@ -119,3 +119,38 @@ def test_below_the_table_stands_what_ended_since_ever_and_today(yard: Yard, pack
 
     assert "since ever 2 ended, 1 failed; today " in told  # which may be another day by now
     assert packhorse("stats", "--quiet", *words).stderr == ""
+
+
+def test_the_calls_of_workers_are_told_with_waiting_and_running_apart(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.join(WorkerInfo("second"))
+    yard.storage.beat(
+        {
+            WORKER: {"storage": {"finish": [3, 300, 200, 9_000, 4_000, 5_000], "reserve": [1, 0, 0, 100, 100, 100]}},
+            "second": {"storage": {"finish": [1, 100, 100, 3_000, 3_000, 3_000]}},
+        }
+    )
+
+    result = packhorse("stats", "storage")
+    listed = [json.loads(line) for line in packhorse("stats", "storage", "--json").stdout.splitlines()]
+
+    assert [line.split() for line in result.stdout.splitlines()[1:]] == [
+        ["finish", "4", "0.1ms", "0.2ms", "3ms", "4ms", "5ms"],
+        ["reserve", "1", "0ms", "0ms", "0.1ms", "0.1ms", "0.1ms"],
+    ]
+    assert "as 2 workers told; WAIT is contention, RUN is load" in result.stderr
+    assert listed[0] == {
+        "name": "finish",
+        "calls": 4,
+        "wait_mean": 0.0001,
+        "wait_max": 0.0002,
+        "run_mean": 0.003,
+        "run_p95": 0.004,
+        "run_max": 0.005,
+    }
+
+
+def test_without_workers_nobody_tells_how_calls_go(yard: Yard, packhorse: Call):
+    yard.add()
+
+    assert "No worker is there to tell" in packhorse("stats", "storage").stderr

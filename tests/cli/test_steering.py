@@ -406,6 +406,22 @@ def test_several_queues_are_paused_and_resumed_at_once(yard: Yard, packhorse: Ca
     assert "No queue is paused." in packhorse("resume", "--all").stderr
 
 
+def test_a_task_is_paused_by_its_queue_if_it_has_that_to_itself(yard: Yard, packhorse: Call):
+    yard.add("resize")
+    yard.add("send_notice", queue="mail")
+
+    assert packhorse("pause", "--task", "resize").stdout == "resize is paused\n"
+    assert packhorse("resume", "--task", "resize").stdout == "resize is resumed\n"
+
+    yard.add("send_digest", queue="mail")
+    refused = packhorse("pause", "--task", "send_digest")
+
+    assert refused.exit_code == 5
+    assert "send_digest is in the queue mail with 1 other task: it cannot be paused alone" in refused.stderr
+    assert "packhorse move send_digest.aside --new --where 'task:send_digest waiting'" in refused.stderr
+    assert packhorse("pause", "--task", "send_digets").exit_code == 3
+
+
 def test_more_than_one_queue_is_not_paused_without_being_sure(yard: Yard, packhorse: Call):
     yard.add(queue="a")
     yard.add(queue="b")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from packhorse.storage import open_storage
 from packhorse.storage.meter import Meter
 from packhorse.storage.records import OperationTimes
 from tests.children import PATIENCE
@@ -103,3 +109,46 @@ def test_threads_may_record_at_once() -> None:
 
     assert only(meter).calls == 4_000
     assert only(meter).run_mean == 1
+
+
+# --- what a storage measures ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["postgresql://ann@127.0.0.1:1/jobs", "mysql://ann@127.0.0.1:1/jobs"])
+def measure(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[float, float], OperationTimes]:
+    """One call that gets its connection, and is answered, so many seconds after; nobody is asked."""
+    storage: Any = open_storage(request.param)
+    wall = [100.0]
+    monkeypatch.setattr(
+        sys.modules[type(storage._db).__module__], "time", SimpleNamespace(perf_counter=lambda: wall[0])
+    )
+
+    def call(until_lent: float, until_answered: float) -> OperationTimes:
+        @contextmanager
+        def lent() -> Iterator[None]:
+            wall[0] += until_lent
+            yield
+
+        def work(link: object) -> None:
+            wall[0] += until_answered
+
+        monkeypatch.setattr(storage._db, "lent", lent)
+        storage._db.read_with("find", work)
+        (sums,) = storage.measured()
+        return sums.times
+
+    return call
+
+
+def test_too_few_connections_are_waiting_and_not_running(measure: Callable[[float, float], OperationTimes]):
+    times = measure(5.0, 0.001)
+
+    assert (times.wait_mean, times.run_mean) == (5_000_000, 1_000)
+
+
+def test_an_overloaded_storage_is_running_and_not_waiting(measure: Callable[[float, float], OperationTimes]):
+    times = measure(0.0, 0.05)
+
+    assert (times.wait_mean, times.run_mean) == (0, 50_000)

@@ -68,16 +68,21 @@ def yard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Yard]:
     yard.close()
 
 
+def patient_app(yard: Yard) -> Packhorse:
+    """The workers of a yard give no sign of life after they have joined; nobody is gone before the test is over."""
+    return Packhorse(storage=yard.storage, lease="10m")
+
+
 @pytest.fixture
 def application(yard: Yard) -> Application:
     """Open to everybody on this machine."""
-    return make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+    return make_application(patient_app(yard), decide_access("127.0.0.1", Tokens()))
 
 
 @pytest.fixture
 def guarded(yard: Yard) -> Application:
     """Open to those with a token only."""
-    return make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", all_tokens()))
+    return make_application(patient_app(yard), decide_access("127.0.0.1", all_tokens()))
 
 
 @pytest.fixture

@@ -6,14 +6,17 @@ import re
 
 from starlette.testclient import TestClient
 
-from packhorse.clock import DAY
+from packhorse import clock
+from packhorse.clock import DAY, HOUR
+from packhorse.event import Subject
 from packhorse.outcome import Failed
 from packhorse.storage import open_storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.departures import departures
 from tests.cli.yard import FAILURE, WORKER, Yard
-from tests.web.conftest import MAIL_SECRET, bearer
+from tests.web.conftest import BASE, MAIL_SECRET, bearer
 
+ORIGIN = {"origin": BASE}
 HTML = {"accept": "text/html"}
 
 
@@ -35,6 +38,33 @@ def test_of_a_lost_worker_it_is_told_what_became_of_its_jobs(web: TestClient, ya
     assert f"1 job halted, in line again: {begun.id[-8:]}" in told
     assert f"1 job in line again: {taken.id[-8:]}" in told
     assert before.id[-8:] not in told  # it had ended before
+
+
+def test_a_crew_that_fell_silent_is_told_with_what_it_held_though_no_foreman_is_there(web: TestClient, yard: Yard):
+    job = yard.add()
+    then = open_storage(yard.url, now=lambda: clock.now() - HOUR)
+    then.join(WorkerInfo("f9", Subject.FOREMAN, host="ox", pid=8))
+    then.join(WorkerInfo("w9", foreman="f9", host="ox", pid=9))
+    then.reserve("w9", {"resize": 1}, 1)
+    then.close()
+
+    text = web.get("/workers", headers=HTML).text
+    listed = web.get("/api/v1/workers").json()
+
+    told = " ".join(re.sub(r"<[^>]+>", " ", text.partition("Fell silent")[2].partition("</section>")[0]).split())
+    assert f"f9 1 job foreman on ox , pid 8, with 1 worker {job.id[-8:]}" in told
+    assert "as soon as a foreman runs" in told
+    assert "No worker is running. Start some" in text
+    assert "The last fell silent" in text  # at the head of every page
+    assert [each["id"] for each in listed["gone"]] == ["f9", "w9"]
+    assert listed["items"] == []
+    assert "packhorse_foremen 0" in web.get("/metrics").text
+
+    yard.storage.beat({"f9": {}, "w9": {}})
+    web.post("/api/v1/queues/resize/pause", json={}, headers=ORIGIN)  # what was read a moment ago is forgotten
+
+    assert [each["id"] for each in web.get("/api/v1/workers").json()["items"]] == ["f9", "w9"]
+    assert "Fell silent" not in web.get("/workers", headers=HTML).text
 
 
 def test_a_worker_that_made_room_for_another_says_why(web: TestClient, yard: Yard):

@@ -24,7 +24,7 @@ def test_reads_of_one_minute_are_kept_together():
     (minute,) = latencies.last_hour()
 
     assert minute is not None
-    assert (minute.reads, minute.mean, minute.longest) == (2, 200, 300)
+    assert (minute.calls, minute.mean, minute.longest) == (2, 200, 300)
 
 
 def test_a_minute_in_which_nobody_looked_is_a_gap():

@@ -19,8 +19,12 @@ from packhorse.series import STEPS
 from packhorse.storage.records import ClientInfo, EventFilter
 from packhorse.web import looking_back
 from packhorse.web.api import ENDPOINTS
+from packhorse.web.application import make_application
+from packhorse.web.security.access import decide_access
+from packhorse.web.security.tokens import Tokens
+from tests.children import until
 from tests.cli.yard import FOREMAN, WORKER, Yard
-from tests.web.conftest import MAIL_SECRET, bearer
+from tests.web.conftest import BASE, MAIL_SECRET, bearer
 
 API = "/api/v1"
 
@@ -105,6 +109,17 @@ def test_workers_and_their_busy_slots_come_in_one_answer_each(web: TestClient, y
     assert [(slot["worker"], slot["job_id"], slot["args"], slot["progress"]) for slot in slots] == [
         (WORKER, job.id, {"image_id": 7}, 40)
     ]
+
+
+def test_who_is_silent_for_longer_than_a_lease_is_gone(yard: Yard):
+    app = Packhorse(storage=yard.storage, lease=0.2, heartbeat=0.1)
+    yard.join()
+
+    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens())), base_url=BASE) as web:
+        until(lambda: web.get(f"{API}/workers").json()["items"] == [], "they are listed no more")
+        found = web.get(f"{API}/workers").json()
+
+    assert [(each["id"], each["is_alive"]) for each in found["gone"]] == [(FOREMAN, False), (WORKER, False)]
 
 
 def test_clients_and_subscribers_are_listed(web: TestClient, yard: Yard):

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from packhorse import Packhorse
 from packhorse.errors import TooBusy
 from packhorse.web.application import Application, make_application
 from packhorse.web.pages import PAGES
@@ -20,7 +19,7 @@ from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.tokens import Tokens
 from tests.children import PATIENCE
 from tests.cli.yard import Yard
-from tests.web.conftest import BASE
+from tests.web.conftest import BASE, patient_app
 
 ANNA = Operator("anna", Role.VIEW)
 OVERVIEW = Key("overview", frozenset())
@@ -29,7 +28,7 @@ NEVER = 3_600.0  # seconds between two looks of a sampler that shall look but on
 
 def application_of(yard: Yard) -> Application:
     """One that nobody has asked anything yet, and for which time stands still: what was read stays fresh."""
-    application = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+    application = make_application(patient_app(yard), decide_access("127.0.0.1", Tokens()))
     application.site.glance._now = lambda: 0.0
     return application
 

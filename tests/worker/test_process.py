@@ -82,6 +82,7 @@ def test_a_worker_reports_what_it_does(works: Works, gate: threading.Event):
     assert report["rss"] > 1_000_000
     assert report["cpu_percent"] >= 0
     assert "max_rss" not in report
+    assert report["storage"].keys() <= {each.name for each in works.storage.measured()}  # memory measures nothing
     assert (running["job_id"], running["task"]) == (job.id, "task")
 
 

@@ -24,7 +24,7 @@ from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.upkeep import Upkeep
 from packhorse.storage.mysql.workers import Workers
 from packhorse.storage.mysql.working import Working
-from packhorse.storage.records import Health, Migration
+from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
@@ -110,6 +110,9 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         return bool(self._db.read("wait", self._sql["has_work"], (to_json(queues),)))
 
     # --- health ---------------------------------------------------------------------------------------------------
+
+    def measured(self) -> list[OperationSums]:
+        return self._db.meter.sums()
 
     def health(self) -> Health:
         began_at = time.perf_counter()

@@ -30,7 +30,7 @@ from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.postgres.upkeep import Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
-from packhorse.storage.records import Health, Migration
+from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 from packhorse.turns import Turns
@@ -129,6 +129,9 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
         self._bell.interrupt()
 
     # --- health ---------------------------------------------------------------------------------------------------
+
+    def measured(self) -> list[OperationSums]:
+        return self._db.meter.sums()
 
     def health(self) -> Health:
         began_at = time.perf_counter()

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from packhorse import clock
 from packhorse.storage.moving import problems
-from packhorse.storage.records import Health
+from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.clients import Clients
@@ -54,6 +54,9 @@ class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queue
         self._known.clear()
         self._bell.close()
         self._server.close()
+
+    def measured(self) -> list[OperationSums]:
+        return self._server.meter.sums()
 
     def health(self) -> Health:
         health = health_of(self._server, self._bell)

@@ -21,7 +21,7 @@ from packhorse import clock
 from packhorse.errors import BadURL, BadValue, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
 from packhorse.storage.contract import Storage
 from packhorse.storage.pool import Pool
-from packhorse.storage.records import Health
+from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.remote.address import Address
 from packhorse.storage.remote.bell import Bell
 from packhorse.storage.remote.link import Link, Reply, Unanswered
@@ -90,6 +90,9 @@ class Remote(Storage):
 
     def close(self) -> None:
         self._pool.close()
+
+    def measured(self) -> list[OperationSums]:
+        return self._pool.meter.sums()
 
     def health(self) -> Health:
         """The manager's storage as it is, by the way that leads there: its latency and connections are ours."""

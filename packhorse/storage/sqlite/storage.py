@@ -11,7 +11,7 @@ from packhorse import clock
 from packhorse.codec import nearest
 from packhorse.errors import BadURL, BadValue
 from packhorse.storage.moving import problems
-from packhorse.storage.records import Health, Migration
+from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
@@ -101,6 +101,9 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
         self._bell.interrupt()
 
     # --- health ---------------------------------------------------------------------------------------------------
+
+    def measured(self) -> list[OperationSums]:
+        return self._db.meter.sums()
 
     def health(self) -> Health:
         began_at = time.perf_counter()

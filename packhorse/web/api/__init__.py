@@ -6,6 +6,7 @@ from packhorse.web.api import (
     clients,
     events,
     failures,
+    filters,
     jobs,
     queues,
     schedules,
@@ -18,7 +19,10 @@ from packhorse.web.api import (
 )
 from packhorse.web.api.endpoint import Endpoint
 
-_MODULES = (jobs, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events, suggestions)
+_MODULES = (
+    *(jobs, filters, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events),
+    suggestions,
+)
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in vars(module).values() if isinstance(endpoint, Endpoint)

@@ -26,10 +26,11 @@ from packhorse.fields import (
     log_fields,
     plain_fields,
 )
-from packhorse.filter_words import parse_parts, say_which, split_words
+from packhorse.filter_words import parse_parts, say_which
 from packhorse.filters import parse_moment
 from packhorse.job import Job, Operation
 from packhorse.job_text import call_text, cut
+from packhorse.named_filters import spelled_out
 from packhorse.storage.records import Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
@@ -78,6 +79,12 @@ class JobsQuery(FilterQuery, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
     limit: Limit = 50
     count: bool = False
+
+
+class CountQuery(FilterQuery, kw_only=True, forbid_unknown_fields=True):
+    """Which jobs, and from where on."""
+
+    cursor: str | None = None
 
 
 class LogQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -184,6 +191,13 @@ class CountFields(msgspec.Struct):
     exact: bool
 
 
+class CountPart(msgspec.Struct):
+    """How many were counted by this call; `next` is the cursor from which to count on, null: these are all."""
+
+    number: int
+    next: str | None
+
+
 class JobPage(msgspec.Struct):
     """Some of the jobs. `next` is the cursor of the next page; it may be there although this one is short."""
 
@@ -244,10 +258,10 @@ def short_call(job: Job) -> str:
     return cut(call_text(job), LONG_CALL)
 
 
-def filter_of(query: FilterQuery, now: int) -> Filter:
+def filter_of(call: Call, query: FilterQuery) -> Filter:
     """The filter that a query means."""
     named = [f"{name}:{value}" for name in _WORDS if (value := getattr(query, name)) is not None]
-    return parse_parts([*(split_words([query.q]) if query.q else []), *named], now)
+    return parse_parts([*spelled_out([query.q or ""], call.site.filters), *named], call.reader.now())
 
 
 _WORDS = tuple(field for field in FilterQuery.__struct_fields__ if field != "q")
@@ -284,11 +298,18 @@ def _is_iso(text: str) -> bool:
 def list_jobs(call: Call, query: JobsQuery) -> JobPage:
     """Jobs that fit: those in line by who is next, finished ones by the latest, others by the newest."""
     now = call.reader.now()
-    where = filter_of(query, now)
+    where = filter_of(call, query)
     page = call.reader.find(where, query.cursor, query.limit)
     counted = call.reader.count(where) if query.count else None
     count = CountFields(counted.number, counted.exact) if counted else None
     return JobPage([listed(job, now) for job in page.jobs], page.next, str(iso(now)), count)
+
+
+@get("/jobs/count")
+def count_jobs(call: Call, query: CountQuery) -> CountPart:
+    """How many jobs fit, exactly. A step takes about a second: as long as there is a `next`, ask again with it as
+    `cursor`, and add up."""
+    return CountPart(*call.reader.count_on(filter_of(call, query), query.cursor))
 
 
 @get("/jobs/{id}")
@@ -387,7 +408,7 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     if not (body.filter or "").strip():
         raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
     seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else now
-    words = split_words([body.filter or ""])
+    words = spelled_out([body.filter or ""], call.site.filters)
     where = parse_parts(words, seen_at)
     if not say_which(words, seen_at):
         raise BadValue(

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from packhorse.clock import SECOND
-from packhorse.fields import HealthFields, health_fields
+from packhorse.fields import HealthFields, OperationFields, health_fields, operation_fields
+from packhorse.operation_times import together
+from packhorse.storage.records import OperationTimes
 from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.latencies import Latencies, Minute
 from packhorse.web.security.operator import Role
+
+
+class WriteFields(msgspec.Struct, kw_only=True):
+    """How long the writes of all workers took in one minute, in seconds; `longest` is the mean of the slowest."""
+
+    minutes_ago: int
+    writes: int
+    mean: float
+    longest: float
 
 
 class LatencyFields(msgspec.Struct, kw_only=True):
@@ -21,10 +35,13 @@ class LatencyFields(msgspec.Struct, kw_only=True):
 
 class StorageFields(HealthFields, kw_only=True):
     """How the storage is. `latencies` are what this web process saw in the last hour, or since it began to look; there
-    are none of minutes in which nobody looked. `growth` is by how many bytes a day the storage grows, as far as this
-    process has seen that for long enough."""
+    are none of minutes in which nobody looked. So are `writes`, which workers measure. `growth` is by how many bytes a
+    day the storage grows, as far as this process has seen that for long enough. `operations` are the calls of this
+    process, `worker_operations` those of all workers that are alive, since they began."""
 
     latencies: list[LatencyFields] = msgspec.field(default_factory=list)
+    writes: list[WriteFields] = msgspec.field(default_factory=list)
+    worker_operations: list[OperationFields] = msgspec.field(default_factory=list)
     growth: int | None = None
 
 
@@ -56,8 +73,18 @@ def get_storage(call: Call) -> StorageFields:
     """Latencies, contention, connections, memory and size of the storage, and what an operator should know."""
     fields = health_fields(call.site.glance.health())
     return StorageFields(
-        **msgspec.structs.asdict(fields), latencies=_latencies(call), growth=call.site.glance.growth.per_day()
+        **msgspec.structs.asdict(fields),
+        latencies=_latencies(call),
+        writes=_writes(call),
+        worker_operations=[operation_fields(each) for each in worker_operations(call)],
+        growth=call.site.glance.growth.per_day(),
     )
+
+
+def worker_operations(call: Call) -> list[OperationTimes]:
+    """How the calls of all workers went that are alive, the dearest first."""
+    now = call.reader.now()
+    return together(each for each in call.reader.workers() if call.reader.is_alive(each, now))
 
 
 @post("/storage/prune", role=Role.ADMIN)
@@ -82,14 +109,20 @@ def compact_storage(call: Call) -> CompactedFields:
 
 
 def _latencies(call: Call) -> list[LatencyFields]:
-    minutes = call.site.glance.latencies.last_hour()
-    return [
-        LatencyFields(
-            minutes_ago=len(minutes) - place,
-            reads=minute.reads,
-            mean=minute.mean / SECOND,
-            longest=minute.longest / SECOND,
-        )
-        for place, minute in enumerate(minutes, 1)
-        if minute is not None
-    ]
+    minutes = _minutes(call.site.glance.latencies)
+    return [LatencyFields(minutes_ago=ago, reads=each.calls, **_spans(each)) for ago, each in minutes]
+
+
+def _writes(call: Call) -> list[WriteFields]:
+    minutes = _minutes(call.site.glance.writing.minutes)
+    return [WriteFields(minutes_ago=ago, writes=each.calls, **_spans(each)) for ago, each in minutes]
+
+
+def _minutes(known: Latencies) -> Iterator[tuple[int, Minute]]:
+    """Those of the last hour in which something was measured, and how long ago each was."""
+    minutes = known.last_hour()
+    return ((len(minutes) - place, each) for place, each in enumerate(minutes, 1) if each is not None)
+
+
+def _spans(minute: Minute) -> dict[str, float]:
+    return {"mean": minute.mean / SECOND, "longest": minute.longest / SECOND}

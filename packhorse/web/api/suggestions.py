@@ -33,4 +33,5 @@ class SuggestionList(msgspec.Struct):
 @get("/suggestions")
 def list_suggestions(call: Call, query: TypedQuery) -> SuggestionList:
     """How a filter may go on: names of tasks, queues and workers, filter words, and the values that they take."""
-    return SuggestionList([SuggestionFields(each.text, each.about) for each in suggest(call.reader, query.q)])
+    found = suggest(call.reader, query.q, call.site.filters)
+    return SuggestionList([SuggestionFields(each.text, each.about) for each in found])

@@ -17,6 +17,7 @@ from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
 
 MOST_WORKERS = MOST_SLOTS = 1_024
+_MOST_GONE = 500
 
 
 class WorkersQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
@@ -26,9 +27,11 @@ class WorkersQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
 
 
 class WorkerList(msgspec.Struct):
-    """Every worker and foreman, or so many; `next` is the cursor for the rest."""
+    """Every worker and foreman, or so many; `next` is the cursor for the rest. `gone` are those that have given no sign
+    of life since `beat_at`, for longer than a lease, and whose jobs no foreman has taken back yet."""
 
     items: list[WorkerFields]
+    gone: list[WorkerFields]
     next: str | None = None
 
 
@@ -94,13 +97,15 @@ class StackList(msgspec.Struct):
 @get("/workers")
 def list_workers(call: Call, query: WorkersQuery) -> WorkerList:
     """Every foreman and worker: host, pid, queues, slots, heartbeat, what it reports, and how many jobs it holds."""
-    asked = [worker for worker in call.reader.workers() if query.host in (None, worker.host)]
-    part, following = part_of(asked, lambda worker: worker.id, query)
+    presence = call.reader.presence()
+    here, gone = ([worker for worker in each if query.host in (None, worker.host)] for each in presence)
+    part, following = part_of(here, lambda worker: worker.id, query)
     now, holds = call.reader.now(), call.reader.holds(call.reader.held())
-    return WorkerList(
-        [worker_fields(worker, is_alive=call.reader.is_alive(worker, now), holds=holds[worker.id]) for worker in part],
-        following,
+    listed, lost = (
+        [worker_fields(worker, is_alive=call.reader.is_alive(worker, now), holds=holds[worker.id]) for worker in each]
+        for each in (part, gone[:_MOST_GONE])
     )
+    return WorkerList(listed, lost, following)
 
 
 @get("/busy_slots")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from packhorse.web.pages import (
     audit,
     bulk,
+    counting,
     failures,
     find,
     job,
@@ -19,7 +20,9 @@ from packhorse.web.pages import (
 )
 from packhorse.web.pages.page import Deed, Page
 
-_MODULES = (overview, new_job, bulk, jobs, job, failures, queues, tasks, workers, schedules, storage, audit, find)
+_MODULES = (
+    *(overview, new_job, counting, bulk, jobs, job, failures, queues, tasks, workers, schedules, storage, audit, find),
+)
 
 PAGES: tuple[Page, ...] = tuple(page for module in _MODULES for page in vars(module).values() if isinstance(page, Page))
 DEEDS: tuple[Deed, ...] = tuple(deed for module in _MODULES for deed in vars(module).values() if isinstance(deed, Deed))

@@ -12,7 +12,7 @@ from packhorse.clock import MINUTE, SECOND
 from packhorse.coming import late_by
 from packhorse.event import Subject
 from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
-from packhorse.job import WAITING, State
+from packhorse.job import HELD, WAITING, State
 from packhorse.measures import Measured, by_queue
 from packhorse.pause_text import pause_text
 from packhorse.storage.moving import Move, Stage, closed
@@ -74,11 +74,21 @@ def _nobody(reader: Reader, now: int) -> Iterator[Banner]:
         if foremen:
             yield from _not_started(reader, now, foremen, waits)
         elif waiting or workers:
-            yield Banner(True, "No worker is running.", waits, ("/workers", "Workers"), "packhorse work")
+            text = f"{waits}{_fell_silent(reader, workers, now)}"
+            yield Banner(True, "No worker is running.", text, ("/workers", "Workers"), "packhorse work")
     elif silent:
         who = f"{silent[0].host} pid {silent[0].pid}" if len(silent) == 1 else f"{len(silent)} workers"
         since = span(now - max(worker.beat_at for worker in silent))
         yield Banner(True, "A worker has fallen silent.", f"{who}, for {since}.", ("/workers", "Workers"))
+
+
+def _fell_silent(reader: Reader, workers: list[WorkerInfo], now: int) -> str:
+    """When the last of them gave a sign of life, and what is left in their hands."""
+    if not workers:
+        return ""
+    held = sum(queue.counts.get(state, 0) for queue in reader.queues() for state in HELD)
+    holding = f", holding {count_text(held, 'job')}" if held else ""
+    return f" The last fell silent {span(now - max(worker.beat_at for worker in workers))} ago{holding}."
 
 
 def _not_started(reader: Reader, now: int, foremen: list[WorkerInfo], waits: str) -> Iterator[Banner]:

@@ -387,12 +387,13 @@ def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> 
     return _chart("Unfinished jobs", "by queue", intervals, lines, "stack", _count)
 
 
-def answering(means: Sequence[Value], longest: Sequence[Value], now: int) -> Chart:
-    """How long one small read of the storage took, in seconds, minute by minute up to the present one."""
+def by_minute(title: str, longest: str, minutes: Sequence[tuple[float, float] | None], now: int) -> Chart:
+    """How long something took in each minute up to the present one, in seconds: its mean, and the longest of it."""
     last = now // MINUTE * MINUTE
-    times = [last - MINUTE * back for back in range(len(means))][::-1]
-    lines = [Line("mean", "first", means), Line("longest", "second", longest)]
-    return Chart("One small read", "where somebody looked", times, lines, "lines", _span, MINUTE)
+    times = [last - MINUTE * back for back in range(len(minutes))][::-1]
+    looks = (("mean", "first"), (longest, "second"))
+    lines = [Line(name, look, [each and each[at] for each in minutes]) for at, (name, look) in enumerate(looks)]
+    return Chart(title, "where somebody looked", times, lines, "lines", _span, MINUTE)
 
 
 def _grew(point: Point) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from packhorse.errors import BadValue, QueueNotFound
+from packhorse.filter_words import split_words
 from packhorse.filters import SLOWEST_OF
 from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
 from packhorse.job_text import cut, error_line, remark, state_text, try_text
+from packhorse.named_filters import SIGN, spelled_out
 from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
@@ -112,22 +115,28 @@ class Look(NamedTuple):
 @page("/jobs", "jobs")
 def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
     """Jobs that fit, a page at a time."""
-    look = _look(call.reader, asked)
+    look = _look(call, asked)
+    if isinstance(look, Elsewhere):
+        return look
     context = {
         **_filter(call.reader, look),
         **_list(call.reader, look),
         **_pages(look),
         "operations": _operations(look.where),
         "queue_names": queue_names(call.reader),
+        "named": {name: address("/jobs", q=words) for name, words in call.site.filters.items()},
         "seen_at": look.now,
         "problem": look.problem,
     }
     return Shown("jobs.html", "Jobs", context, status=400 if look.problem else 200)
 
 
-def _look(reader: Reader, asked: Asked) -> Look:
+def _look(call: Call, asked: Asked) -> Look | Elsewhere:
+    reader = call.reader
     now, query = reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
     try:
+        if (spelled := _spelled_out(call, query)) is not None:
+            return Elsewhere(address("/jobs", **spelled))
         where = filter_of(query, now)
         found = reader.find(where, query.get("cursor"), PAGE_SIZE)
     except BadValue as error:
@@ -178,8 +187,18 @@ def _pages(look: Look) -> dict[str, Any]:
     return {
         "next": address("/jobs", **{**query, "cursor": further}) if further else None,
         "first": address("/jobs", **{**query, "cursor": None}) if "cursor" in query else None,
+        "counting": address("/jobs/count", **{**query, "cursor": None, **dict.fromkeys(_SAID)}),
         "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
     }
+
+
+def _spelled_out(call: Call, query: Query) -> Query | None:
+    """The query with the words of a named filter in the place of its name; None: it names none."""
+    written = query.get("q", "")
+    if SIGN not in written:
+        return None
+    words = spelled_out([written], call.site.filters)
+    return {**query, "q": shlex.join(words)} if words != split_words([written]) else None
 
 
 def _unknown(reader: Reader, where: Filter) -> Problem | None:

@@ -6,8 +6,9 @@ from packhorse.amounts import fact_text
 from packhorse.clock import DAY, SECOND
 from packhorse.settings import mask_url
 from packhorse.storage.records import Health
-from packhorse.web.latencies import MINUTES
-from packhorse.web.pages.chart import answering
+from packhorse.web.api.storage import worker_operations
+from packhorse.web.latencies import MINUTES, Latencies
+from packhorse.web.pages.chart import Chart, by_minute
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page
 from packhorse.web.pages.words import safe
 from packhorse.web.security.operator import Role
@@ -23,15 +24,10 @@ def storage(call: Call, asked: Asked) -> Shown:
     facts = {name: safe(fact_text(name, value)) for name, value in health.facts.items() if value is not None}
     growth = call.site.glance.growth.per_day()
     kept = {name.removeprefix("keep_").replace("_", " "): settings.shown(name) for name in _KEEP}
-    known = call.site.glance.latencies.last_hour()
-    minutes = [None] * (MINUTES - len(known)) + known
     context = {
         "health": health,
-        "answering": answering(
-            [None if minute is None else minute.mean / SECOND for minute in minutes],
-            [None if minute is None else minute.longest / SECOND for minute in minutes],
-            call.reader.now(),
-        ),
+        "answering": _chart(call, "One small read", "longest", call.site.glance.latencies),
+        "writing": _chart(call, "One write of a worker", "slowest worker", call.site.glance.writing.minutes),
         "url": mask_url(health.url),
         "facts": facts,
         "kept": kept,
@@ -41,8 +37,15 @@ def storage(call: Call, asked: Asked) -> Shown:
         "spare": _spare(health),
         "may_keep_house": call.operator.may(Role.ADMIN) and not call.operator.queues,
         "operations": sorted(health.operations, key=lambda each: -each.run_mean * each.calls),
+        "worker_operations": worker_operations(call),
     }
     return Shown("storage.html", "Storage", context)
+
+
+def _chart(call: Call, title: str, longest: str, latencies: Latencies) -> Chart:
+    known = latencies.last_hour()
+    spans = [(each.mean / SECOND, each.longest / SECOND) if each else None for each in known]
+    return by_minute(title, longest, [None] * (MINUTES - len(known)) + spans, call.reader.now())
 
 
 def _spare(health: Health) -> int | None:

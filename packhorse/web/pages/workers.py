@@ -9,6 +9,7 @@ from packhorse.errors import BadValue
 from packhorse.event import Subject
 from packhorse.job import Job
 from packhorse.order import Do, Order
+from packhorse.presence import Lost, crews_lost
 from packhorse.stacks import Stack, Stacks, crew_of, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
@@ -20,6 +21,7 @@ from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 
 _MOST_SHOWN = 50
+_MOST_NAMED = 10  # of the jobs that a crew held
 _WHOLE = 40  # workers of which each is shown with its jobs; of more, a row each
 _ROWS = 500  # workers beyond which further hosts are only named
 _FIGURES = {"done": 0, "failed": 0, "rss": 0, "max_rss": 0, "cpu_percent": 0}
@@ -62,6 +64,14 @@ class Crew(NamedTuple):
         return _grace(self.foreman.info) if self.foreman else None
 
 
+class Fallen(NamedTuple):
+    """A crew that is gone without a word, how many jobs are in its hands, and some of them."""
+
+    crew: Lost
+    number: int
+    jobs: list[Job]
+
+
 class Host(NamedTuple):
     """A machine, and the crews on it."""
 
@@ -95,17 +105,19 @@ def workers(call: Call, asked: Asked) -> Shown:
     """Every process, host by host, or those of one host. Of many workers each is a row, and has its own page."""
     now, held = call.reader.now(), call.reader.held()
     jobs = _by_owner(held)
-    processes = [_process(call, worker, jobs, now) for worker in call.reader.workers()]
-    hosts = _hosts(processes)
+    here, gone = call.reader.presence()
+    hosts = _hosts([_process(call, worker, jobs, now) for worker in here])
     wanted = [host for host in hosts if host.name == asked.query["host"]] if asked.query.get("host") else hosts
     shown = _first_of(wanted)
-    known = {worker.info.id for worker in processes}
+    known = {worker.id for worker in (*here, *gone)}
     lost = [(job, safe(short_call(job))) for job in held if job.owner not in known][:_ROWS]
     context = {
         "hosts": shown,
         "others": [host for host in hosts if host not in shown],
         "is_folded": sum(len(host.workers) for host in shown) > _WHOLE,
         "lost": lost,
+        "fallen": [_fallen(crew, jobs) for crew in crews_lost(gone)[:_MOST_SHOWN]],
+        "has_foreman": any(each.subject is Subject.FOREMAN for each in here),
         "clients": _clients(call)[:_ROWS],
         "may_order": may_order(call),
         "departures": call.reader.departures(),
@@ -130,6 +142,11 @@ def _first_of(hosts: list[Host]) -> list[Host]:
             break
         shown.append(host)
     return shown
+
+
+def _fallen(crew: Lost, held: dict[str | None, list[Job]]) -> Fallen:
+    jobs = [job for each in crew.everybody for job in held.get(each.id, [])]
+    return Fallen(crew, len(jobs), jobs[:_MOST_NAMED])
 
 
 def _by_owner(held: list[Job]) -> dict[str | None, list[Job]]:

@@ -10,7 +10,7 @@ from packhorse.web.pages.chart import (
     Chart,
     Intervals,
     Line,
-    answering,
+    by_minute,
     nice,
     nice_span,
     sparkline,
@@ -165,7 +165,7 @@ def test_a_number_between_two_gaps_is_a_dot():
 
 
 def test_how_the_storage_answered_has_a_scale_and_ends_now():
-    chart = answering([None, 0.0004, 0.0012], [None, 0.0005, 0.003], NOW)
+    chart = by_minute("One small read", "longest", [None, (0.0004, 0.0005), (0.0012, 0.003)], NOW)
 
     assert chart.edges == ["3 ms", "1.5 ms", "0"]
     assert chart.times[-1] <= NOW < chart.times[-1] + MINUTE

@@ -1,0 +1,114 @@
+"""Who works: foremen with their workers, what they hold, and who is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from packhorse import clock
+from packhorse.clock import SECOND
+from packhorse.event import Subject
+from packhorse.storage import Storage, open_storage
+from packhorse.storage.records import WorkerInfo
+from tests.cli.conftest import Call
+from tests.cli.test_looking import lines
+from tests.cli.yard import FOREMAN, WORKER, Yard
+
+
+def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+
+    rows = packhorse("workers").stdout.splitlines()
+    listed = lines(packhorse("workers", "--json").stdout)
+
+    assert [row.split()[0] for row in rows[1:]] == [FOREMAN, WORKER]
+    assert [worker["holds"] for worker in listed] == [0, 2]
+    assert all(worker["is_alive"] for worker in listed)
+
+
+def test_in_a_pipe_workers_and_foremen_say_how_they_are(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host="mule", pid=1))
+    yard.storage.join(WorkerInfo("w1", foreman="f1", host="mule", pid=2))
+    yard.storage.beat({"f1": {"state": "working"}, "w1": {"state": "working"}})
+
+    lines = packhorse("workers").stdout.splitlines()
+
+    place = lines[0].split().index("STATE")
+    cells = {line.split()[0]: line.split() for line in lines[1:]}
+    assert (cells["f1"][place], cells["w1"][place]) == ("working", "working")
+
+
+@contextmanager
+def before(yard: Yard, seconds: int) -> Iterator[Storage]:
+    """The same storage, so long ago."""
+    storage = open_storage(yard.url, now=lambda: clock.now() - seconds * SECOND)
+    yield storage
+    storage.close()
+
+
+def test_who_has_just_fallen_silent_is_marked_also_for_programs(yard: Yard, packhorse: Call, monkeypatch: Any):
+    monkeypatch.setenv("PACKHORSE_LEASE", "1h")  # the grace is twelve minutes then
+    yard.join()
+    with before(yard, 3_900) as then:
+        then.join(WorkerInfo("silent-worker"))
+
+    rows = packhorse("workers").stdout.splitlines()
+
+    assert ["silent:20" in row for row in rows] == ["silent-worker" in row for row in rows] == [False] * 3 + [True]
+
+
+def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, packhorse: Call):
+    job = yard.add()
+    with before(yard, 3_600) as then:
+        then.join(WorkerInfo("f9", Subject.FOREMAN, host="ox", pid=8))
+        then.join(WorkerInfo("w9", foreman="f9", host="ox", pid=9))
+        (taken,) = then.reserve("w9", {"resize": 1}, 1)
+    assert taken.id == job.id
+
+    result = packhorse("workers")
+    gone = lines(packhorse("workers", "--gone", "--json").stdout)
+
+    assert result.stdout == ""
+    assert "No worker is running." in result.stderr
+    assert "the foreman ox:8 and its worker fell silent 20" in result.stderr
+    assert "and held 1 job\n" in result.stderr
+    assert "No foreman is there to take their jobs back. Start one: packhorse work" in result.stderr
+    assert lines(packhorse("workers", "--json").stdout) == []
+    assert [(each["id"], each["is_alive"], each["holds"]) for each in gone] == [("f9", False, 0), ("w9", False, 1)]
+    assert "the foreman ox:8 and its worker fell silent" in packhorse("status").stdout
+
+
+def test_who_beats_again_is_listed_again(yard: Yard, packhorse: Call):
+    with before(yard, 3_600) as then:
+        then.join(WorkerInfo("frozen"))
+    assert lines(packhorse("workers", "--json").stdout) == []
+
+    yard.storage.beat({"frozen": {}})
+
+    assert [worker["id"] for worker in lines(packhorse("workers", "--json").stdout)] == ["frozen"]
+    assert "Nobody is gone" in packhorse("workers", "--gone").stderr
+
+
+def test_many_workers_are_told_in_two_reads(yard: Yard, packhorse: Call):
+    everybody = [f"w{number}" for number in range(30)]
+    for owner in everybody:
+        yard.storage.join(WorkerInfo(owner, host="mule", concurrency=25))
+    for _ in range(300):
+        yard.add()
+    for owner in everybody:
+        assert len(yard.storage.reserve(owner, {"resize": 1}, 10)) == 10
+
+    result = packhorse("workers", "--trace", "--json")
+
+    told = [line.split()[:2] for line in result.stderr.splitlines()]
+    assert told[0] == ["2", "calls"]
+    assert {name: calls for name, calls, *_ in told[2:]} == {"find": "1", "workers": "1"}
+    assert [worker["holds"] for worker in lines(result.stdout)] == [10] * 30
+
+
+def test_no_workers_is_told_with_how_many_jobs_wait(yard: Yard, packhorse: Call):
+    yard.add()
+    yard.add()
+
+    assert "No worker is running. 2 jobs wait." in packhorse("workers").stderr

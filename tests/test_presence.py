@@ -1,0 +1,66 @@
+"""Presence: who is there, who is gone without a word, and who they were."""
+
+from __future__ import annotations
+
+import pytest
+
+from packhorse.clock import SECOND
+from packhorse.event import Subject
+from packhorse.presence import crews_lost, is_alive, lost_text, presence_of
+from packhorse.storage.records import WorkerInfo
+
+NOW = 1_000 * SECOND
+LEASE = 15 * SECOND
+
+
+def a_foreman(name: str = "boss", silent: int = 0) -> WorkerInfo:
+    return WorkerInfo(name, Subject.FOREMAN, host="mule", pid=11, beat_at=NOW - silent)
+
+
+def a_worker(name: str, foreman: str | None = "boss", silent: int = 0) -> WorkerInfo:
+    return WorkerInfo(name, foreman=foreman, host="mule", pid=12, beat_at=NOW - silent)
+
+
+@pytest.mark.parametrize(
+    ("silent", "alive", "here"),
+    [(0, True, True), (15, True, True), (16, False, True), (18, False, True), (19, False, False), (-5, True, True)],
+)
+def test_who_is_silent_for_a_lease_and_a_fifth_of_it_is_gone(silent: int, alive: bool, here: bool):
+    worker = a_worker("ann", silent=silent * SECOND)
+
+    assert is_alive(worker, NOW, LEASE) == alive
+    assert presence_of([worker], NOW, LEASE) == (([worker], []) if here else ([], [worker]))
+
+
+def test_a_killed_foreman_is_listed_for_less_than_twenty_seconds():
+    assert presence_of([a_foreman(silent=20 * SECOND)], NOW, LEASE).here == []
+
+
+def test_who_was_only_frozen_is_back_with_the_next_beat():
+    frozen = a_worker("ann", silent=60 * SECOND)
+    assert presence_of([frozen], NOW, LEASE).gone == [frozen]
+
+    thawed = a_worker("ann")
+
+    assert presence_of([thawed], NOW, LEASE).here == [thawed]
+
+
+def test_a_foreman_is_told_with_its_workers_and_who_fell_silent_last_first():
+    boss, ann, bob = a_foreman(silent=60), a_worker("ann", silent=50), a_worker("bob", silent=55)
+    alone, orphan = a_worker("zoe", None, silent=10), a_worker("kim", "another boss", silent=70)
+
+    lost = crews_lost([ann, alone, boss, orphan, bob])
+
+    assert [(each.chief.id, [one.id for one in each.crew]) for each in lost] == [
+        ("zoe", []),
+        ("boss", ["ann", "bob"]),
+        ("kim", []),
+    ]
+    assert lost[1].silent_since == NOW - 50
+    assert lost[1].held({"ann": 2, "bob": 1, "zoe": 7, None: 9}) == 3
+    assert [lost_text(each) for each in lost] == [
+        "the worker mule:12",
+        "the foreman mule:11 and its 2 workers",
+        "the worker mule:12",
+    ]
+    assert lost_text(crews_lost([boss, ann])[0]) == "the foreman mule:11 and its worker"
