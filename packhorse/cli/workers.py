@@ -43,10 +43,10 @@ def workers(invocation: Invocation, only_gone: bool) -> None:
     now, lease = invocation.shown.now, invocation.settings.lease
     known = invocation.storage.workers()
     presence = presence_of(known, now, lease)
-    if not any(is_alive(each, now, lease) for each in known):  # else nobody has moved away
-        invocation.tell_move()
     listed = _by_foreman(presence.gone if only_gone else presence.here)
     holds = _holds(invocation.storage) if known else Counter()
+    if not holds:  # whoever has jobs has them from here
+        invocation.tell_move()
     if invocation.as_json:
         for worker in listed:
             fields = worker_fields(worker, is_alive=is_alive(worker, now, lease), holds=holds[worker.id])

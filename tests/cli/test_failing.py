@@ -106,7 +106,7 @@ def test_a_bug_is_told_as_one_and_its_traceback_is_kept(
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yard.add()
-    monkeypatch.setattr("packhorse.cli.looking.find_all", lambda *_: 1 / 0)
+    monkeypatch.setattr("packhorse.cli.looking.search", lambda *_: 1 / 0)
 
     result = packhorse("jobs")
 

@@ -298,7 +298,7 @@ assert len(BY_NAME) == len(OPERATIONS)
 # Everything else in the contract.
 ONLY_READING = frozenset(
     {
-        *("close", "now", "health", "wait", "interrupt", "pending_migrations", "make_nothing"),
+        *("close", "now", "health", "wait", "interrupt", "pending_migrations", "make_nothing", "measured"),
         "migrate",  # opening the file does it, which is killed in a test of its own
         *("get", "get_many", "find", "find_by_id", "count", "tallies", "queues", "tasks"),
         *("next_due", "schedules", "ticks"),

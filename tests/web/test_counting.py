@@ -29,7 +29,7 @@ def many(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_program_counts_on_until_there_is_no_next(web: TestClient):
     counted, query = [], {"q": "args.user_id:42"}
     while True:
-        part = web.get(f"{API}/jobs/count", params=query).json()
+        part = web.get(f"{API}/count", params=query).json()
         counted.append(part["number"])
         if part["next"] is None:
             break
@@ -41,14 +41,14 @@ def test_a_program_counts_on_until_there_is_no_next(web: TestClient):
 
 @pytest.mark.usefixtures("many")
 def test_a_page_goes_on_by_itself_and_can_be_stopped(web: TestClient):
-    page = web.get("/jobs/count", params={"q": "args.user_id:42", "state": "queued"}, headers=HTML).text
+    page = web.get("/count", params={"q": "args.user_id:42", "state": "queued"}, headers=HTML).text
 
     for number in (2, 4, 6):
         assert f"<b>{number}</b> jobs fit" in page
         assert "so far" in page
         assert re.search(r'href="/jobs\?q=args[^"]*">Stop here', page)
         form = page.partition("data-goes-on")[2].partition("</form>")[0]
-        page = web.get("/jobs/count", params=dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)), headers=HTML).text
+        page = web.get("/count", params=dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)), headers=HTML).text
 
     assert "<b>7</b> jobs fit" in page
     assert "These are all" in page
@@ -58,14 +58,14 @@ def test_a_page_goes_on_by_itself_and_can_be_stopped(web: TestClient):
 def test_what_is_tallied_is_known_at_once(web: TestClient, yard: Yard):
     yard.add()
 
-    assert web.get(f"{API}/jobs/count?state=queued").json() == {"number": 1, "next": None}
+    assert web.get(f"{API}/count?state=queued").json() == {"number": 1, "next": None}
 
 
 def test_jobs_of_other_queues_do_not_count(guarded_web: TestClient, yard: Yard):
     for queue in ("mail", "other", "mail"):
         yard.add(queue=queue)
 
-    found = guarded_web.get(f"{API}/jobs/count?q=args.image_id:7", headers=bearer(MAIL_SECRET)).json()
+    found = guarded_web.get(f"{API}/count?q=args.image_id:7", headers=bearer(MAIL_SECRET)).json()
 
     assert found == {"number": 2, "next": None}
 
@@ -77,9 +77,9 @@ def test_a_list_that_is_not_counted_offers_it(web: TestClient, yard: Yard, monke
 
     text = web.get("/jobs?q=args.image_id:7", headers=HTML).text
 
-    assert 'href="/jobs/count?q=args.image_id%3A7">Count exactly</a>' in text
+    assert 'href="/count?q=args.image_id%3A7">Count exactly</a>' in text
     assert "Count exactly" not in web.get("/jobs?state=queued", headers=HTML).text
 
 
 def test_a_number_that_is_none_is_refused(web: TestClient):
-    assert web.get("/jobs/count?q=args.a:1&counted=x", headers=HTML).status_code == 400
+    assert web.get("/count?q=args.a:1&counted=x", headers=HTML).status_code == 400

@@ -46,7 +46,7 @@ def test_a_name_means_its_words(named: TestClient, yard: Yard):
     asked = named.get("/find?q=@lost since:1h", headers=HTML)
 
     assert [job["id"] for job in listed] == [jobs["dead"].id]
-    assert named.get(f"{API}/jobs/count?q=@lost since:1h").json()["number"] == 1
+    assert named.get(f"{API}/count?q=@lost since:1h").json()["number"] == 1
     assert dict(asked.url.params) == {"q": "state:dead queue:for-dead since:1h"}  # each word is a chip there
 
 

@@ -305,7 +305,7 @@ def list_jobs(call: Call, query: JobsQuery) -> JobPage:
     return JobPage([listed(job, now) for job in page.jobs], page.next, str(iso(now)), count)
 
 
-@get("/jobs/count")
+@get("/count")
 def count_jobs(call: Call, query: CountQuery) -> CountPart:
     """How many jobs fit, exactly. A step takes about a second: as long as there is a `next`, ask again with it as
     `cursor`, and add up."""

@@ -11,7 +11,7 @@ from packhorse.web.site import Call
 _OWN = ("cursor", "counted")
 
 
-@page("/jobs/count", "jobs")
+@page("/count", "jobs")
 def count(call: Call, asked: Asked) -> Shown:
     """How many were counted by now, and whether that is all."""
     query = {name: value for name, value in asked.query.items() if name not in _OWN}

@@ -187,7 +187,7 @@ def _pages(look: Look) -> dict[str, Any]:
     return {
         "next": address("/jobs", **{**query, "cursor": further}) if further else None,
         "first": address("/jobs", **{**query, "cursor": None}) if "cursor" in query else None,
-        "counting": address("/jobs/count", **{**query, "cursor": None, **dict.fromkeys(_SAID)}),
+        "counting": address("/count", **{**query, "cursor": None, **dict.fromkeys(_SAID)}),
         "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
     }
 

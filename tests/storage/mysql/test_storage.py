@@ -30,9 +30,10 @@ from packhorse.event import Kind
 from packhorse.job import DEAD, RETRYING
 from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage.listing import Place
-from packhorse.storage.mysql import MySQL, lists
+from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Answer, Link
 from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import Index
 from packhorse.storage.sql.served import FOLD_AFTER
 from tests.mysql_server import KIND, new_database_url, shared_mysql
@@ -382,7 +383,7 @@ def test_a_cause_with_many_jobs_is_listed_as_one_with_few(storage: MySQL, monkey
     wheres = [Filter(frozenset({state}), cause=FAILURE.cause("send")) for state in (DEAD, RETRYING)]
     few = [find_all(storage, where, limit=1) for where in wheres]
 
-    monkeypatch.setattr(lists, "_FEW", 1)
+    monkeypatch.setattr(lists, "_FEW_JOBS", 1)
 
     assert [find_all(storage, where, limit=1) for where in wheres] == few
     assert [len(jobs) for jobs in few] == [2, 2]
