@@ -134,6 +134,8 @@ def fakedata(invocation: Invocation, hours: int, live: bool, seed: int, yes: boo
     say(f"{count_text(numbers.get('added', 0), 'job')}, {failed} in {where}")
     if live:
         _go_on(shop, turned)
+    else:
+        invocation.note("Its workers fall silent now; with --live it goes on.")
 
 
 def _host(place: int) -> str:
