@@ -17,7 +17,7 @@ import click
 
 from packhorse.cli.failing import CommandError, ExitCode, Manner, report
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import CommonOption, common_options
+from packhorse.cli.options import CommonOption, common_options, refuse_twice
 from packhorse.cli.output import say
 from packhorse.cli.pager import paged
 from packhorse.cli.streams import cannot_hold, let_go_of_stdout, prepare
@@ -140,6 +140,10 @@ class Commands(click.Group):
         module, _, function = entry.place.partition(":")
         found: click.Command = getattr(importlib.import_module(f"packhorse.cli.{module}"), function)
         return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_twice(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

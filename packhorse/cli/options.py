@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation, operator
 from packhorse.cli.pager import paged
 from packhorse.clock import microseconds
@@ -71,6 +72,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
+            refuse_twice(self, ctx, args)
             return super().parse_args(ctx, args)
         except (click.UsageError, BadValue) as error:
             if isinstance(error, click.UsageError):
@@ -88,6 +90,35 @@ class Command(click.Command):
         with formatter.section("Examples"):
             for example in self.examples:
                 formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+_TWICE = {
+    "--where": "put all words into one: --where 'dead queue:mail'",
+    **{name: f"several are written {name} a,b" for name in ("--fields", "--queues")},
+    **{f"jobs {name}": f"several are written {name} a,b" for name in ("--queue", "--task")},
+}
+"""What to do instead of giving an option twice, where there is more to say than for all others."""
+
+
+def refuse_twice(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
+    """CommandError if these words give an option twice that takes one value: the first would be forgotten, and
+    `delete --where dead --where queue:mail` would delete all of the queue. What stands before the command's name,
+    perhaps in an alias, may be said again behind it."""
+    if ctx.resilient_parsing:
+        return
+    _, _, given = command.make_parser(ctx).parse_args(list(args))
+    if any(param.is_eager for param in given):  # --help, to see how it is written
+        return
+    for param in given:
+        if isinstance(param, click.Option) and _takes_one(param) and given.count(param) > 1:
+            name = next((name for name in param.opts if name.startswith("--")), param.opts[0])
+            hint = _TWICE.get(f"{ctx.info_name} {name}") or _TWICE.get(name)
+            hint = hint or "give it once, or call the command once for each"
+            raise CommandError(f"{name} is given twice", ExitCode.USAGE, hint=hint)
+
+
+def _takes_one(option: click.Option) -> bool:
+    return not (option.is_flag or option.count or option.multiple)
 
 
 def variable_of(param: click.Parameter) -> str | None:

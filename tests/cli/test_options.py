@@ -86,3 +86,50 @@ def test_no_variable_of_an_option_is_taken_for_a_setting():
     assert not {name.removeprefix("PACKHORSE_").lower() for name in VARIABLES} & {*Settings.__struct_fields__}
 
     load_settings({}, environment=dict.fromkeys(VARIABLES, "1"))
+
+
+def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(packhorse: Call):
+    single = [
+        (name, written)
+        for name, option in options()
+        if not (option.is_flag or option.count or option.multiple)
+        for written in option.opts
+    ]
+    assert {("delete", "--where"), ("pause", "--task"), ("jobs", "-n"), ("wait", "--url")} <= set(single)
+
+    wrong = []
+    for name, written in single:
+        result = packhorse(name, written, "1", written, "1")
+        if result.exit_code != 2 or " is given twice" not in result.stderr:
+            wrong.append((name, written, result.stderr))
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["delete", "--where", "dead", "--where=queue:mail", "--yes"], "put all words into one: --where 'dead"),
+        (["pause", "--task", "a", "--task", "b"], "call the command once for each"),
+        (["jobs", "--queue", "a", "--queue", "b"], "several are written --queue a,b"),
+        (["jobs", "--fields", "id", "dead", "--fields", "state"], "several are written --fields a,b"),
+        (["--url", "sqlite:///a.db", "--url", "sqlite:///b.db", "jobs"], "--url is given twice"),
+        (["work", "-c", "1", "--concurrency", "2"], "--concurrency is given twice"),
+    ],
+)
+def test_an_option_given_twice_says_what_to_do_instead(yard: Yard, packhorse: Call, words: list[str], told: str):
+    job = yard.job("dead")
+
+    result = packhorse(*words)
+
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert yard.get(job.id).state == "dead"
+
+
+def test_flags_and_options_of_several_values_may_be_given_twice(yard: Yard, packhorse: Call):
+    job = yard.job("dead")
+
+    assert packhorse("jobs", "-v", "-v", "--utc", "--utc", "--ids").stdout == f"{job.id}\n"
+    assert packhorse("copy", job.id, "--set", "a=1", "--set", "b=2", "--dry-run").exit_code == 0
+    assert packhorse("jobs", "--queue", "a", "--queue", "b", "--help").exit_code == 0
