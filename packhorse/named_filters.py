@@ -1,7 +1,8 @@
 """Named filters: which jobs are often meant, written once in the settings, so that all who look mean the same:
 `@broken-mail` stands for the words below `[tool.packhorse.filters]`.
 
-The command line and the web put the words in the place of the name; the web checks all of them when it starts.
+The command line and the web put the words in the place of the name. One that nobody can use is the trouble of who names
+it: it is told with its place there, by `doctor` and by the web, and all others go on.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, SettingsError
-from packhorse.filter_words import parse_parts, split_words
+from packhorse.filter_words import parse_parts, split_words, word_name
 from packhorse.settings import FILTER_NAME, Settings
 
 SIGN = "@"
@@ -33,11 +36,50 @@ def named_filters(settings: Settings, now: int) -> dict[str, str]:
     return settings.filters
 
 
+class NamedFilters(dict[str, str]):
+    """The filters that can be used; `bad` says what is wrong with each of the others, and where it stands."""
+
+    def __init__(self, filters: Mapping[str, str] = {}, bad: Mapping[str, str] = {}) -> None:
+        super().__init__(filters)
+        self.bad = dict(bad)
+
+
+def usable_filters(settings: Settings, now: int) -> NamedFilters:
+    """The filters of these settings, told apart."""
+    found = NamedFilters(bad=settings.bad_filters)
+    for name, text in settings.filters.items():
+        try:
+            found.update(named_filters(replace(settings, filters={name: text}), now))
+        except SettingsError as error:
+            found.bad[name] = error.problems[0]
+    return found
+
+
 def spelled_out(words: Sequence[str], filters: Mapping[str, str]) -> list[str]:
     """These words, apart, with those of a filter in the place of its name. Where no filter has a name, an `@word` is
     text as any other; else one that is no name is refused, for it may be misspelt."""
     parts = split_words(words)
-    return [part for word in parts for part in _words_of(word, filters)] if filters else parts
+    bad = filters.bad if isinstance(filters, NamedFilters) else {}
+    if not filters and not bad:
+        return parts
+    for word in parts:
+        if word.removeprefix(SIGN) in bad and _NAMED.fullmatch(word):
+            raise BadValue(f"{word} cannot be used: {bad[word.removeprefix(SIGN)]}", hint="mend it there")
+    brought = [(part, word) for word in parts for part in _words_of(word, filters)]
+    _refuse_twice(brought)
+    return [part for part, _ in brought]
+
+
+def _refuse_twice(brought: Sequence[tuple[str, str]]) -> None:
+    """Of words and what was written for each: tell if a name brings one that is there already. It was not seen."""
+    first: dict[str, tuple[str, str]] = {}
+    for part, word in brought:
+        name = word_name(part)
+        other, other_word = first.get(name, (word, word))
+        if name in first and name != "text" and (part, other) != (word, other_word):
+            told = [text if text == by else f"{by} brings {text}" for text, by in ((other, other_word), (part, word))]
+            raise BadValue(f"{name} is given twice: {' and '.join(told)}", hint="leave one of them out")
+        first.setdefault(name, (part, word))
 
 
 def _words_of(word: str, filters: Mapping[str, str]) -> list[str]:

@@ -162,6 +162,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     web_token_file: Annotated[str | None, Text("tokens.txt")] = None
 
     filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `named_filters.py`
+    bad_filters: dict[str, str] = {}  # what is wrong with those that are none at all, by their names
     sources: dict[str, str] = {}
 
     def source_of(self, name: str) -> str:
@@ -184,7 +185,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 _KINDS: dict[str, Text | Whole] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Settings, include_extras=True).items()
-    if name not in ("filters", "sources")
+    if name not in ("filters", "bad_filters", "sources")
 }
 
 
@@ -225,7 +226,7 @@ def load_settings(
     found = _from_file(directory or Path.cwd(), problems)
     found |= _from_environment(os.environ if environment is None else environment)
     found |= {name: (value, f"argument {name}=") for name, value in arguments.items() if value is not None}
-    filters, of_filters = _filters(*found.pop("filters", ({}, "")), problems)
+    filters, bad_filters, of_filters = _filters(*found.pop("filters", ({}, "")), problems)
     values: dict[str, Any] = {}
     for name, (value, source) in found.items():
         try:
@@ -233,7 +234,7 @@ def load_settings(
         except BadValue as error:
             problems.append(f"{source}: {error}")
     sources = {name: found[name][1] for name in values} | of_filters
-    settings = Settings(**values, filters=filters, sources=sources)
+    settings = Settings(**values, filters=filters, bad_filters=bad_filters, sources=sources)
     wrong = found.keys() - values.keys()
     problems += [text for names, text in _contradictions(settings) if not wrong.intersection(names)]
     if problems:
@@ -241,22 +242,24 @@ def load_settings(
     return settings
 
 
-def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The filters that have a name, and where each is written. What its words mean, others know."""
+def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The filters that have a name, what is wrong with those that are none, and where each is written. What its words
+    mean, others know; a wrong one is the trouble of who names it, and keeps nobody from working."""
     if not isinstance(table, Mapping):
         problems.append(f"{source}: filters must be a table of names - write [tool.packhorse.filters] above them")
-        return {}, {}
+        return {}, {}, {}
     found: dict[str, str] = {}
+    bad: dict[str, str] = {}
     sources: dict[str, str] = {}
     for name, value in table.items():
         text, place = value if isinstance(value, _Written) else (value, source)
         if not re.fullmatch(FILTER_NAME, str(name)):
-            problems.append(f"{place}: the filter {name!r} needs a name of letters, digits, - and _")
+            bad[name] = f"{place}: the filter {name!r} needs a name of letters, digits, - and _"
         elif not isinstance(text, str) or not text.strip():
-            problems.append(f"{place}: the filter {name} must be text such as 'state:dead queue:mail', not {text!r}")
+            bad[name] = f"{place}: the filter {name} must be text such as 'state:dead queue:mail', not {text!r}"
         else:
             found[name], sources[f"filters.{name}"] = text.strip(), place
-    return found, sources
+    return found, bad, sources
 
 
 class _Written(NamedTuple):

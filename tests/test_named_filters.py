@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.errors import BadValue, SettingsError
-from packhorse.named_filters import named_filters, spelled_out
+from packhorse.named_filters import NamedFilters, named_filters, spelled_out, usable_filters
 from packhorse.settings import Settings, load_settings
 
 FILTERS = {"broken-mail": "state:dead queue:mail", "slow": "'took:>30s' since:2h"}
@@ -42,17 +42,58 @@ def test_a_filter_that_nobody_could_use_is_told_with_file_and_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("line", "told"),
     [
-        ('[tool.packhorse]\nfilters = "dead"\n', "filters must be a table of names"),
-        ('[tool.packhorse.filters]\n"a b" = "dead"\n', "the filter 'a b' needs a name of letters, digits, - and _"),
-        ("[tool.packhorse.filters]\na = 7\n", "the filter a must be text such as"),
-        ('[tool.packhorse.filters]\na = " "\n', "pyproject.toml line 2: the filter a must be text"),
+        ('"a b" = "dead"', "the filter 'a b' needs a name of letters, digits, - and _"),
+        ("a = 7", "the filter a must be text such as"),
+        ('a = " "', "the filter a must be text"),
+        ('a = "state:ded"', "the filter a: there is no state"),
     ],
 )
-def test_what_is_no_filter_at_all_is_told_with_the_other_settings(tmp_path: Path, text: str, told: str):
-    with pytest.raises(SettingsError, match=told):
-        settings(tmp_path, text)
+def test_one_that_nobody_can_use_leaves_the_settings_and_all_others_as_they_are(tmp_path: Path, line: str, told: str):
+    found = settings(tmp_path, f'[tool.packhorse]\nlease = "1m"\n[tool.packhorse.filters]\n{line}\nb = "dead"\n')
+    usable = usable_filters(found, 0)
+
+    assert found.shown("lease") == "1m"
+    assert usable == {"b": "dead"}
+    assert [told in problem for problem in usable.bad.values()] == [True]
+    assert all(problem.startswith("pyproject.toml line 4: ") for problem in usable.bad.values())
+
+
+def test_filters_that_are_no_table_are_told_with_the_other_settings(tmp_path: Path):
+    with pytest.raises(SettingsError, match="filters must be a table of names"):
+        settings(tmp_path, '[tool.packhorse]\nfilters = "dead"\n')
+
+
+def test_who_names_one_that_cannot_be_used_is_told_what_is_wrong_and_where(tmp_path: Path):
+    usable = usable_filters(settings(tmp_path, '[tool.packhorse.filters]\nslow = "tok:9"\nbig = 7\n'), 0)
+
+    with pytest.raises(BadValue, match=r"@slow cannot be used: pyproject.toml line 2: the filter slow: .* 'tok'"):
+        spelled_out(["dead @slow"], usable)
+    with pytest.raises(BadValue, match=r"@big cannot be used: pyproject.toml line 3: .* not 7"):
+        spelled_out(["@big"], usable)
+    with pytest.raises(BadValue, match="no filter is called @bug"):
+        spelled_out(["@bug"], NamedFilters({"dead": "dead"}, usable.bad))
+    assert spelled_out(["dead"], usable) == ["dead"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("@broken-mail state:completed", "state is given twice: @broken-mail brings state:dead and state:completed"),
+        ("completed @broken-mail", "state is given twice: completed and @broken-mail brings state:dead"),
+        ("@slow @slow", "took is given twice: @slow brings took:>30s and @slow brings took:>30s"),
+    ],
+)
+def test_a_word_that_a_name_brings_again_is_told_with_the_name(words: str, told: str):
+    with pytest.raises(BadValue) as caught:
+        spelled_out([words], FILTERS)
+
+    assert caught.value.what == told
+
+
+def test_text_may_come_from_a_name_and_beside_it():
+    assert spelled_out(["@mails now"], {"mails": "text:news cannot"}) == ["text:news", "cannot", "now"]
 
 
 def test_a_name_stands_for_its_words_among_others():

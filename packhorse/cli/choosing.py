@@ -23,7 +23,7 @@ from packhorse.cli.where import find_job, ids_from
 from packhorse.errors import BadValue
 from packhorse.filter_words import find_all, parse_parts, say_which
 from packhorse.job import HELD, Job, Operation, State
-from packhorse.named_filters import spelled_out
+from packhorse.named_filters import spelled_out, usable_filters
 from packhorse.storage import BATCH, Storage
 
 _EXAMPLES = 3
@@ -86,7 +86,7 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
     if selection.where is not None:
         if selection.ids:
             raise CommandError("give ids or --where, not both", ExitCode.USAGE)
-        parts = spelled_out([selection.where.strip()], invocation.settings.filters)
+        parts = spelled_out([selection.where.strip()], usable_filters(invocation.settings, storage.now()))
         return _chosen_by_filter(storage, intent, parts)
     if not selection.ids:
         hint = f"packhorse {click.get_current_context().info_name} --help"

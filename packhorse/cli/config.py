@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from packhorse import clock
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
-from packhorse.cli.output import escape, say
+from packhorse.cli.output import escape, paint, say
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.target import option_or_source
+from packhorse.named_filters import usable_filters
 from packhorse.settings import NAMES
 
 
@@ -31,6 +33,8 @@ def config(invocation: Invocation, names: tuple[str, ...], only_set: bool) -> No
     if not names:
         places = {name: settings.sources[f"filters.{name}"] for name in settings.filters}
         rows += [(f"filters.{name}", settings.filters[name], place) for name, place in places.items()]
+        for problem in usable_filters(settings, clock.now()).bad.values():
+            invocation.note(f"{paint('!', 'yellow', err=True)} {escape(problem)}")
     if invocation.as_json:
         for name, value, source in rows:
             invocation.print_json({"name": name, "value": value or None, "source": source})

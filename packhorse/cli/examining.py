@@ -25,6 +25,7 @@ from packhorse.event import Subject
 from packhorse.findings import overdue
 from packhorse.idleness import Idle, idle_text, idlers, remedy
 from packhorse.job import HELD, WAITING, State
+from packhorse.named_filters import usable_filters
 from packhorse.pause_text import pause_text
 from packhorse.storage import Storage
 from packhorse.storage.moving import closed
@@ -108,6 +109,15 @@ def settings(patient: Patient) -> Iterator[Symptom]:
     if found.heartbeat * 3 > found.lease:
         told = f"lease ({found.shown('lease')}) is less than three heartbeats ({found.shown('heartbeat')})"
         yield remark("settings", f"{told}: two late ones look like a death", "raise lease, or lower heartbeat")
+
+
+def filters(patient: Patient) -> Iterator[Symptom]:
+    """Those that have a name; what cannot be used is found by who needs it, in a hurry."""
+    found = usable_filters(patient.invocation.settings, clock.now())
+    for problem in found.bad.values():
+        yield wrong("filters", problem, "mend it there; the web leaves it out, and who names it is told this")
+    if found:
+        yield well("filters", f"{count_text(len(found), 'has', 'have')} a name, and can be used")
 
 
 def web(patient: Patient) -> Iterator[Symptom]:
@@ -408,7 +418,7 @@ def _name(process: WorkerInfo) -> str:
     return f"the {process.subject} {process.host}:{process.pid}"
 
 
-HERE: tuple[Check, ...] = (versions, settings, web, app)
+HERE: tuple[Check, ...] = (versions, settings, filters, web, app)
 """Those that need no storage."""
 OF_STORAGE: tuple[Check, ...] = (writing, tables, latency, storage_problems, room, clocks, permissions)
 """Those that are about the storage itself: all there is to examine of one that was moved."""

@@ -22,7 +22,7 @@ from packhorse.cli.options import command
 from packhorse.cli.output import escape, json_text, say
 from packhorse.filter_words import find_all, parse_parts
 from packhorse.job import SCHEDULED, WAITING, Job, NewJob, UniqueLock
-from packhorse.named_filters import spelled_out
+from packhorse.named_filters import spelled_out, usable_filters
 from packhorse.storage import Storage
 from packhorse.storage.records import Enqueued, Filter, Placement
 
@@ -37,7 +37,8 @@ def export(invocation: Invocation, words: tuple[str, ...]) -> None:
     """Print jobs as JSON, one on each line, with all their fields; of every job, or of those that fit the filter.
     Times and durations are microseconds, as they are stored."""
     storage = invocation.storage
-    where = parse_parts(spelled_out(words, invocation.settings.filters), storage.now()) if words else Filter()
+    now = storage.now()
+    where = parse_parts(spelled_out(words, usable_filters(invocation.settings, now)), now) if words else Filter()
     number = 0
     for job in find_all(storage, where):
         say(_exported(job))

@@ -44,7 +44,7 @@ from packhorse.fields import event_fields, iso, job_fields, queue_fields
 from packhorse.filter_words import find_all, parse_parts
 from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
-from packhorse.named_filters import spelled_out
+from packhorse.named_filters import spelled_out, usable_filters
 from packhorse.pause_text import pause_text
 from packhorse.storage import BATCH
 from packhorse.storage.listing import is_tallied
@@ -103,7 +103,8 @@ def jobs(
     """
     invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
-    where = parse_parts(spelled_out([*words, *more], invocation.settings.filters), invocation.storage.now())
+    now = invocation.storage.now()
+    where = parse_parts(spelled_out([*words, *more], usable_filters(invocation.settings, now)), now)
     if only_count:
         _print_count(invocation, where)
         return None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse import clock
 from packhorse.app import Packhorse
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
@@ -21,7 +20,6 @@ from packhorse.cli.output import say
 from packhorse.cli.target import open_for_writing
 from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
 from packhorse.loading import find_target
-from packhorse.named_filters import named_filters
 from packhorse.settings import Settings
 
 if TYPE_CHECKING:
@@ -128,7 +126,6 @@ def check_web(settings: Settings, options: dict[str, Any], command: str) -> None
     from packhorse.web.listening import listening_socket
 
     _access(settings, options)
-    named_filters(settings, clock.now())
     listening_socket(*_address(settings, options), command).close()
 
 

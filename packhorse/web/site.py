@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from packhorse import clock
 from packhorse.app import Packhorse
 from packhorse.errors import NotSignedIn
-from packhorse.named_filters import named_filters
+from packhorse.named_filters import usable_filters
 from packhorse.storage import Storage
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
@@ -18,6 +19,8 @@ from packhorse.web.security.access import Access
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 from packhorse.web.steps import Steps
+
+log = logging.getLogger("packhorse.web")
 
 
 class Site:
@@ -27,7 +30,9 @@ class Site:
         self.app = app
         self.access = access
         self.redaction = redaction or Redaction()
-        self.filters = named_filters(app.settings, clock.now())
+        self.filters = usable_filters(app.settings, clock.now())
+        for problem in self.filters.bad.values():
+            log.warning("%s; it is left out", problem)
         # The pages that are drawn just now; who asks for the same one meanwhile waits for it without a thread.
         self.drawing: dict[Hashable, asyncio.Future[Any]] = {}
 

@@ -56,6 +56,21 @@ def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call, monkeypatch: py
     assert {"version", "settings", "reach", "writing", "tables", "latency", "room", "clock", "file"} <= set(told)
 
 
+def test_a_named_filter_that_nobody_can_use_is_bad(yard: Yard, packhorse: Call):
+    (yard.directory / "pyproject.toml").write_text(
+        '[tool.packhorse.filters]\nslow = "tok:>9s"\nbig = 7\ngood = "dead"\n'
+    )
+
+    told = [(verdict, sentence[:21]) for verdict, sentence, _ in found(packhorse)["filters"]]
+
+    assert packhorse("doctor").exit_code == 6
+    assert sorted(told) == [
+        ("bad", "pyproject.toml line 2"),
+        ("bad", "pyproject.toml line 3"),
+        ("ok", "1 has a name, and can"),
+    ]
+
+
 def test_quiet_shows_only_what_is_not_well(yard: Yard, packhorse: Call):
     yard.add()
 

@@ -167,6 +167,19 @@ def test_a_named_filter_stands_for_its_words_in_lists_and_where_something_is_don
     assert "pyproject.toml line 2" in packhorse("config").stdout
 
 
+def test_a_filter_that_nobody_can_use_troubles_only_who_names_it(yard: Yard, packhorse: Call):
+    (yard.directory / "pyproject.toml").write_text('[tool.packhorse.filters]\nslow = "tok:>9s"\nbig = 7\n')
+    job = yard.job("dead")
+
+    assert packhorse("jobs", "dead", "--ids").stdout == f"{job.id}\n"
+    for words in (["jobs", "@slow"], ["export", "@slow"], ["delete", "--where", "@slow", "--yes"]):
+        refused = packhorse(*words)
+        assert refused.exit_code == 2
+        assert "@slow cannot be used: pyproject.toml line 2: the filter slow: " in refused.stderr
+    assert "@big cannot be used: pyproject.toml line 3: " in packhorse("jobs", "@big").stderr
+    assert "pyproject.toml line 3: the filter big" in packhorse("config").stderr
+
+
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 

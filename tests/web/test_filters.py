@@ -9,7 +9,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.errors import SettingsError
 from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
@@ -55,11 +54,21 @@ def test_a_name_that_there_is_not_is_a_problem(named: TestClient):
     assert "filter is called @last" in named.get("/jobs?q=@last", headers=HTML).text
 
 
-def test_a_web_with_a_filter_that_nobody_can_use_does_not_start(
-    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_web_leaves_a_filter_out_that_nobody_can_use_and_says_so(
+    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    (tmp_path / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "state:ded"\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "state:ded"\nbig = 7\ngood = "dead"\n')
     monkeypatch.chdir(tmp_path)
+    application = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
 
-    with pytest.raises(SettingsError, match=r"pyproject\.toml line 2: the filter lost"):
-        make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+    with TestClient(application, base_url=BASE) as web:
+        page = web.get("/jobs", headers=HTML).text
+        offered = web.get(f"{API}/filters").json()["items"]
+        asked = web.get(f"{API}/jobs?q=@lost")
+
+    assert [message for message in caplog.messages if message.startswith("pyproject.toml line 2: the filter lost")]
+    assert "<li>pyproject.toml line 2: the filter lost" in page
+    assert "<li>pyproject.toml line 3: the filter big must be text" in page
+    assert [each["name"] for each in offered] == ["good"]
+    assert asked.status_code == 400
+    assert "@lost cannot be used: pyproject.toml line 2" in asked.text

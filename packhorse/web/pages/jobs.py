@@ -125,6 +125,7 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
         "operations": _operations(look.where),
         "queue_names": queue_names(call.reader),
         "named": {name: address("/jobs", q=words) for name, words in call.site.filters.items()},
+        "bad_filters": list(call.site.filters.bad.values()),
         "seen_at": look.now,
         "problem": look.problem,
     }
