@@ -17,13 +17,14 @@ from pathlib import Path
 
 from packhorse import __version__
 from packhorse.amounts import count_text
-from packhorse.cli.examining import Patient, Symptom
+from packhorse.cli.examining import Patient, Symptom, Verdict
 from packhorse.cli.failing import masked
 from packhorse.cli.invocation import operator
 from packhorse.cli.output import escape
 from packhorse.clock import to_datetime
 from packhorse.errors import SettingsError
 from packhorse.job import State
+from packhorse.settings import NAMES
 
 _DRIVERS = ("msgspec", "click", "cronsim", "starlette", "uvicorn", "hiredis", "psycopg", "PyMySQL")
 _MOST_CAUSES = 10
@@ -36,7 +37,7 @@ def report_lines(patient: Patient, symptoms: Sequence[Symptom]) -> Iterator[str]
     for title, lines in (
         ("versions", _versions()),
         ("settings that were set", _settings(patient)),
-        ("what the doctor found", (f"{each.verdict:<4} {each.name}: {each.sentence}" for each in symptoms)),
+        ("what the doctor found", map(_finding, symptoms)),
         ("storage", _storage(patient)),
         ("jobs", _jobs(patient)),
         ("processes", _processes(patient)),
@@ -45,6 +46,13 @@ def report_lines(patient: Patient, symptoms: Sequence[Symptom]) -> Iterator[str]
         told = [f"  {redaction.text(escape(masked(line)))}" for line in lines]
         yield f"{title}:"
         yield from told or ["  none"]
+
+
+def _finding(symptom: Symptom) -> str:
+    """What the doctor found. The words of a filter may name people: of one that is wrong, only its place is told."""
+    is_bad_filter = symptom.name == "filters" and symptom.verdict is Verdict.WRONG
+    sentence = f"{symptom.sentence.partition(': ')[0]}: cannot be used" if is_bad_filter else symptom.sentence
+    return f"{symptom.verdict:<4} {symptom.name}: {sentence}"
 
 
 class Redaction:
@@ -95,7 +103,8 @@ def _settings(patient: Patient) -> Iterator[str]:
         yield "they cannot be read"
         return
     for name, source in sorted(settings.sources.items()):
-        yield f"{name} = {settings.shown(name)}  ({source})"
+        told = f" = {settings.shown(name)}" if name in NAMES else ""  # the words of a named filter are data
+        yield f"{name}{told}  ({source})"
 
 
 def _storage(patient: Patient) -> Iterator[str]:

@@ -17,7 +17,7 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.following import follow_jobs, new_events, newest_event
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import ran_text
-from packhorse.cli.options import command, number_option
+from packhorse.cli.options import command, number_option, refuse_beside
 from packhorse.cli.output import (
     STATE_STYLES,
     Shown,
@@ -101,6 +101,8 @@ def jobs(
     A table for which very many jobs would have to be looked through ends with what was found, says how far it looked,
     and the exit code is 7; -n 0, --ids and --json look at all.
     """
+    if only_count:
+        refuse_beside("--count", "follow", "only_ids", "number", hint="--count prints one number, of all that fit")
     invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
     now = invocation.storage.now()

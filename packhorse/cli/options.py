@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation, operator
@@ -119,6 +120,14 @@ def refuse_twice(command: click.Command, ctx: click.Context, args: Sequence[str]
 
 def _takes_one(option: click.Option) -> bool:
     return not (option.is_flag or option.count or option.multiple)
+
+
+def refuse_beside(what: str, *names: str, hint: str) -> None:
+    """CommandError if one of these options stands on the line, where beside this it would mean nothing."""
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        if param.name in names and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            raise CommandError(f"{param.opts[0]} means nothing beside {what}", ExitCode.USAGE, hint=hint)
 
 
 def variable_of(param: click.Parameter) -> str | None:

@@ -12,7 +12,7 @@ from packhorse.amounts import count_text, per_second_text, share_text
 from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.operation_times import print_times
-from packhorse.cli.options import command, span_option
+from packhorse.cli.options import command, refuse_beside, span_option
 from packhorse.cli.output import paint, unless_nought
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import check_queue, check_task
@@ -58,10 +58,13 @@ def stats(invocation: Invocation, about: str | None, by: str, length: int, queue
     Of 100 attempts 50 had waited in line for no longer than WAIT50, 95 no longer than WAIT95, 99 no longer than WAIT99;
     and so they ran for no longer than RUN50, RUN95, RUN99. These are right to a fifth.
 
-    With `storage`: how the workers' calls of the storage went since they began. WAIT is the time before a connection or
-    a lock was free (contention), RUN the storage's own time (load).
+    With `storage`: how the workers' calls of the storage went since they began, those first that took most of its time
+    in all. WAIT is the time before a connection or a lock was free (contention), as mean and longest; RUN the storage's
+    own time (load), also as RUN P95: of 100 calls 95 took no longer, in the worker where they were slowest.
     """
     if about is not None:
+        hint = "it tells of all calls since the workers began: packhorse stats storage"
+        refuse_beside("storage", "by", "length", "queue", "task", hint=hint)
         _print_storage_times(invocation)
         return
     if not MINUTE <= length <= _LONGEST:

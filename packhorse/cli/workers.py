@@ -134,7 +134,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
                 "" if is_foreman else shown.number(worker.concurrency),
                 shown.age(worker.joined_at),
                 _beat(worker, shown, lease),
-                *([_process_state(worker) if is_alive(worker, shown.now, lease) else ""] if has_states else []),
+                *([_state(worker, shown, lease)] if has_states else []),
                 *([cut(worker.code_version or "", 40)] if has_versions else []),
                 ", ".join(worker.queues),
             ]
@@ -147,13 +147,18 @@ def _process_state(worker: WorkerInfo) -> str:
     return str(worker.report.get("state") or "")
 
 
+def _state(worker: WorkerInfo, shown: Shown, lease: int) -> str:
+    """The same, while it lives. On a terminal its last beat tells that it is silent; in a pipe that is a time."""
+    if is_alive(worker, shown.now, lease):
+        return _process_state(worker)
+    return "" if shown.is_terminal else "silent"
+
+
 def _process_style(text: str) -> str | None:
-    return {"unhealthy": "red", "quiet": "yellow", "stopping": "yellow"}.get(text)
+    return {"unhealthy": "red", "silent": "red", "quiet": "yellow", "stopping": "yellow"}.get(text)
 
 
 def _beat(worker: WorkerInfo, shown: Shown, lease: int) -> str:
-    if is_alive(worker, shown.now, lease):
-        return shown.time(worker.beat_at)
-    if shown.is_terminal:
+    if shown.is_terminal and not is_alive(worker, shown.now, lease):
         return f"silent {span_text(shown.now - worker.beat_at)}"
-    return f"silent:{shown.time(worker.beat_at)}"  # one word, for those who count columns
+    return shown.time(worker.beat_at)

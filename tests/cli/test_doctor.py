@@ -69,6 +69,10 @@ def test_a_named_filter_that_nobody_can_use_is_bad(yard: Yard, packhorse: Call):
         ("bad", "pyproject.toml line 3"),
         ("ok", "1 has a name, and can"),
     ]
+    report = packhorse("doctor", "--report").stdout
+    assert "bad  filters: pyproject.toml line 2: cannot be used\n" in report
+    assert "  filters.good  (pyproject.toml line 4)\n" in report
+    assert "tok:" not in report
 
 
 def test_quiet_shows_only_what_is_not_well(yard: Yard, packhorse: Call):

@@ -157,6 +157,14 @@ def test_all_that_fit_are_counted(yard: Yard, packhorse: Call, monkeypatch: pyte
     assert lines(packhorse("jobs", "dead", "--count", "--json").stdout) == [{"count": 0}]
 
 
+@pytest.mark.parametrize("needless", [["-f"], ["--ids"], ["-n", "5"]])
+def test_what_means_nothing_beside_a_count_is_refused(yard: Yard, packhorse: Call, needless: list[str]):
+    refused = packhorse("jobs", "dead", "--count", *needless)
+
+    assert refused.exit_code == 2
+    assert f"{needless[0]} means nothing beside --count" in refused.stderr
+
+
 def test_a_named_filter_stands_for_its_words_in_lists_and_where_something_is_done(yard: Yard, packhorse: Call):
     (yard.directory / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "dead queue:for-dead"\n')
     jobs = yard.in_every_state()

@@ -154,3 +154,21 @@ def test_without_workers_nobody_tells_how_calls_go(yard: Yard, packhorse: Call):
     yard.add()
 
     assert "No worker is there to tell" in packhorse("stats", "storage").stderr
+
+
+@pytest.mark.parametrize("needless", [["--by", "queue"], ["--range", "1h"], ["--queue", "a"], ["--task", "a"]])
+def test_what_means_nothing_beside_the_storage_is_refused(yard: Yard, packhorse: Call, needless: list[str]):
+    refused = packhorse("stats", "storage", *needless)
+
+    assert refused.exit_code == 2
+    assert f"{needless[0]} means nothing beside storage" in refused.stderr
+
+
+def test_a_habit_of_the_environment_is_no_option_beside_the_storage(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    yard.add()
+    monkeypatch.setenv("PACKHORSE_STATS_BY", "queue")
+    monkeypatch.setenv("PACKHORSE_RANGE", "7d")
+
+    assert packhorse("stats", "storage").exit_code == 0

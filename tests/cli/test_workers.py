@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from packhorse import clock
@@ -53,9 +54,11 @@ def test_who_has_just_fallen_silent_is_marked_also_for_programs(yard: Yard, pack
     with before(yard, 3_900) as then:
         then.join(WorkerInfo("silent-worker"))
 
-    rows = packhorse("workers").stdout.splitlines()
+    rows = [line.split() for line in packhorse("workers").stdout.splitlines()]
+    times = [word for word in rows[-1] if word.startswith("20")]
 
-    assert ["silent:20" in row for row in rows] == ["silent-worker" in row for row in rows] == [False] * 3 + [True]
+    assert ["silent" in row for row in rows] == ["silent-worker" in row for row in rows] == [False] * 3 + [True]
+    assert len([datetime.fromisoformat(time) for time in times]) == 2  # when it came, and its last beat
 
 
 def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, packhorse: Call):
