@@ -5,7 +5,6 @@ The terminal is as it was before when the block ends, however it ends, and while
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
@@ -70,21 +69,21 @@ class Screen:
                 (signal.SIGTERM, _end),
                 (signal.SIGHUP, _end),
                 (signal.SIGQUIT, _end),
-                (signal.SIGWINCH, self._resize),
+                (signal.SIGWINCH, _resize),
             )
         }
+        # The pipe is written to as the signal comes. A handler in Python has to wait for its turn, and would come after
+        # the whole of a wait that was just about to begin.
+        self._woke_before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        signal.set_wakeup_fd(self._woke_before)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._finish()
         os.close(self._wake)
         os.close(self._woken)
-
-    def _resize(self, number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is told often enough
-            os.write(self._wake, b".")
 
     def _begin(self) -> None:
         self._before = termios.tcgetattr(self._stdin)
@@ -157,6 +156,10 @@ def fitted(line: str, width: int) -> str:
             parts.append(shown)
             left -= width_of(part)
     return "".join(parts)
+
+
+def _resize(number: int, frame: FrameType | None) -> None:
+    """The screen is woken already; without a handler, the signal would wake nobody."""
 
 
 def _end(number: int, frame: FrameType | None) -> None:
