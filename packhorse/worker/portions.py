@@ -19,36 +19,52 @@ T = TypeVar("T")
 
 LONGEST_REASON = 500
 """Characters of a refusal that are told: it must not be refused for its own length."""
+MOST_REFUSALS = 8
+"""How many are refused by themselves before others as long are not tried any more: each try holds up the worker."""
 
 
 def write_in_portions(
     said: list[T],
     write: Callable[[list[T]], object],
-    notice_of: Callable[[T, BadValue], T],
     put_back: Callable[[list[T]], object],
+    notice_of: Callable[[T, BadValue], T],
+    length_of: Callable[[T], int],
 ) -> None:
     """Write all of it, in its order. While the storage is away, what is not written yet is put back."""
     left = [said]  # the next portion stands last
     notice: T | None = None
-    dropped: list[BadValue] = []
+    refused: list[int] = []  # their lengths
+    lost = 0
+    why: BadValue | None = None
     while left:
         portion = left.pop()
         try:
             write(portion)
         except StorageUnavailable:
-            put_back([*portion, *chain.from_iterable(reversed(left))])
+            put_back([*portion, *_in_order(left)])
             raise
         except BadValue as error:
             middle = len(portion) // 2
             if middle:
                 left += portion[middle:], portion[:middle]
-            elif portion[0] is not notice:
-                notice = notice_of(portion[0], error)
-                left.append([notice])
+            elif portion[0] is notice:
+                lost, why = lost + 1, error
+                if lost == MOST_REFUSALS:  # it takes nothing at all
+                    lost += len(_in_order(left))
+                    left = []
             else:
-                dropped.append(error)
-    if dropped:
-        log.warning("%d words of jobs are lost: the storage refuses even to be told so: %s", len(dropped), dropped[0])
+                refused.append(length_of(portion[0]))
+                notice = notice_of(portion[0], error)
+                if left and len(refused) == MOST_REFUSALS:
+                    least = min(refused)
+                    left = [[notice_of(each, error) if length_of(each) >= least else each for each in _in_order(left)]]
+                left.append([notice])
+    if lost:
+        log.warning("%d words of jobs are lost: the storage refuses even to be told so: %s", lost, why)
+
+
+def _in_order(left: list[list[T]]) -> list[T]:
+    return list(chain.from_iterable(reversed(left)))
 
 
 def refusal(noun: str, text: str, error: BadValue) -> str:

@@ -56,7 +56,7 @@ class Scribe:
             stopped.extend(seat for (seat, _), told in zip(part, answers, strict=True) if told is CheckInAnswer.STOP)
 
         try:
-            write_in_portions(said, write, _notice_of_checkin, _put_checkins_back)
+            write_in_portions(said, write, _put_checkins_back, _notice_of_checkin, _length_of_checkin)
         except StorageUnavailable:
             if not stopped:  # else the next call tells that it is away: who should end must hear it now
                 raise
@@ -66,7 +66,7 @@ class Scribe:
         lines = seat.words.take_lines()
         if lines:
             write = partial(self._storage.append_log, seat.job.token, keep=self._keep_lines)
-            write_in_portions(lines, write, _notice_of_line, seat.words.put_lines_back)
+            write_in_portions(lines, write, seat.words.put_lines_back, _notice_of_line, _length_of_line)
 
 
 def _put_checkins_back(said: list[Said]) -> None:
@@ -76,6 +76,15 @@ def _put_checkins_back(said: list[Said]) -> None:
 
 def _notice_of_line(line: LogLine, error: BadValue) -> LogLine:
     return replace(line, message=refusal("line", line.message, error))
+
+
+def _length_of_line(line: LogLine) -> int:
+    return len(line.message)
+
+
+def _length_of_checkin(said: Said) -> int:
+    _, checkin = said
+    return len(checkin.message or "") + len(checkin.progress_text or "")
 
 
 def _notice_of_checkin(said: Said, error: BadValue) -> Said:

@@ -219,6 +219,23 @@ def test_what_even_a_notice_cannot_be_written_for_is_lost_alone(
     assert "2 words of jobs are lost" in caplog.text
 
 
+@pytest.mark.parametrize("most", [1_000, 10], ids=["long lines", "everything"])
+def test_a_storage_that_refuses_line_after_line_is_not_asked_about_each(
+    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch, most: int
+):
+    job, seat = held(storage)
+    for number in range(400):
+        seat.log("short" if number == 399 else "x" * 2_000)
+    refuse(storage, monkeypatch, "append_log", lambda lines: max(map(len, lines)) > most)
+
+    Scribe(shaky).write_down([seat])
+
+    assert shaky.calls.count("append_log") < 100
+    said = messages(storage, job)
+    assert len(said) == (400 if most == 1_000 else 0)
+    assert said[-1:] == (["short"] if most == 1_000 else [])
+
+
 def test_a_storage_that_goes_away_between_two_portions_gets_each_line_once(
     storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch
 ):
