@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packhorse.clock import HOUR, TurnedClock
-from packhorse.conformance.builders import add, finish, ids, join, new_job, new_jobs, run
+from packhorse.conformance.builders import add, find_all, finish, ids, join, new_job, new_jobs, run
 from packhorse.job import COMPLETED, DEAD
 from packhorse.outcome import Completed
 from packhorse.storage.contract import Storage
@@ -111,28 +111,22 @@ def test_jobs_of_a_task_in_several_queues_come_in_the_order_of_the_list(storage:
     assert ids(first.jobs + storage.find(ended, limit=4, cursor=first.next).jobs) == ids(added[::-1])
 
 
-@pytest.mark.parametrize("pause", ["3h", "5d"])
-def test_a_task_that_did_not_come_for_long_is_found_below_the_others_of_its_queue(
-    storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch, pause: str
+def test_jobs_that_were_moved_are_found_with_those_of_their_task_in_the_same_queue(
+    storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ):
-    if storage.health().kind == "redis":
-        pytest.skip("on Redis the jobs of a shared queue are looked through, some thousands with each call")
     monkeypatch.setattr(lists, "_FEW_JOBS", 10)
     monkeypatch.setattr(lists, "AT_MOST", 200)
-    waiting, done = (add(storage, queue="shared", task="rare", priority=priority) for priority in (1, 9))
-    finish(storage, Completed(run(storage, done).token))
-    clock.turn(pause)
+    old = [add(storage, queue="other", task="rare") for _ in range(2)]
+    storage.abort([old[0].id], by="anna")
+    clock.turn("3h")
+    storage.enqueue(new_jobs(450, queue="shared", task="common"))
+    storage.set_queue([job.id for job in old], "shared", by="anna")
+    clock.turn("3h")
     storage.roll_up()
-    storage.enqueue(new_jobs(450, queue="shared", task="common", priority=5))
-    storage.finish([Completed(job.token) for job in storage.reserve(join(storage), {"shared": 1}, 450)])
+    storage.enqueue([*new_jobs(450, queue="shared", task="common"), young := new_job(queue="shared", task="rare")])
 
-    every = storage.find(Filter(task="rare"))
-    ended = storage.find(Filter(task="rare", states=frozenset({COMPLETED})))
-    odd = storage.find(Filter(task="rare", max_priority=1))
-
-    assert (ids(every.jobs), every.next) == ([done.id, waiting.id], None)
-    assert (ids(ended.jobs), ended.next) == ([done.id], None)
-    assert (ids(odd.jobs), odd.next) == ([waiting.id], None)
+    assert ids(find_all(storage, Filter(task="rare"))) == [young.id, old[1].id, old[0].id]
+    assert storage.count(Filter(task="rare")) == Count(3)
 
 
 def test_a_server_that_takes_long_is_not_asked_for_all_that_one_call_may_look_at(

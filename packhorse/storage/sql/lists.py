@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any
 
 from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job
-from packhorse.series import DAYS, HOURS, MINUTES
 from packhorse.storage import listing
 from packhorse.storage.argument import LONGEST, is_argued, traces_of
 from packhorse.storage.listing import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
@@ -44,7 +43,7 @@ class Lists(Keeper):
 
         def work(connection: Connection) -> Page:
             found: list[Job] = []
-            looked_at, may_leap = 0, True
+            looked_at = 0
             ends_at = time.monotonic() + self._patience
             index = self._index(connection)
             near, number = index.narrowed(where, order)
@@ -66,9 +65,6 @@ class Lists(Keeper):
                     if index.narrowed(where, order).number == number:  # none has come or gone meanwhile
                         return Page(found)
                     number = None
-                if may_leap and not found and (leap := index.leap(near, order, places[-1])) is not None:
-                    places, walk = [leap], index.walk(order, near, leap)
-                may_leap = False
                 if looked_at >= AT_MOST or (looked_at >= _AT_LEAST and time.monotonic() > ends_at):
                     return Page(found, listing.encode_cursor(order, places[-1]))
                 at_once = AT_ONCE  # few fit
@@ -231,23 +227,6 @@ class Index:
         if (queues := self._queues_meant(where)) is not None:
             return self._newest_of_queues(queues, behind)
         return self._newest_of_all(behind)
-
-    def leap(self, where: Filter, order: Order, place: Place) -> Place | None:
-        """From this place, a later one up to which there is no job of the task, by what is counted for charts; None:
-        there may be one soon, or nobody knows. A queue that a task shares with others may have millions before it."""
-        queues = listing.queues_named(where)
-        if where.task is None or queues is None or order not in (NEWEST, LATEST_FINISHED):
-            return None
-        is_newest = order is NEWEST
-        until = self._edge("<=", -place[0], "DESC")[1] + listing.CLOCK_SLACK if is_newest else -place[0]
-        asked = (until, to_json(queues), where.task, to_json(_CAME_IN if is_newest else sorted(where.states)))
-        for level in (MINUTES, HOURS, DAYS):
-            row = self._execute(self._sql["last_counted"], (level.name, *asked)).fetchone()
-            if row is not None and row[0] is not None:
-                last = row[0] + level.width
-                leap = (-self._end_of(last),) if is_newest else (-last, -HIGHEST)
-                return leap if leap > place else None
-        return None
 
     def _end_of(self, moment: int | None) -> int:
         """A seq from which on all jobs were created after this moment, found by halving. Each that is answered proves
@@ -424,9 +403,6 @@ class Index:
         likes = [self._dialect.like.replace("{column}", column) for column in columns]
         return f"({' OR '.join(likes)})", [f"%{_escaped(text)}%"] * len(likes)
 
-
-_CAME_IN = ("added", "moved_in")
-"""What is counted when a job comes into a queue."""
 
 Piece = tuple[str, list[Any]]
 """A condition, and its values."""

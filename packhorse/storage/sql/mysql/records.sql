@@ -72,22 +72,3 @@ SELECT version(), @@version_comment, @@innodb_flush_log_at_trx_commit, @@max_con
 
 -- name: server_counters
 SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'Innodb_history_list_length')
-
--- name: last_counted
--- The latest interval of a level, up to some time, in which something was counted of a task in one of some queues. Very
--- many rows may lie between: of each interval that is in use, only these are looked for.
-WITH RECURSIVE point (at) AS (
-    SELECT max(at) FROM {schema}.packhorse_measure WHERE level = $1 AND at <= $2
-    UNION ALL
-    SELECT (
-        SELECT max(earlier.at) FROM {schema}.packhorse_measure AS earlier WHERE level = $1 AND earlier.at < point.at
-    )
-    FROM point WHERE point.at IS NOT NULL
-)
-SELECT max(at) FROM (
-    SELECT at FROM {schema}.packhorse_delta
-    WHERE level = $1 AND at <= $2 AND queue IN ($3*) AND task = $4 AND counted IN ($5*)
-    UNION ALL
-    SELECT point.at FROM point INNER JOIN {schema}.packhorse_measure AS measure
-    ON level = $1 AND measure.at = point.at AND queue IN ($3*) AND task = $4 AND counted IN ($5*)
-) AS times

@@ -130,29 +130,3 @@ RETURNING pg_notify(channel, '')
 -- long it would stay locked.
 SELECT pg_notify(channel, '') FROM {schema}.packhorse_sleeper
 WHERE until > $2 AND (queues = '{}' OR queues && ARRAY(SELECT json_array_elements_text($1::json))) LIMIT 1
-
--- name: last_counted
--- The latest interval of a level, up to some time, in which something was counted of a task in one of some queues. Very
--- many rows may lie between: of each interval that is in use, only these are looked for.
-WITH RECURSIVE point (at) AS (
-    SELECT max(at) FROM {schema}.packhorse_measure WHERE level = $1 AND at <= $2
-    UNION ALL
-    SELECT (
-        SELECT max(earlier.at) FROM {schema}.packhorse_measure AS earlier WHERE level = $1 AND earlier.at < point.at
-    )
-    FROM point WHERE point.at IS NOT NULL
-)
-SELECT greatest(
-    (
-        SELECT max(at) FROM {schema}.packhorse_delta WHERE level = $1 AND at <= $2
-          AND queue = ANY (ARRAY(SELECT json_array_elements_text($3::json))) AND task = $4
-          AND counted = ANY (ARRAY(SELECT json_array_elements_text($5::json)))
-    ),
-    (
-        SELECT at FROM point WHERE EXISTS (
-            SELECT 1 FROM {schema}.packhorse_measure AS measure WHERE level = $1 AND measure.at = point.at
-              AND queue = ANY (ARRAY(SELECT json_array_elements_text($3::json))) AND task = $4
-              AND counted = ANY (ARRAY(SELECT json_array_elements_text($5::json)))
-        ) LIMIT 1
-    )
-)

@@ -54,17 +54,3 @@ SELECT
 
 -- name: get_move
 SELECT value FROM packhorse_meta WHERE key = 'move'
-
--- name: last_counted
--- The latest interval of a level, up to some time, in which something was counted of a task in one of some queues. Very
--- many rows may lie between: of each interval that is in use, only these are looked for.
-WITH RECURSIVE point (at) AS (
-    SELECT max(at) FROM packhorse_measure WHERE level = ?1 AND at <= ?2
-    UNION ALL
-    SELECT (SELECT max(earlier.at) FROM packhorse_measure AS earlier WHERE level = ?1 AND earlier.at < point.at)
-    FROM point WHERE point.at IS NOT NULL
-)
-SELECT at FROM point WHERE EXISTS (
-    SELECT 1 FROM packhorse_measure AS measure WHERE level = ?1 AND measure.at = point.at
-      AND queue IN (SELECT value FROM json_each(?3)) AND task = ?4 AND counted IN (SELECT value FROM json_each(?5))
-) LIMIT 1
