@@ -56,12 +56,17 @@ class Companions:
                 self._held_log = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
         yield
         found = _file_at(log)
-        is_kept = self._held_log is not None and found == _file_at(self._held_log)
-        if is_kept and found is not None and (self.is_file_lost() or not is_for_good):
+        if found is not None and found == self._held() and (self.is_file_lost() or not is_for_good):
             self._companions = frozenset([found])
         else:  # nobody else had it, and SQLite has removed it; or we do not mean to come back
             self._companions = frozenset()
             self._release_log()
+
+    def _held(self) -> File | None:
+        if self._held_log is None:
+            return None
+        held = os.fstat(self._held_log)
+        return held.st_dev, held.st_ino
 
     def _release_log(self) -> None:
         if self._held_log is not None:
@@ -94,9 +99,9 @@ class Companions:
         return Path(real + "-wal"), Path(real + "-shm")
 
 
-def _file_at(place: Path | int) -> File | None:
+def _file_at(path: Path) -> File | None:
     try:
-        found = os.stat(place)
+        found = path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino

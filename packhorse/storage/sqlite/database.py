@@ -2,8 +2,8 @@
 
 Every write goes through `write`. Threads that write at the same time share one transaction: whoever gets the lock
 first does everybody's work and commits once, so a hundred threads pay for one flush to disk. Reads use connections of
-their own and never wait for writers. When the file is removed, or replaced by another, the next call notices: it goes on
-with the new one, or refuses to as long as what lies beside it is the former's.
+their own and never wait for writers. When the file is removed, or replaced by another, the next call notices: it goes
+on with the new one, or refuses to as long as what lies beside it is the former's.
 """
 
 from __future__ import annotations
@@ -364,8 +364,8 @@ class Database:
         return self._writer is not None and self._companions.is_file_lost()
 
     def _leave_lost_file(self) -> None:
-        """Whoever holds the lock lets go of a file that is no longer there. SQLite would go on writing into it. When such
-        a connection closes, SQLite sees that the file has gone and leaves alone what has the names of its log."""
+        """Whoever holds the lock lets go of a file that is no longer there. SQLite would go on writing into it. When
+        such a connection closes, SQLite sees that the file has gone and leaves alone what has the names of its log."""
         if not self._is_lost():
             return
         self._companions.refuse_strangers()  # with all still open: should our file come back, we go on with it
