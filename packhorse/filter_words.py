@@ -18,9 +18,11 @@ from packhorse.filters import SLOWEST_OF, STATE_WORDS, JobFilter, parse_filter, 
 from packhorse.job import Job, parse_states
 from packhorse.storage import Storage
 from packhorse.storage.listing import means_all
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, Page
 
 _PAGE = 200
+_FIRST_PAGE = 50
+_LIGHT = 1 << 20  # letters of a page; one that has more is not followed by a longer one
 FILTER_WORDS = (
     *("state", "queue", "task", "worker", "cause", "priority", "attempts", "took", "waited", "schedule", "key"),
     *("id", "error", "text", "since", "until", "order"),
@@ -200,3 +202,20 @@ def find_all(storage: Storage, where: Filter, limit: int | None = None) -> Itera
         cursor = page.next
         if cursor is None:
             return
+
+
+def find_pages(storage: Storage, where: Filter, cursor: str | None = None) -> Iterator[Page]:
+    """The pages from there on, for who only counts the jobs. They come whole, with up to a mebibyte of arguments and as
+    much of result each, so the first page is short, and others are longer only as long as the jobs are small."""
+    size = _FIRST_PAGE
+    while True:
+        page = storage.find(where, cursor=cursor, limit=size)
+        yield page
+        cursor = page.next
+        if cursor is None:
+            return
+        size = min(size * 2, _PAGE) if _weight(page) <= _LIGHT else _FIRST_PAGE
+
+
+def _weight(page: Page) -> int:
+    return sum(len(text) for job in page.jobs for text in (job.args, job.result, job.error, job.meta) if text)

@@ -1,5 +1,5 @@
 """Named filters: which jobs are often meant, written once in the settings, so that all who look mean the same:
-`@broken-mail` stands for the words below `[tool.packhorse.filters]`.
+`@broken-mail` stands for the words below `[tool.packhorse.filters]`, none of which is such a name itself.
 
 The command line and the web put the words in the place of the name. One that nobody can use is the trouble of who names
 it: it is told with its place there, by `doctor` and by the web, and all others go on.
@@ -27,7 +27,7 @@ def named_filters(settings: Settings, now: int) -> dict[str, str]:
     problems = []
     for name, text in settings.filters.items():
         try:
-            parse_parts(split_words([text]), now)
+            parse_parts(_own_words(text), now)
         except BadValue as error:
             hint = f" - {error.hint}" if error.hint else ""
             problems.append(f"{settings.sources[f'filters.{name}']}: the filter {name}: {error.what}{hint}")
@@ -90,4 +90,16 @@ def _words_of(word: str, filters: Mapping[str, str]) -> list[str]:
         known = ", ".join(f"{SIGN}{name}" for name in list(filters)[:8])
         hint = f"there are {known}; to search for this very text: text:{shlex.quote(word)}"
         raise BadValue(f"no filter is called {word}{nearest(named[1], filters)}", hint=hint)
-    return split_words([filters[named[1]]])
+    try:
+        return _own_words(filters[named[1]])
+    except BadValue as error:
+        raise BadValue(f"the filter {named[1]}: {error.what}", hint=error.hint) from None
+
+
+def _own_words(text: str) -> list[str]:
+    """The words of a filter. One that named others could name itself by way of them, and would never be spelled out."""
+    words = split_words([text])
+    if inner := next((word for word in words if _NAMED.fullmatch(word)), None):
+        hint = f"write the words of {inner} themselves; to search for this very text: text:{shlex.quote(inner)}"
+        raise BadValue(f"{inner} stands in it, and a filter that has a name cannot name another", hint=hint)
+    return words

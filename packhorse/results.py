@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from packhorse import changes
 from packhorse.app import Packhorse
-from packhorse.errors import StorageError
+from packhorse.errors import BadValue, StorageError
 from packhorse.failure import Failure
 from packhorse.hooks import ResultHandler, name_of
 from packhorse.job import FINAL, Job, Token
@@ -190,7 +190,7 @@ class ResultHandlers:
         told = f"{left} more tries" if left > 1 else "1 more try" if left else "no more tries"
         text = f"result handler {name_of(call.handler)}: {Failure.of(error).summary()} ({told})"
         log.warning("job %s: %s", call.record.id, text, exc_info=error)
-        with suppress(StorageError):
+        with suppress(StorageError, BadValue):  # it may be too long for a server; the worker's own log has it
             lines = [LogLine(text, LogKind.ERROR)]
             self._app.storage.append_log(call.token, lines, keep=self._app.settings.keep_log_lines)
 

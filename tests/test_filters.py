@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from packhorse import Packhorse
 from packhorse.clock import SECOND, TurnedClock, to_datetime
-from packhorse.conformance.builders import add, finish, run
+from packhorse.conformance.builders import add, finish, new_jobs, run
 from packhorse.errors import BadValue
-from packhorse.filter_words import parse_parts, parse_words, say_which
+from packhorse.filter_words import find_pages, parse_parts, parse_words, say_which
 from packhorse.outcome import Completed
 from packhorse.storage import open_storage
 from packhorse.storage.argument import is_argued, number_of, traces_of
@@ -183,3 +183,23 @@ def test_every_value_of_the_arguments_is_found_where_it_is(args: dict[str, Any],
 )
 def test_numbers_are_compared_by_value_only_if_everybody_can(stored: str, asked: str, is_same: bool):
     assert is_argued(f'{{"n": {stored}}}', [Argument(("n",), asked)]) is is_same
+
+
+def test_who_counts_is_sent_longer_pages_only_while_the_jobs_are_small(app: Packhorse):
+    large = '{"a":"' + "x" * 30_000 + '"}'
+    app.storage.enqueue(new_jobs(500, priority=3))
+    app.storage.enqueue(new_jobs(300, priority=3, args=large))
+    app.storage.enqueue(new_jobs(200, priority=3))
+
+    where = parse_words(["queued", "priority:3"], 0)
+    pages = [len(page.jobs) for page in find_pages(app.storage, where)]
+
+    small, both, larger, small_again = [50, 100, 200], [200], 5 * [50], [50, 100, 50]
+    assert pages == small + both + larger + small_again
+
+
+def test_who_counts_on_begins_behind_what_is_counted(app: Packhorse):
+    app.storage.enqueue(new_jobs(120))
+    first = next(find_pages(app.storage, Filter()))
+
+    assert [len(page.jobs) for page in find_pages(app.storage, Filter(), first.next)] == [50, 20]

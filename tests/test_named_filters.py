@@ -41,6 +41,28 @@ def test_a_filter_that_nobody_could_use_is_told_with_file_and_line(tmp_path: Pat
     assert "did you mean 'dead'?" in caught.value.problems[0]
 
 
+def test_a_filter_that_names_a_filter_is_told_with_file_and_line(tmp_path: Path):
+    found = settings(
+        tmp_path,
+        "[tool.packhorse.filters]\na = '@b'\nb = 'dead @a'\nmails = '@example.org'\ntext = 'text:@a'\nc = '@c dead'\n",
+    )
+
+    with pytest.raises(SettingsError) as caught:
+        named_filters(found, 0)
+
+    assert [each.partition(", and")[0] for each in caught.value.problems] == [
+        "pyproject.toml line 2: the filter a: @b stands in it",
+        "pyproject.toml line 3: the filter b: @a stands in it",
+        "pyproject.toml line 6: the filter c: @c stands in it",
+    ]
+    assert "to search for this very text: text:@b" in caught.value.problems[0]
+
+
+def test_a_filter_that_names_a_filter_is_not_spelled_out():
+    with pytest.raises(BadValue, match="the filter a: @b stands in it"):
+        spelled_out(["dead", "@a"], {"a": "@b", "b": "queue:mail"})
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

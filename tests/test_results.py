@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.app import Packhorse
 from packhorse.conformance.builders import FAILURE, finish, stored, take
-from packhorse.errors import StorageUnavailable
+from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.job import COMPLETED, DEAD, Job
 from packhorse.job_handle import JobHandle
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
@@ -306,6 +306,30 @@ def test_a_storage_that_is_away_keeps_no_handler_from_being_called(
     handlers.close(timeout=PATIENCE)
 
     assert told == [("failure", DEAD)]
+
+
+def test_a_complaint_that_the_storage_refuses_keeps_no_handler_from_being_called_again(
+    app: Packhorse, monkeypatch: pytest.MonkeyPatch
+):
+    calls: list[str] = []
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise BadValue("so much does not get through")
+
+    @app.on_success
+    def complain(job: JobHandle[Any]) -> None:
+        calls.append(job.id)
+        raise ValueError("x" * 5_000)
+
+    job = attempt(app)
+    finish(app.storage, Completed(job.token))
+    monkeypatch.setattr(app.storage, "append_log", refuse)
+
+    handlers = ResultHandlers(app, waits=(0.0, 0.0))
+    handlers.put(job, Completed(job.token))
+    handlers.close(timeout=PATIENCE)
+
+    assert calls == [job.id] * 3
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------

@@ -41,12 +41,11 @@ from packhorse.codec import nearest
 from packhorse.errors import BadValue
 from packhorse.event import Event, Kind
 from packhorse.fields import event_fields, iso, job_fields, queue_fields
-from packhorse.filter_words import find_all, parse_parts
+from packhorse.filter_words import find_all, find_pages, parse_parts
 from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
 from packhorse.named_filters import spelled_out, usable_filters
 from packhorse.pause_text import pause_text
-from packhorse.storage import BATCH
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import EventFilter, Filter, QueueInfo
 from packhorse.why import span_text
@@ -145,17 +144,14 @@ def _print_count(invocation: Invocation, where: Filter) -> None:
 
 
 def _counted(invocation: Invocation, where: Filter) -> int:
-    number, cursor = 0, None
+    number = 0
     try:
-        while True:
-            page = invocation.storage.find(where, cursor=cursor, limit=BATCH)
+        for page in find_pages(invocation.storage, where):
             number += len(page.jobs)
-            cursor = page.next
-            if cursor is None:
-                return number
     except KeyboardInterrupt:
         invocation.note(f"at least {number:,} fit")
         raise
+    return number
 
 
 def print_jobs(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> None:

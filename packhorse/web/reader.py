@@ -15,12 +15,12 @@ from packhorse.codec import nearest
 from packhorse.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound
 from packhorse.event import Event
 from packhorse.failure import Failure
+from packhorse.filter_words import find_pages
 from packhorse.filters import SLOWEST_OF, slowest
 from packhorse.id_part import SHORTEST, SURE, jobs_with_part
 from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State
 from packhorse.job_handle import JobHandle
 from packhorse.presence import Presence, is_alive, presence_of
-from packhorse.storage import BATCH
 from packhorse.storage.listing import is_dear, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
@@ -142,12 +142,12 @@ class Reader:
         if is_tallied(where) and cursor is None:
             return self.count(where).number, None
         number, until = 0, time.monotonic() + _COUNTING_ON
-        while True:
-            page = self._storage.find(where, cursor=cursor, limit=BATCH)
+        for page in find_pages(self._storage, where, cursor):
             number += sum(self._operator.sees(job.queue) for job in page.jobs)
             cursor = page.next
-            if cursor is None or time.monotonic() > until:
-                return number, cursor
+            if time.monotonic() > until:
+                break
+        return number, cursor
 
     def count_each_state(self, where: Filter) -> dict[State, Count]:
         """How many jobs fit in each state, if that is known, or counted soon: what is few is counted first."""

@@ -246,6 +246,7 @@ class Steps:
         """Copy a SQLite storage to a file beside it, with the time in its name. Its path and its size."""
         self._require_all_queues("back up the storage")
         source = file_of(self._app.storage)
+        self._app.storage.move()  # says if the file that is there is none to be opened
         file = beside(source, self._app.storage.now())
         if file.exists():
             raise BadValue(f"{file.name} is there already", hint="wait a second")
@@ -258,6 +259,7 @@ class Steps:
         """Write a SQLite storage anew without the space of what was removed. Its size before and after."""
         self._require_all_queues("compact the storage")
         path = file_of(self._app.storage, "compacted", NO_NEED)
+        self._app.storage.move()  # says if the file that is there is none to be opened
         try:
             sizes = compact(path, _WRITERS_END)
         except sqlite3.Error as error:

@@ -1,17 +1,25 @@
 """The scribe: writes down what jobs say, and that they run. The desk calls it between its other errands.
 
-What cannot be written because the storage is away stays with the seats, for the next time.
+What cannot be written because the storage is away stays with the seats, for the next time. What it refuses is written
+in smaller portions, and in the end as a notice: no word of a job ends its worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TypeAlias
 
-from packhorse.errors import StorageUnavailable
+from msgspec.structs import replace
+
+from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.outcome import Verdict
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import CheckInAnswer
+from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine
+from packhorse.worker.portions import refusal, write_in_portions
 from packhorse.worker.seat import Seat
+
+Said: TypeAlias = tuple[Seat, CheckIn]
 
 
 class Scribe:
@@ -41,20 +49,50 @@ class Scribe:
         said = [(seat, checkin) for seat in seats if (checkin := seat.words.take_checkin(seat.job.token)) is not None]
         if not said:
             return []
+        stopped: list[Seat] = []
+
+        def write(part: list[Said]) -> None:
+            answers = self._storage.check_in([checkin for _, checkin in part])
+            stopped.extend(seat for (seat, _), told in zip(part, answers, strict=True) if told is CheckInAnswer.STOP)
+
         try:
-            answers = self._storage.check_in([checkin for _, checkin in said])
+            write_in_portions(said, write, _put_checkins_back, _notice_of_checkin, _length_of_checkin)
         except StorageUnavailable:
-            for seat, checkin in said:
-                seat.words.put_checkin_back(checkin)
-            raise
-        return [seat for (seat, _), answer in zip(said, answers, strict=True) if answer is CheckInAnswer.STOP]
+            if not stopped:  # else the next call tells that it is away: who should end must hear it now
+                raise
+        return stopped
 
     def _write_log(self, seat: Seat) -> None:
         lines = seat.words.take_lines()
-        if not lines:
-            return
-        try:
-            self._storage.append_log(seat.job.token, lines, keep=self._keep_lines)
-        except StorageUnavailable:
-            seat.words.put_lines_back(lines)
-            raise
+        if lines:
+            write = partial(self._storage.append_log, seat.job.token, keep=self._keep_lines)
+            write_in_portions(lines, write, seat.words.put_lines_back, _notice_of_line, _length_of_line)
+
+
+def _put_checkins_back(said: list[Said]) -> None:
+    for seat, checkin in said:
+        seat.words.put_checkin_back(checkin)
+
+
+def _notice_of_line(line: LogLine, error: BadValue) -> LogLine:
+    return replace(line, message=refusal("line", line.message, error))
+
+
+def _length_of_line(line: LogLine) -> int:
+    return len(line.message)
+
+
+def _length_of_checkin(said: Said) -> int:
+    _, checkin = said
+    return len(checkin.message or "") + len(checkin.progress_text or "")
+
+
+def _notice_of_checkin(said: Said, error: BadValue) -> Said:
+    """Its percentage stays."""
+    seat, checkin = said
+    message, text = checkin.message, checkin.progress_text
+    return seat, replace(
+        checkin,
+        message=None if message is None else refusal("message", message, error),
+        progress_text=None if text is None else refusal("text", text, error),
+    )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from packhorse.cli import looking
+from packhorse import filter_words
 from packhorse.clock import HOUR
 from packhorse.fields import QueueFields
 from packhorse.job import NewJob, State
@@ -147,7 +147,7 @@ def test_a_job_with_very_large_arguments_is_listed(yard: Yard, packhorse: Call):
 
 
 def test_all_that_fit_are_counted(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(looking, "BATCH", 2)
+    monkeypatch.setattr(filter_words, "_FIRST_PAGE", 2)
     for number in range(5):
         yard.add(args={"user_id": 42, "number": number})
     yard.add(args={"user_id": 7})

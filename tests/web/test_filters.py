@@ -49,9 +49,21 @@ def test_a_name_means_its_words(named: TestClient, yard: Yard):
     assert dict(asked.url.params) == {"q": "state:dead queue:for-dead since:1h"}  # each word is a chip there
 
 
+def test_a_name_means_its_words_where_jobs_are_counted(named: TestClient, yard: Yard):
+    yard.in_every_state()
+
+    text = named.get("/count?q=@lost since:1h", headers=HTML).text
+
+    assert "<b>1</b> job fits <code>state:dead queue:for-dead since:1h</code>. These are all." in text
+    assert 'href="/jobs?q=state%3Adead+queue%3Afor-dead+since%3A1h">Back to the list' in text
+
+
 def test_a_name_that_there_is_not_is_a_problem(named: TestClient):
     assert named.get(f"{API}/jobs?q=@last").status_code == 400
     assert "filter is called @last" in named.get("/jobs?q=@last", headers=HTML).text
+    counted = named.get("/count?q=@last", headers=HTML)
+    assert counted.status_code == 400
+    assert "filter is called @last" in counted.text
 
 
 def test_a_web_leaves_a_filter_out_that_nobody_can_use_and_says_so(

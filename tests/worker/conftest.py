@@ -49,7 +49,7 @@ class Shaky:
             return call
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            if name == "interrupt":
+            if name in ("interrupt", "measured"):  # which ask nobody
                 return call(*args, **kwargs)
             self.calls.append(name)
             if self.is_away or name in self.fails:

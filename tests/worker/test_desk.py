@@ -21,11 +21,11 @@ from packhorse.context import JobContext, current_job
 from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason
+from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, Token
 from packhorse.job_handle import JobHandle
 from packhorse.outcome import Completed, Outcome
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LogKind, WorkerInfo
+from packhorse.storage.records import CheckIn, LogKind, LogLine, WorkerInfo
 from packhorse.worker import desk as desk_module
 from packhorse.worker import durations, lock, outage, reception
 from tests.children import until
@@ -949,6 +949,51 @@ def test_an_outcome_that_the_storage_cannot_take_harms_no_other(
     assert [job.state for job in ended] == [COMPLETED, COMPLETED, DEAD, COMPLETED]
     assert Failure.from_json(ended[2].error or "").summary() == "BadValue: a value is too long for the server"
     assert (works.worker.desk.done, works.worker.desk.failed) == (4, 1)
+
+
+def test_words_that_the_storage_cannot_take_end_neither_their_job_nor_its_worker(
+    works: Works, hurried: None, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    @works.app.task(retries=0)
+    def talk() -> str:
+        for number in range(30):
+            current_job().log(str(number))
+        current_job().progress(50, "too long")
+        gate.wait(DEADLINE)
+        current_job().log("too long")
+        return "done"
+
+    @works.app.task(retries=0)
+    def neighbour() -> str:
+        gate.wait(DEADLINE)
+        return "done"
+
+    append_log, check_in = works.storage.append_log, works.storage.check_in
+
+    def append_little(token: Token, lines: list[LogLine], **more: Any) -> Any:
+        if len(lines) > 4 or any(line.message == "too long" for line in lines):
+            raise BadValue("so much at once does not get through")
+        return append_log(token, lines, **more)
+
+    def check_little_in(checkins: list[CheckIn]) -> Any:
+        if any(checkin.progress_text == "too long" for checkin in checkins):
+            raise BadValue("so much at once does not get through")
+        return check_in(checkins)
+
+    monkeypatch.setattr(works.storage, "append_log", append_little)
+    monkeypatch.setattr(works.storage, "check_in", check_little_in)
+    works.open(2)
+    jobs = [talk.enqueue(), neighbour.enqueue()]
+    works.until(lambda: works.job(jobs[0]).progress == 50)  # written down while it runs
+    gate.set()
+    ended = works.finish(*jobs)
+
+    assert [job.state for job in ended] == [COMPLETED, COMPLETED]
+    said = [line for line in works.storage.log_lines(jobs[0].id) if line.kind is LogKind.LOG]
+    assert [line.message for line in said[:30]] == [str(number) for number in range(30)]
+    assert [line.message for line in said[30:]] == [
+        "a line of 8 characters was refused: so much at once does not get through"
+    ]
 
 
 def test_limits_hold_while_the_storage_is_away(works: Works, monkeypatch: pytest.MonkeyPatch):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from packhorse.conformance.builders import add, stored, take
-from packhorse.errors import StorageUnavailable
+from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.job import RESERVED, RUNNING, Job
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LogKind
@@ -25,6 +27,21 @@ def shaky(storage: Storage) -> Any:
 def held(storage: Storage) -> tuple[Job, Seat]:
     job = take(storage, add(storage))
     return job, a_seat(job)
+
+
+def refuse(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, call: str, is_too_much: Callable[[list[str]], object]
+) -> None:
+    """The storage refuses what holds too much text in one call."""
+    write = getattr(storage, call)
+
+    def choosy(*given: Any, **more: Any) -> Any:
+        said = [text for each in given[-1] for text in (each.message, getattr(each, "progress_text", None)) if text]
+        if is_too_much(said):
+            raise BadValue("so much does not get through", hint="let it take more")
+        return write(*given, **more)
+
+    monkeypatch.setattr(storage, call, choosy)
 
 
 def messages(storage: Storage, job: Job) -> list[str]:
@@ -132,3 +149,132 @@ def test_a_log_keeps_only_so_many_lines(storage: Storage):
     Scribe(storage, keep_lines=3).write_down([seat])
 
     assert messages(storage, job)[-2:] == ["8", "9"]
+
+
+# --- what the storage refuses ---------------------------------------------------------------------------------------
+
+
+def test_lines_that_are_too_many_at_once_are_written_in_portions(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    job, seat = held(storage)
+    said = [str(number) for number in range(100)]
+    for line in said:
+        seat.log(line)
+    refuse(storage, monkeypatch, "append_log", lambda lines: len(lines) > 7)
+
+    Scribe(storage).write_down([seat])
+
+    assert messages(storage, job) == said
+
+
+def test_a_line_that_is_refused_by_itself_gives_way_to_one_that_says_so(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    job, seat = held(storage)
+    for line, kind in (("a", "log"), ("b", "log"), ("x" * 9_000, "error"), ("c", "log")):
+        seat.log(line, kind)
+    refuse(storage, monkeypatch, "append_log", lambda lines: sum(map(len, lines)) > 1_000)
+
+    Scribe(storage).write_down([seat])
+
+    notice = "a line of 9,000 characters was refused: so much does not get through - let it take more"
+    assert messages(storage, job) == ["a", "b", notice, "c"]
+    assert storage.log_lines(job.id)[2].kind is LogKind.ERROR
+
+
+def test_a_check_in_that_is_refused_keeps_its_percentage_and_harms_no_other(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    (one, first), (two, second), (three, third) = held(storage), held(storage), held(storage)
+    first.check_in("on", None, None)
+    second.check_in("x" * 5_000, 40, "y" * 2_000)
+    third.check_in(None, 70, "nearly")
+    storage.abort([two.id, three.id])
+    refuse(storage, monkeypatch, "check_in", lambda texts: sum(map(len, texts)) > 1_000)
+
+    stopped = Scribe(storage).write_down([first, second, third])
+
+    assert stopped == [second, third]
+    refused = stored(storage, two.id)
+    assert stored(storage, one.id).checkin == "on"
+    assert (refused.checkin or "").startswith("a message of 5,000 characters was refused: so much")
+    assert refused.progress == 40
+    assert (refused.progress_text or "").startswith("a text of 2,000 characters was refused: so much")
+    assert stored(storage, three.id).progress == 70
+
+
+def test_what_even_a_notice_cannot_be_written_for_is_lost_alone(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    (one, first), (two, second) = held(storage), held(storage)
+    first.log("never")
+    first.log("never")
+    second.log("a")
+    refuse(storage, monkeypatch, "append_log", lambda lines: lines != ["a"])
+
+    with caplog.at_level(logging.WARNING, "packhorse.worker"):
+        Scribe(storage).write_down([first, second])
+
+    assert messages(storage, one) == []
+    assert messages(storage, two) == ["a"]
+    assert "2 words of jobs are lost" in caplog.text
+
+
+@pytest.mark.parametrize("most", [1_000, 10], ids=["long lines", "everything"])
+def test_a_storage_that_refuses_line_after_line_is_not_asked_about_each(
+    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch, most: int
+):
+    job, seat = held(storage)
+    for number in range(400):
+        seat.log("short" if number == 399 else "x" * 2_000)
+    refuse(storage, monkeypatch, "append_log", lambda lines: max(map(len, lines)) > most)
+
+    Scribe(shaky).write_down([seat])
+
+    assert shaky.calls.count("append_log") < 100
+    said = messages(storage, job)
+    assert len(said) == (400 if most == 1_000 else 0)
+    assert said[-1:] == (["short"] if most == 1_000 else [])
+
+
+def test_a_storage_that_goes_away_between_two_portions_gets_each_line_once(
+    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch
+):
+    job, seat = held(storage)
+    for line in "abcdefgh":
+        seat.log(line)
+
+    def is_too_much(lines: list[str]) -> bool:
+        if "b" in lines and len(lines) == 2:
+            shaky.is_away = True  # once these are written
+        return len(lines) > 2
+
+    refuse(storage, monkeypatch, "append_log", is_too_much)
+    with pytest.raises(StorageUnavailable):
+        Scribe(shaky).write_down([seat])
+    assert messages(storage, job) == ["a", "b"]
+    seat.log("i")
+    shaky.is_away = False
+    Scribe(shaky).write_down([seat])
+
+    assert messages(storage, job) == list("abcdefghi")
+
+
+def test_who_should_end_hears_it_though_the_storage_goes_away_for_the_next(
+    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch
+):
+    (one, first), (two, second) = held(storage), held(storage)
+    storage.abort([one.id])
+    first.check_in("one", None, None)
+    second.check_in("two", None, None)
+
+    def is_too_much(texts: list[str]) -> bool:
+        if texts == ["one"]:
+            shaky.is_away = True
+        return len(texts) > 1
+
+    refuse(storage, monkeypatch, "check_in", is_too_much)
+
+    assert Scribe(shaky).write_down([first, second]) == [first]
+    shaky.is_away = False
+    Scribe(shaky).write_down([first, second])
+    assert stored(storage, two.id).checkin == "two"

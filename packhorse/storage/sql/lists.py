@@ -26,6 +26,12 @@ AT_MOST = 5_000
 """How many jobs one call looks at before it answers with what it has."""
 _AT_LEAST = 1_500  # where it may be impatient
 _COUNTED_FOR_EACH = 3  # that a list would look at
+_PLACES = {
+    IN_LINE.name: "{rank}, seq",
+    BY_DUE_TIME.name: "due_at, seq",
+    LATEST_FINISHED.name: "-finished_at, -seq",
+    NEWEST.name: "-seq",
+}
 _FEW_IDS = 500  # that begin alike, and are all looked at, wherever they lie
 _FEW_JOBS = 2_000  # of some queues, which are all looked at, wherever they lie in the list
 _NEAR = 200  # jobs within which it is known where those of some time begin
@@ -48,10 +54,9 @@ class Lists(Keeper):
             index = self._index(connection)
             near, number = index.narrowed(where, order)
             if (few := index.few_that_may_fit(near, order, number)) is not None:
-                found = sorted(index.fitting(near, few, len(few)), key=order.place)
-                rest = [job for job in found if after is None or order.place(job) > after]
-                following = listing.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
-                return Page(rest[:limit], following)
+                rest = [place for place in index.in_order(order, near, few) if after is None or place > after]
+                found = sorted(index.fitting(near, rest[:limit], limit), key=order.place)
+                return Page(found, listing.encode_cursor(order, rest[limit - 1]) if len(rest) > limit else None)
             walk = index.walk(order, near, after)
             at_once = min(AT_ONCE, max(limit * 2, 100))
             while places := list(islice(walk, at_once)):
@@ -339,6 +344,13 @@ class Index:
         if where.args:
             places = self._with_arguments(where, places)
         return [job_of(row) for row in self._ask(self._dialect.job, where, places)] if places else []
+
+    def in_order(self, order: Order, where: Filter, places: list[Place]) -> list[Place]:
+        """Where those of them that fit stand in the list. Jobs may be large, so they are not read for that."""
+        if where.args:
+            places = self._with_arguments(where, places)
+        columns = _PLACES[order.name].format(rank=self._dialect.name("rank"))
+        return sorted(tuple(row) for row in self._ask(columns, where, places)) if places else []
 
     def number_fitting(self, where: Filter, places: list[Place]) -> int:
         if where.args:

@@ -2,7 +2,8 @@
 
 Every write goes through `write`. Threads that write at the same time share one transaction: whoever gets the lock
 first does everybody's work and commits once, so a hundred threads pay for one flush to disk. Reads use connections of
-their own and never wait for writers. When the file is removed, or replaced by another, the next call notices.
+their own and never wait for writers. When the file is removed, or replaced by another, the next call notices: it goes
+on with the new one, or refuses to as long as what lies beside it is the former's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from packhorse import clock
 from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.storage.meter import Meter
 from packhorse.storage.sqlite import room
+from packhorse.storage.sqlite.companions import Companions
 from packhorse.storage.sqlite.transaction import Transaction
 from packhorse.storage.sqlite.trouble import translate
 
@@ -38,10 +40,6 @@ FOLD_AFTER = 5.0
 # Connections inherited through fork. They must be neither used nor closed in the child: closing one would disturb the
 # parent's locks and its write-ahead log. So they are kept from the garbage collector until the process ends.
 _inherited: list[object] = []
-
-
-_File = tuple[int, int]
-"""What tells a file from all others: its device, and its number there."""
 
 
 class Options(NamedTuple):
@@ -82,6 +80,7 @@ class Database:
     ) -> None:
         self.path = path
         self._log = path.with_name(path.name + "-wal")
+        self._companions = Companions(path)
         self.options = options
         self.meter = Meter()
         self._prepare = prepare
@@ -99,7 +98,6 @@ class Database:
         self._is_led = False
         self._lock = threading.Lock()  # whoever holds it may use the writer
         self._writer: sqlite3.Connection | None = None
-        self._file: _File | None = None  # which one that is to
         self._files = 0  # how many were left because they were no longer there
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
@@ -349,6 +347,11 @@ class Database:
 
     # --- the file -------------------------------------------------------------------------------------------------
 
+    def refuse_strangers(self) -> None:
+        """Raise StorageUnavailable if the file must not be opened, by whatever connection, as it lies there now."""
+        with self._lock:
+            self._companions.refuse_strangers()
+
     def _look_at_file(self) -> int:
         """The number of the file that is there, after which a reader is taken."""
         if self._is_lost():
@@ -358,12 +361,14 @@ class Database:
 
     def _is_lost(self) -> bool:
         """Is something else, or nothing, where our file was?"""
-        return self._writer is not None and _file_at(self.path) != self._file
+        return self._writer is not None and self._companions.is_file_lost()
 
     def _leave_lost_file(self) -> None:
-        """Whoever holds the lock lets go of a file that is no longer there. SQLite would go on writing into it."""
+        """Whoever holds the lock lets go of a file that is no longer there. SQLite would go on writing into it. When
+        such a connection closes, SQLite sees that the file has gone and leaves alone what has the names of its log."""
         if not self._is_lost():
             return
+        self._companions.refuse_strangers()  # with all still open: should our file come back, we go on with it
         with self._readers_lock:
             self._files += 1
             idle, self._readers = self._readers, []
@@ -372,18 +377,21 @@ class Database:
         for connection in (writer, *idle):
             if connection is not None:
                 connection.close()
+        self._companions.forget()
         self._forget_file()
 
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _open_writer(self) -> sqlite3.Connection:
+        self._companions.refuse_strangers()
         try:
             self._check_place()
         except OSError as error:
             hint = "check the path and its permissions"
             raise StorageUnavailable(f"cannot open {self.path}", why=error.strerror, hint=hint) from error
-        self._file = _file_at(self.path)  # before it is opened: if another comes just now, that is noticed
+        self._companions.expect_file()
         self._writer = self._patiently(self._connect_writer)
+        self._companions.meet()
         return self._writer
 
     def _connect_writer(self) -> sqlite3.Connection:
@@ -404,7 +412,12 @@ class Database:
         return connection
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
+        if self._companions.is_file_lost():  # SQLite has a file now, but goes to its log only with the first statement
+            connection.close()
+            hint = "trying again tells what is there now"
+            raise StorageUnavailable(f"{self.path} was removed or replaced just now", hint=hint)
+        return connection
 
     def _check_place(self) -> None:
         if self.path.is_dir():
@@ -442,7 +455,7 @@ class Database:
         while True:
             with self._readers_lock:  # whoever reads after this finds no writer, and waits for the lock
                 if self.connections()[1] <= 1 or time.monotonic() >= deadline:
-                    self._close_all()
+                    self._close_all(is_for_good=False)
                     return True
             time.sleep(0.001)  # a read is under way in another thread
 
@@ -474,19 +487,20 @@ class Database:
     def close(self) -> None:
         """Close what is not in use. The next call opens again."""
         with self._version_lock, self._lock, self._readers_lock:  # in the order in which `version` takes them
-            self._close_all()
+            self._close_all(is_for_good=True)
 
-    def _close_all(self) -> None:
+    def _close_all(self, is_for_good: bool) -> None:
         if self._version_reader is not None:
             self._readers.append(self._version_reader)
             self._version_reader = None
-        for connection in self._readers:
-            connection.close()
-        self.readers_open -= len(self._readers)
-        self._readers.clear()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        with self._companions.closing(is_for_good):
+            for connection in self._readers:
+                connection.close()
+            self.readers_open -= len(self._readers)
+            self._readers.clear()
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
 
 
 _STILL = 2.0
@@ -518,14 +532,6 @@ def _let_go(ticket: _Ticket[Any], own: _Ticket[Any]) -> None:
     ticket.is_done = True
     if ticket is not own:
         ticket.turn.release()
-
-
-def _file_at(path: Path) -> _File | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

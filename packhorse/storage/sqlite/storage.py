@@ -82,6 +82,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     # --- migrations -----------------------------------------------------------------------------------------------
 
     def pending_migrations(self) -> list[Migration]:
+        self._db.refuse_strangers()
         present = present_version(self.path)
         return [Migration(name, sql) for number, name, sql in MIGRATIONS if number > present]
 

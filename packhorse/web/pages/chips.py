@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from packhorse.errors import BadValue
 from packhorse.filter_words import FILTER_WORDS, parse_parts, say_which, split_words, word_name
+from packhorse.named_filters import SIGN, spelled_out
 from packhorse.storage.records import Filter
 from packhorse.web.pages.page import address
 
@@ -35,6 +36,15 @@ class Chip(NamedTuple):
 def filter_of(query: Query, now: int) -> Filter:
     """The filter that the address of the list means."""
     return parse_parts(_words(query), now)
+
+
+def spelled_out_query(query: Query, filters: Mapping[str, str]) -> Query:
+    """The query with the words of a named filter in the place of its name; one that names none is as it was."""
+    written = query.get("q", "")
+    if SIGN not in written:
+        return query
+    words = spelled_out([written], filters)
+    return {**query, "q": shlex.join(words)} if words != split_words([written]) else query
 
 
 def says_which(query: Query, now: int) -> bool:

@@ -4,7 +4,7 @@ counted or whoever asked stops. A list counts no further than it can soon."""
 from __future__ import annotations
 
 from packhorse.errors import BadValue
-from packhorse.web.pages.chips import filter_of, filter_text
+from packhorse.web.pages.chips import filter_of, filter_text, spelled_out_query
 from packhorse.web.pages.page import Asked, Shown, address, page
 from packhorse.web.site import Call
 
@@ -14,7 +14,8 @@ _OWN = ("cursor", "counted")
 @page("/count", "jobs")
 def count(call: Call, asked: Asked) -> Shown:
     """How many were counted by now, and whether that is all."""
-    query = {name: value for name, value in asked.query.items() if name not in _OWN}
+    written = {name: value for name, value in asked.query.items() if name not in _OWN}
+    query = spelled_out_query(written, call.site.filters)
     counted = asked.query.get("counted", "0")
     if not counted.isdecimal() or len(counted) > 12:
         raise BadValue(f"{counted[:20]!r} is not a number of jobs", hint="begin again at the list")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from packhorse.errors import BadValue, QueueNotFound
-from packhorse.filter_words import split_words
 from packhorse.filters import SLOWEST_OF
 from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
 from packhorse.job_text import cut, error_line, remark, state_text, try_text
-from packhorse.named_filters import SIGN, spelled_out
 from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem, problem_of
-from packhorse.web.pages.chips import Query, chips_of, emptying, filter_of, filter_text, says_which, without_state
+from packhorse.web.pages.chips import (
+    Query,
+    chips_of,
+    emptying,
+    filter_of,
+    filter_text,
+    says_which,
+    spelled_out_query,
+    without_state,
+)
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
 from packhorse.web.pages.words import safe
 from packhorse.web.reader import Reader
@@ -136,7 +142,7 @@ def _look(call: Call, asked: Asked) -> Look | Elsewhere:
     reader = call.reader
     now, query = reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
     try:
-        if (spelled := _spelled_out(call, query)) is not None:
+        if (spelled := spelled_out_query(query, call.site.filters)) != query:
             return Elsewhere(address("/jobs", **spelled))
         where = filter_of(query, now)
         found = reader.find(where, query.get("cursor"), PAGE_SIZE)
@@ -191,15 +197,6 @@ def _pages(look: Look) -> dict[str, Any]:
         "counting": address("/count", **{**query, "cursor": None, **dict.fromkeys(_SAID)}),
         "present": address("/jobs", **{name: text for name, text in query.items() if name not in _SAID}),
     }
-
-
-def _spelled_out(call: Call, query: Query) -> Query | None:
-    """The query with the words of a named filter in the place of its name; None: it names none."""
-    written = query.get("q", "")
-    if SIGN not in written:
-        return None
-    words = spelled_out([written], call.site.filters)
-    return {**query, "q": shlex.join(words)} if words != split_words([written]) else None
 
 
 def _unknown(reader: Reader, where: Filter) -> Problem | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.backup import back_up
 from packhorse.conformance.builders import add, find_all, ids, join, new_job, new_jobs, recount, tallies
 from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageUnavailable
 from packhorse.storage.records import Filter
@@ -393,6 +394,153 @@ def test_a_file_that_goes_while_it_is_open_takes_along_nothing_that_is_stored_af
     for one in (reader, other):
         one.close()
         assert one._db.connections() == (0, 0)
+
+
+@pytest.fixture
+def backup(storage: SQLite, path: Path) -> Path:
+    """Of the storage with one job; another has come since and is in the log."""
+    add(storage, "old")
+    file = path.with_name("backup.db")
+    back_up(path, file)
+    add(storage, "since")
+    return file
+
+
+def content(file: Path) -> list[str]:
+    """What a file has, and nothing that lies beside it: it is looked at under another name."""
+    copy = shutil.copy(file, file.with_name("looked-at.db"))
+    with contextlib.closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return [name for (name,) in connection.execute("SELECT id FROM packhorse_job ORDER BY seq")]
+
+
+def companions(path: Path) -> list[Path]:
+    return [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+
+
+@pytest.mark.parametrize("call", NAMED_CALLS)
+def test_a_backup_moved_over_an_open_file_is_refused_until_the_former_s_log_is_gone(
+    storage: SQLite, path: Path, backup: Path, call: Callable[[SQLite], object]
+) -> None:
+    """SQLite would write the former file's pages from the log into the backup."""
+    join(storage)
+    backup.rename(path)
+
+    log, index = companions(path)
+    refused = rf"jobs\.db was replaced by another while it was in use \(.*\) - .* remove {log} and {index}"
+    for left_over in (log, index):
+        with pytest.raises(StorageUnavailable, match=refused):
+            call(storage)
+        with pytest.raises(StorageUnavailable, match=refused):
+            storage.migrate()
+        left_over.unlink()
+    assert content(path) == ["old"]
+
+    add(storage, "next")
+    assert sorted(ids(find_all(storage))) == ["next", "old"]
+    storage.close()
+    assert content(path) == ["old", "next"]
+
+
+def test_a_file_that_was_removed_without_its_log_is_not_made_anew_beside_it(storage: SQLite, path: Path) -> None:
+    add(storage, "lost")
+    path.unlink()
+
+    with pytest.raises(StorageUnavailable, match=r"jobs\.db was removed while it was in use"):
+        add(storage, "new")
+    assert not path.exists()
+
+    for file in companions(path):
+        file.unlink()
+    add(storage, "new")
+    assert ids(find_all(storage)) == ["new"]
+
+
+def test_a_file_that_comes_back_to_its_log_is_used_again(storage: SQLite, path: Path, backup: Path) -> None:
+    path.rename(path.with_name("aside.db"))
+    backup.rename(path)
+    with pytest.raises(StorageUnavailable, match="replaced"):
+        add(storage, "refused")
+
+    path.with_name("aside.db").rename(path)
+
+    add(storage, "new")
+    assert sorted(ids(find_all(storage))) == ["new", "old", "since"]
+
+
+def test_who_closes_a_replaced_file_leaves_the_next_one_and_its_log_alone(
+    storage: SQLite, path: Path, backup: Path
+) -> None:
+    old = SQLite(path)
+    assert len(find_all(old)) == 2
+    for file in companions(path):
+        file.unlink()
+    backup.rename(path)
+    add(storage, "next")
+    theirs = [file.stat().st_ino for file in companions(path)]
+
+    old.close()
+
+    assert [file.stat().st_ino for file in companions(path)] == theirs
+    add(storage, "last")
+    for one in (storage, old, SQLite(path)):
+        assert sorted(ids(find_all(one))) == ["last", "next", "old"]
+        one.close()
+    assert content(path) == ["old", "next", "last"]
+
+
+@pytest.mark.parametrize("is_forked", [False, True], ids=["closed when it was refused", "closed for a fork"])
+def test_a_replaced_file_is_refused_also_by_who_comes_back_to_it(
+    storage: SQLite, path: Path, backup: Path, is_forked: bool
+) -> None:
+    other = SQLite(path)  # keeps the log
+    assert len(find_all(other)) == 2
+    if is_forked:
+        assert storage._db.hold_still()
+        storage._db.go_on()
+        backup.rename(path)
+    else:
+        backup.rename(path)
+        storage.close()
+
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="replaced by another"):
+            add(storage)
+        storage.close()
+    other.close()
+    assert content(path) == ["old"]
+
+    for file in companions(path):
+        file.unlink()
+    add(storage, "next")
+    assert sorted(ids(find_all(storage))) == ["next", "old"]
+
+
+def test_a_backup_is_put_in_place_of_a_file_that_everybody_has_closed(
+    storage: SQLite, path: Path, backup: Path
+) -> None:
+    storage.close()
+    backup.rename(path)
+
+    add(storage, "next")
+
+    assert sorted(ids(find_all(storage))) == ["next", "old"]
+    storage.close()
+    assert content(path) == ["old", "next"]
+
+
+def test_a_file_that_others_keep_open_is_opened_again_after_closing(storage: SQLite, path: Path) -> None:
+    add(storage, "first")
+    other = SQLite(path)
+    assert len(find_all(other)) == 1
+    for number in range(2):
+        storage.close()
+        assert storage._db.hold_still()
+        storage._db.go_on()
+        add(storage, f"more-{number}")
+
+    assert sorted(ids(find_all(other))) == ["first", "more-0", "more-1"]
+    other.close()
 
 
 def test_threads_that_read_while_the_file_goes_go_on_with_the_next(storage: SQLite, path: Path) -> None:
