@@ -88,7 +88,7 @@ def _words_of(word: str, filters: Mapping[str, str]) -> list[str]:
         return [word]
     if named[1] not in filters:
         known = ", ".join(f"{SIGN}{name}" for name in list(filters)[:8])
-        hint = f"there are {known}; to search for this very text: text:{shlex.quote(word)}"
+        hint = f"there are {known or 'none that can be used'}; to search for this very text: text:{shlex.quote(word)}"
         raise BadValue(f"no filter is called {word}{nearest(named[1], filters)}", hint=hint)
     try:
         return _own_words(filters[named[1]])
