@@ -11,7 +11,7 @@ import msgspec
 from packhorse.clock import SECOND, from_datetime, to_datetime
 from packhorse.event import Subject
 from packhorse.fields import Seconds
-from packhorse.job import State
+from packhorse.job import HELD, State
 from packhorse.storage.records import Point, QueueInfo, WorkerInfo
 
 _COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
@@ -55,6 +55,7 @@ def totals_of(
     waits = [now - queue.oldest_queued_at for queue in queues if queue.oldest_queued_at and not queue.is_paused]
     alive = [worker for worker in workers if now - worker.beat_at <= lease]
     crew = [worker for worker in alive if worker.subject is Subject.WORKER]
+    slots = sum(worker.concurrency for worker in crew)
     return Totals(
         states={state: states[state] for state in State},
         ever={name: ever.get(name, 0) for name in _COUNTED},
@@ -66,8 +67,8 @@ def totals_of(
         oldest=max(waits) / SECOND if waits else None,
         workers=len(crew),
         foremen=len(alive) - len(crew),
-        slots=sum(worker.concurrency for worker in crew),
-        busy=sum(int(worker.report.get("busy") or 0) for worker in crew),
+        slots=slots,
+        busy=min(sum(states[state] for state in HELD), slots),  # reports are a few seconds old
         failure_kinds=failure_kinds,
         schedules=schedules,
     )

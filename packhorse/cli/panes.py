@@ -17,6 +17,7 @@ from packhorse.cli.snapshot import Snapshot, number_in
 from packhorse.cli.status import QUEUE_COLUMNS, queue_cells
 from packhorse.cli.table import Column, table_lines
 from packhorse.cli.tasks import TASK_COLUMNS, known_tasks, task_cells
+from packhorse.cli.workers import holds_of
 from packhorse.event import Subject
 from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, remark, try_text
@@ -169,12 +170,12 @@ class Workers(Pane):
     hints = "Enter jobs"
 
     def rows(self, looked: Looked) -> list[Row]:
-        snapshot = looked.snapshot
+        snapshot, holds = looked.snapshot, holds_of(looked.client.storage)
         rows = []
         for worker in presence_of(snapshot.workers, snapshot.now, snapshot.lease).here:
             report, is_foreman = worker.report, worker.subject is Subject.FOREMAN
             is_silent = not is_alive(worker, snapshot.now, snapshot.lease)
-            busy = int(report.get("busy") or 0)
+            busy = min(holds[worker.id], worker.concurrency)  # reports are a few seconds old
             cells = [
                 short_owner(worker.id),
                 worker.subject,

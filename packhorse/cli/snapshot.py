@@ -81,12 +81,10 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def slots(self) -> tuple[int, int]:
-        """How many are busy, of how many. Reports are a few seconds old; what is held is known to the moment, and as
-        many of it run as there are slots."""
-        crew = self.alive(Subject.WORKER)
-        reported = sum(int(worker.report.get("busy") or 0) for worker in crew)
-        slots = sum(worker.concurrency for worker in crew)
-        return min(max(reported, sum(number_in(queue, HELD) for queue in self.queues)), slots), slots
+        """How many are busy, of how many. What is held is known to the moment, while reports are a few seconds old; a
+        worker may hold more than it has slots."""
+        slots = sum(worker.concurrency for worker in self.alive(Subject.WORKER))
+        return min(sum(number_in(queue, HELD) for queue in self.queues), slots), slots
 
     @property
     def last_hour(self) -> Measured:

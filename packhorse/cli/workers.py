@@ -44,7 +44,7 @@ def workers(invocation: Invocation, only_gone: bool) -> None:
     known = invocation.storage.workers()
     presence = presence_of(known, now, lease)
     listed = _by_foreman(presence.gone if only_gone else presence.here)
-    holds = _holds(invocation.storage) if known else Counter()
+    holds = holds_of(invocation.storage) if known else Counter()
     if not holds:  # whoever has jobs has them from here
         invocation.tell_move()
     if invocation.as_json:
@@ -64,7 +64,7 @@ def workers(invocation: Invocation, only_gone: bool) -> None:
         _tell_gone(invocation, presence, holds)
 
 
-def _holds(storage: Storage) -> Counter[str | None]:
+def holds_of(storage: Storage) -> Counter[str | None]:
     """How many jobs each worker has, in as few reads as can be."""
     found: Counter[str | None] = Counter()
     cursor = None

@@ -234,3 +234,4 @@ def test_of_a_storage_that_is_moved_only_what_may_be_done_is_told(
     clock.turn(2)
 
     assert times(storage) == expected
+    assert look(storage).moved == (stage is not None)

@@ -10,6 +10,7 @@ from packhorse.foreman.duty import Duty
 from packhorse.foreman.heartbeat import Heartbeat, boot_time
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
+from packhorse.foreman.removal import Removal
 from packhorse.foreman.timetable import Timetable
 from packhorse.storage.contract import Storage
 
@@ -36,6 +37,7 @@ class Lookout:
         self._backlog = backlog
         self._orders = orders
         self._timetable = timetable
+        self._removal = Removal(storage)
         self.duty = Duty("looking ahead", self.step, longest_retry=1.0)
 
     def step(self) -> float:
@@ -51,4 +53,5 @@ class Lookout:
         self._timetable.heed(outlook)
         self._backlog.heed(outlook)
         self._orders.heed(outlook)
+        self._removal.heed(outlook, sent)
         return _EVERY

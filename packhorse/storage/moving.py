@@ -131,6 +131,7 @@ def outlook_of(
         expires_in=until(expire_at, may_be_done=may_go_on(move, "expire")),
         ticks_in=until(next_at, may_be_done=may_go_on(move, "tick")),
         resumes_in=until(resume_at, may_be_done=move is None),
+        moved=move is not None,
     )
 
 

@@ -209,6 +209,7 @@ class Outlook(msgspec.Struct, frozen=True):
     expires_in: int | None = None  # the next job that will have waited or lived for too long
     ticks_in: int | None = None  # the next slot of a schedule
     resumes_in: int | None = None  # the next end of a pause
+    moved: bool = False  # the storage bears the mark of a move
 
 
 class CheckIn(msgspec.Struct, frozen=True):

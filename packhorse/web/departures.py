@@ -1,4 +1,5 @@
-"""Departures: the workers that have ended in the last day, why, and what became of the jobs that were taken from them.
+"""Departures: workers and foremen that have ended in the last day, why, and what became of the jobs that were taken
+from them.
 
 The glance reads them for the Workers page, for all viewers at once; one reading looks at a bounded number of events.
 """
@@ -16,13 +17,15 @@ from packhorse.web.looking_back import look_back, newest_id, stretches
 _FIRST, _LOOKS = 100_000, 10  # events: those of workers are few among them, and found by an index
 _MOST = 30
 _STARTS = 500
-_MOST_DIED = 10  # of whom it is told what became of their jobs
+_WHO = (Subject.WORKER, Subject.FOREMAN)
+_MOST_DIED = 10  # workers of whom it is told what became of their jobs
 _NEAR = 1_000  # events before a death among which its jobs are looked for: all were written at once
 _TAKEN = frozenset({Kind.HALTED, Kind.READDED, Kind.BROKEN})
 
 
 class Departure(NamedTuple):
-    """A worker's end, its beginning if that is known, and of each job that was taken from it, what became of that."""
+    """A worker's or foreman's end, its beginning if that is known, and of each job that was taken from it, what
+    became of that."""
 
     ended: Event
     began: Event | None
@@ -35,7 +38,7 @@ def departures(storage: Storage) -> list[Departure]:
     ended = [event for kind in (Kind.DIED, Kind.KILLED) for event in _of_kind(storage, kind, _MOST) if event.at > since]
     ended = sorted(ended, key=lambda event: -event.at)[:_MOST]
     began = {event.owner: event for event in _of_kind(storage, Kind.STARTED, _STARTS)} if ended else {}
-    died = [event.id for event in ended if event.kind is Kind.DIED][:_MOST_DIED]
+    died = [each.id for each in ended if each.kind is Kind.DIED and each.subject is Subject.WORKER][:_MOST_DIED]
     return [
         Departure(event, began.get(event.owner), _taken_from(storage, event) if event.id in died else [])
         for event in ended
@@ -43,8 +46,12 @@ def departures(storage: Storage) -> list[Departure]:
 
 
 def _of_kind(storage: Storage, kind: Kind, limit: int) -> list[Event]:
-    where, top = EventFilter(subject=Subject.WORKER, kind=kind), newest_id(storage) + 1
-    return look_back(storage, where, top, limit, stretches(storage, _LOOKS, _FIRST))[0]
+    """The newest of workers and of foremen, so many of each."""
+    top, found = newest_id(storage) + 1, list[Event]()
+    for subject in _WHO:
+        where = EventFilter(subject=subject, kind=kind)
+        found += look_back(storage, where, top, limit, stretches(storage, _LOOKS, _FIRST))[0]
+    return found
 
 
 def _taken_from(storage: Storage, death: Event) -> list[Event]:

@@ -25,13 +25,14 @@ NOON = 1_800_000_000 * SECOND
 
 def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, packhorse: Call):
     yard.in_every_state()
-    yard.storage.beat({FOREMAN: {}, WORKER: {"busy": 1}})
+    yard.storage.beat({FOREMAN: {}, WORKER: {"busy": 4}})
 
     result = packhorse("status")
 
     assert result.exit_code == 0
     assert "packhorse.db (SQLite, " in result.stdout
     assert "1 host, 1 worker, 2/4 slots busy, up " in result.stdout
+    assert json.loads(packhorse("status", "--json").stdout)["totals"]["busy"] == 2
     assert "last hour 1 done" in result.stdout
     assert "2 failed" in result.stdout
     queues = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(("for-", "resize "))]
@@ -211,9 +212,12 @@ def test_a_queue_that_catches_up_is_told_only_when_its_jobs_have_waited_long():
     assert notice == ("mail: the oldest job has waited 1h", "packhorse jobs queue:mail")
 
 
-def test_busy_slots_are_those_that_run_now_or_were_reported():
+def test_busy_slots_are_those_of_held_jobs_whatever_the_last_heartbeat_said():
     snapshot = crowded(oldest=0)
+    worker = replace(snapshot.workers[0], report={"busy": 2})
+    snapshot = replace(snapshot, workers=[worker])
 
     assert snapshot.slots == (0, 2)
-    queue = QueueInfo("mail", {State.RUNNING: 5})
-    assert replace(snapshot, queues=[queue]).slots == (2, 2)
+    for running, busy in ((1, 1), (5, 2)):
+        queue = QueueInfo("mail", {State.RUNNING: running})
+        assert replace(snapshot, queues=[queue]).slots == (busy, 2)

@@ -26,7 +26,7 @@ from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal, plain
-from tests.cli.yard import Yard
+from tests.cli.yard import WORKER, Yard
 
 
 @pytest.fixture
@@ -68,6 +68,17 @@ def test_it_begins_with_what_runs(top: Top):
 )
 def test_numbers_turn_to_the_other_panes(top: Top, key: str, text: str):
     assert text in press(top, key)
+
+
+def test_a_worker_is_as_busy_as_it_holds_jobs_whatever_its_last_heartbeat_said(top: Top, yard: Yard):
+    yard.storage.beat({WORKER: {"busy": 4}})
+    top.look()
+
+    shown = press(top, "4")
+
+    assert "2/4 slots busy" in shown
+    (row,) = [line for line in shown.splitlines() if " worker " in line and "mule" in line]
+    assert " 2/4 " in row
 
 
 def test_tab_goes_round(top: Top):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from unittest.mock import Mock, create_autospec
 
@@ -24,6 +25,7 @@ from packhorse.job import RUNNING
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed
 from packhorse.storage.memory import Memory
+from packhorse.storage.moving import Move, Stage
 
 
 def is_woken(duty: Duty) -> bool:
@@ -163,3 +165,28 @@ def test_the_chores_hear_of_it(watched: Watched) -> None:
     watched.lookout.step()
 
     assert watched.timetable.heed.call_args.args[0].due_in == SECOND
+
+
+def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minutes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = [1_000.0]
+    monkeypatch.setattr("packhorse.foreman.lookout.boot_time", lambda: seconds[0])
+    caplog.set_level(logging.WARNING, "packhorse")
+    watched = Watched()
+
+    def told_within(minutes: float) -> list[str]:
+        caplog.clear()
+        for _ in range(round(minutes * 60)):
+            seconds[0] += 1.0
+            watched.lookout.step()
+        return caplog.messages
+
+    assert told_within(2) == []
+    closing = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
+    watched.storage.set_move(closing, expected=None)
+    assert told_within(2) == ["this storage is being moved to redis://elsewhere; meanwhile no job begins"]
+    watched.storage.set_move(Move("copy", Stage.MOVED, "redis://elsewhere", 1), expected=closing)
+    left = "nothing more will come from it: start workers on the new one"
+    assert told_within(9) == [f"this storage was moved to redis://elsewhere; {left}"]
+    assert len(told_within(10)) == 1

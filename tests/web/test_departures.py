@@ -13,7 +13,7 @@ from packhorse.outcome import Failed
 from packhorse.storage import open_storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.departures import departures
-from tests.cli.yard import FAILURE, WORKER, Yard
+from tests.cli.yard import FAILURE, FOREMAN, WORKER, Yard
 from tests.web.conftest import BASE, MAIL_SECRET, bearer
 
 ORIGIN = {"origin": BASE}
@@ -38,6 +38,17 @@ def test_of_a_lost_worker_it_is_told_what_became_of_its_jobs(web: TestClient, ya
     assert f"1 job halted, in line again: {begun.id[-8:]}" in told
     assert f"1 job in line again: {taken.id[-8:]}" in told
     assert before.id[-8:] not in told  # it had ended before
+
+
+def test_a_foreman_that_was_lost_is_told_beside_its_workers(web: TestClient, yard: Yard):
+    yard.join()
+    for owner in (WORKER, FOREMAN):
+        yard.storage.rescue_owner(owner, why="its machine fell silent")
+
+    told = shown(web.get("/workers", headers=HTML).text)
+
+    assert f"{FOREMAN[-8:]} lost its machine fell silent foreman on mule , pid 11" in told
+    assert f"{WORKER[-8:]} lost its machine fell silent on mule , pid 12" in told
 
 
 def test_a_crew_that_fell_silent_is_told_with_what_it_held_though_no_foreman_is_there(web: TestClient, yard: Yard):

@@ -33,6 +33,8 @@ def test_the_list_of_jobs_offers_them(named: TestClient):
     text = named.get("/jobs", headers=HTML).text
 
     assert '<a href="/jobs?q=state%3Adead+queue%3Afor-dead">@lost</a>' in text
+    parts = ["In this browser</h2>", '<input id="save-name"', "<h2>For everybody</h2>", "@lost</a>"]
+    assert sorted(parts, key=text.index) == parts
     assert named.get(f"{API}/filters").json()["items"] == [{"name": "lost", "filter": "state:dead queue:for-dead"}]
     assert {"text": "@lost", "about": "state:dead queue:for-dead"} in named.get(f"{API}/suggestions?q=@l").json()[
         "items"

@@ -12,8 +12,9 @@ from packhorse.clock import DAY, SECOND, to_datetime
 from packhorse.failure import Failure
 from packhorse.job import Reason, State
 from packhorse.outcome import Failed
-from packhorse.storage.records import Filter, LogLine, Retention
+from packhorse.storage.records import Filter, Health, LogLine, Retention
 from packhorse.web.application import Application
+from packhorse.web.glance import Glance
 from packhorse.web.pages import DEEDS, PAGES, banners
 from packhorse.web.security.operator import Role
 from tests.cli.yard import WORKER, Yard
@@ -45,6 +46,19 @@ def test_every_page_is_there_on_an_empty_storage(web: TestClient, path: str):
 
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("notes", [["this SQLite has a fault"], []])
+def test_not_all_is_well_with_a_storage_of_which_there_is_something_to_know(
+    web: TestClient, monkeypatch: pytest.MonkeyPatch, notes: list[str]
+):
+    health = Health("sqlite", "sqlite:///jobs.db", "3", 1, 200, notes=notes)
+    monkeypatch.setattr(Glance, "health", lambda glance: health)
+
+    text = web.get("/storage", headers=HTML).text
+
+    assert ("All is well" in text) == (not notes)
+    assert text.count("This SQLite has a fault.") == len(notes)
 
 
 @pytest.mark.parametrize("path", [*LISTS, *(f"/?range={name}" for name in ("15m", "2h", "48h", "7d", "90d", "x"))])
