@@ -112,15 +112,23 @@ def jobs(
     if follow:
         follow_jobs(invocation, where, (_FOLLOWED if number is None else number) or None, only_ids=only_ids)
         return None
-    is_table = not (only_ids or invocation.as_json)
-    limit = (number if number is not None else _ROWS if is_table else 0) or None
-    if not is_table:
-        job, now = None, invocation.storage.now()
-        for job in find_all(invocation.storage, where, limit):
-            say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job, now))
-        if job is None and where.queue is not None:
-            invocation.note(_none_fit(invocation, where))
+    if only_ids or invocation.as_json:
+        _print_all(invocation, where, number or None, only_ids=only_ids)
         return None
+    return _print_table(invocation, where, (_ROWS if number is None else number) or None)
+
+
+def _print_all(invocation: Invocation, where: Filter, limit: int | None, *, only_ids: bool) -> None:
+    """For programs: a line for each, as they are found."""
+    job, now = None, invocation.storage.now()
+    for job in find_all(invocation.storage, where, limit):
+        say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job, now))
+    if job is None and where.queue is not None:
+        invocation.note(_none_fit(invocation, where))
+
+
+def _print_table(invocation: Invocation, where: Filter, limit: int | None) -> int | None:
+    """For people: what is found soon, and how far was looked if that was not all."""
     found = search(invocation, where, limit) if limit else Found(list(find_all(invocation.storage, where)))
     if found.jobs:
         is_about_time = where.order == "took" or (where.min_took, where.max_took) != (None, None)
