@@ -29,6 +29,7 @@ _GONE = frozenset({1146, 1054})
 _TOO_LONG = frozenset({TOO_LONG, 1301})
 _NO_ROOM = frozenset({1040, 1203, 1226})
 _AWAY = frozenset({2002, 2003, 2006, 2013, 1053, 1077, 1927})
+_NO_TLS = 2026
 _HELD_UP = frozenset({1205, 1213, 1020, 1317, 1969, 3024, 4031})
 
 
@@ -99,6 +100,9 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
     if is_lost(error):
         hint = "is it running there, and open to this machine? mysqladmin ping asks it"
         return StorageUnavailable(f"{where} cannot be reached", why=text, hint=hint)
+    if code == _NO_TLS:
+        hint = "look at ssl_mode and the files of ssl_… in the address, and at what the server has"
+        return StorageUnavailable(f"{where} cannot be reached through TLS", why=text, hint=hint)
     if code in _HELD_UP:
         return StorageUnavailable(f"{where} is held up", why=text, hint="find who holds its locks: SHOW PROCESSLIST")
     if isinstance(error, OverflowError | UnicodeEncodeError | pymysql.DataError | pymysql.ProgrammingError):
