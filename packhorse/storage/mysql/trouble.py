@@ -16,6 +16,7 @@ NOT_THERE = frozenset({1044, 1049, 1142, 1146})
 """Nothing of that name, or none that this user may know of."""
 NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
 """This user lacks the right to do that."""
+_TO_MIGRATE = "CREATE, CREATE VIEW, DROP, ALTER, INDEX"
 READ_ONLY = frozenset({1290, 1792, 1836})
 """The server, or this session of it, takes no writes."""
 
@@ -88,7 +89,10 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
     if code in READ_ONLY:
         return StorageReadOnly(f"{where} takes no writes", why=text, hint="is it a replica? use the primary's address")
     if code in NOT_ALLOWED:
-        return StorageReadOnly(f"not allowed in {where}", why=text, hint="grant the rights on its packhorse_ tables")
+        hint = "grant the rights on its packhorse_ tables"
+        if text.startswith(("CREATE ", "ALTER ", "DROP ", "INDEX ")):  # the view is dropped where there is one
+            hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT " + _TO_MIGRATE
+        return StorageReadOnly(f"not allowed in {where}", why=text, hint=hint)
     if code in _GONE:
         return StorageUnavailable(f"{where} has lost its tables", why=text, hint="packhorse migrate")
     if code in _TOO_LONG:

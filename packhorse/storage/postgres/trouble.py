@@ -45,7 +45,10 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
     text = " ".join(str(error).split())
     if isinstance(error, psycopg.DataError | OverflowError | UnicodeEncodeError | psycopg.ProgrammingError):
         if isinstance(error, errors.InsufficientPrivilege):
-            return StorageReadOnly(f"not allowed in {place}", why=text, hint="grant the rights on the schema")
+            hint = "grant the rights on the schema"
+            if "for database" in text:  # so it is told who may make no schema in it
+                hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT CREATE ON DATABASE"
+            return StorageReadOnly(f"not allowed in {place}", why=text, hint=hint)
         if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
             return StorageUnavailable(f"{place} has lost its tables", why=text, hint="packhorse migrate")
         if isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement):
