@@ -70,6 +70,8 @@ def test_a_name_may_be_allowed_and_an_address_will_do_where_we_listen_everywhere
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"origin": "http://127.0.0.1:9999"},
+        {"origin": "http://["},
+        {"origin": "http://]127.0.0.1"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
         {"sec-fetch-site": "none"},
