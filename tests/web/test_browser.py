@@ -438,6 +438,29 @@ def test_a_stretch_of_a_chart_can_be_marked_and_looked_at_alone(
         playwright.expect(ranges.locator("[aria-current]")).to_have_text("1h")
 
 
+def test_the_time_range_that_was_chosen_goes_along_to_other_pages(browser: Any, application: Application, yard: Yard):
+    yard.job("dead")
+    with served(application) as base, opened(browser, base) as page:
+        page.add_init_script(SLOW_FINGERS)
+        page.goto("/failures")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        ranges, rail = (page.get_by_role("navigation", name=name) for name in ("Time range", "Pages"))
+        playwright.expect(ranges.locator("[aria-current]")).to_have_text("48h")
+        ranges.get_by_role("link", name="7d").click()
+        page.wait_for_url("**/failures?range=7d")
+        rail.first.get_by_role("link", name="Jobs").click()
+        page.wait_for_url("**/jobs")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        rail.first.get_by_role("link", name="Tasks").click()
+        page.wait_for_url("**/tasks?range=7d")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        for key in ("g", "o"):
+            page.keyboard.press(key)
+        page.wait_for_url("**/?range=7d")
+
+        playwright.expect(ranges.locator("[aria-current]")).to_have_text("7d")
+
+
 def drag(page: Any, field: Any, start: float, end: float) -> None:
     """From one place to another, as shares of the width."""
     field.focus()  # what is in use stays; before, a fresh one may take its place at any moment
