@@ -21,7 +21,7 @@ trap clean_up EXIT
 # Until this file says so, for so many seconds, as long as that process lives.
 wait_for() {
     left=$4
-    until grep -q "$2" "$1"; do
+    until grep -qs "$2" "$1"; do
         if ! kill -0 "$3" 2>/dev/null || [ "$left" -le 0 ]; then
             echo "screenshot: $5 did not come within $4 s, or ended; its last words:" >&2
             tail -n 5 "$1" >&2
@@ -40,11 +40,20 @@ web=$!
 wait_for "$folder/web.log" "Packhorse is at" "$web" 60 "the web"
 address=$(sed -n 's/.*is at \(http[^ ]*\).*/\1/p' "$folder/web.log")
 sleep 5
-# A page that goes on receiving never counts as loaded, so it gets 4 s; and the browser as a whole 90 s.
-timeout -k 5 90 chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,850 --timeout=4000 \
-    --user-data-dir="$folder/chromium" --screenshot="$folder/overview.png" "$address" >"$folder/chromium.log" 2>&1 || {
-    echo "screenshot: Chromium did not end within 90 s, or failed; its last words:" >&2
-    tail -n 5 "$folder/chromium.log" >&2
+# A page that goes on receiving never counts as loaded, so it gets some milliseconds, and more if it was still blank; and
+# the browser as a whole 90 s. A blank picture is a few kilobytes.
+for patience in 4000 15000 45000; do
+    timeout -k 5 90 chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,850 --timeout="$patience" \
+        --user-data-dir="$folder/chromium" --screenshot="$folder/overview.png" "$address" >"$folder/chromium.log" 2>&1 || {
+        echo "screenshot: Chromium did not end within 90 s, or failed; its last words:" >&2
+        tail -n 5 "$folder/chromium.log" >&2
+        exit 1
+    }
+    size=$(wc -c <"$folder/overview.png")
+    if [ "$size" -gt 50000 ]; then break; fi
+done
+if [ "$size" -le 50000 ]; then
+    echo "screenshot: the page was still blank after $((patience / 1000)) s" >&2
     exit 1
-}
+fi
 mv "$folder/overview.png" "$here/overview.png"

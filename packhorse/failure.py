@@ -16,6 +16,9 @@ NAME_LIMIT = 1_000
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 32_000
 
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]packhorse[/\\](worker|middleware|codec|task|calls)|^<frozen"
+)
 # What differs between two failures of the same cause: numbers, addresses, ids, quoted values.
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+|'[^']*'|\"[^\"]*\"")
 
@@ -26,7 +29,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     message: str
     traceback: str | None = None
-    place: str | None = None  # file:line of the innermost frame
+    place: str | None = None  # file:line of the innermost frame that is the user's own, if any is
     function: str | None = None  # its name
     goes_on: int | None = None  # it did not end when asked: microseconds that it may still run,
     worker: str | None = None  # and where
@@ -36,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """The failure that this exception is."""
-        frame = _innermost(error.__traceback__)
+        frame = _own_frame(error.__traceback__)
         return cls(
             type=_shorten(type(error).__qualname__, NAME_LIMIT),
             message=_message_of(error),
@@ -98,10 +101,20 @@ def _traceback_of(error: BaseException) -> str | None:
         return None
 
 
-def _innermost(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_next is not None:
+def _own_frame(trace: TracebackType | None) -> TracebackType | None:
+    """The innermost frame of the user's own code, where the mending begins; of any code, if none is their own."""
+    innermost = own = None
+    while trace is not None:
+        innermost = trace
+        if not is_library(trace.tb_frame.f_code.co_filename):
+            own = trace
         trace = trace.tb_next
-    return trace
+    return own or innermost
+
+
+def is_library(file: str) -> bool:
+    """Is this a file of Python's, of an installed package or of Packhorse, and not of the user's own code?"""
+    return _LIBRARY.search(file) is not None
 
 
 def _place(trace: TracebackType | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from packhorse.failure import MESSAGE_LIMIT, NAME_LIMIT, TRACEBACK_LIMIT, Failure
@@ -21,6 +22,30 @@ def test_a_failure_names_type_message_and_place() -> None:
     assert failure.place is not None
     assert failure.place.startswith(__file__)
     assert "raise error" in (failure.traceback or "")
+
+
+def test_the_place_of_a_failure_is_in_ones_own_code() -> None:
+    try:
+        json.loads("{'thumbs'")
+    except ValueError as error:
+        failure = Failure.of(error)
+
+    assert (failure.place or "").startswith(__file__)
+    assert failure.function == "test_the_place_of_a_failure_is_in_ones_own_code"
+    assert "json/decoder.py" in (failure.traceback or "")
+
+
+def test_a_failure_in_a_library_alone_has_its_place_there() -> None:
+    scope: dict[str, Any] = {}
+    file = "/srv/venv/lib/python3.12/site-packages/lib/core.py"
+    exec(compile("def outer():\n    inner()\ndef inner():\n    raise ValueError('no')\n", file, "exec"), scope)
+    try:
+        scope["outer"]()
+    except ValueError as error:
+        # The frame of this test is the user's own; without it, there are the library's only.
+        failure = Failure.of(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+
+    assert (failure.place, failure.function) == (f"{file}:4", "inner")
 
 
 def test_a_failure_survives_as_json() -> None:

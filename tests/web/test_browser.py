@@ -183,6 +183,7 @@ def test_what_somebody_is_in_the_middle_of_stays_and_follows_when_it_is_done(
         page.goto(f"/jobs/{job.id}")
         page.locator("[data-livemark]:not([hidden])").wait_for()
         facts, priority, to_queue = page.locator("#facts"), page.get_by_label("Priority"), page.get_by_label("To queue")
+        page.get_by_text("Move …").click()
         before = priority.input_value()
         to_queue.fill("slow")
         page.locator("h1").click()  # it has not the focus any more, but holds what was typed
@@ -245,6 +246,41 @@ def test_a_log_is_followed_and_the_end_is_seen(browser: Any, application: Applic
         playwright.expect(page.get_by_role("button", name="Retry now")).to_be_visible()
         playwright.expect(page.locator("[data-line-count]")).to_have_text(re.compile(r"^(1 line|\d+ lines)$"))
         playwright.expect(page.locator("#sentence time")).to_have_text(re.compile(r"^\d+ [sm] ago$"))  # it goes on
+
+
+def test_a_log_is_divided_where_another_attempt_begins(browser: Any, application: Application, yard: Yard):
+    job = yard.start(yard.add(queue="mail"))
+    yard.storage.append_log(job.token, [LogLine("the first try")])
+    yard.finish(Failed(job.token, Failure("ValueError", "no"), retry_in=60_000_000))
+    yard.storage.force_start([job.id])
+    again = yard.start(yard.get(job.id))
+    with served(application) as base, opened(browser, base) as page:
+        page.goto(f"/jobs/{job.id}")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        for text in ("the second try", "goes on"):
+            yard.storage.append_log(again.token, [LogLine(text)])
+
+        playwright.expect(page.locator("[data-log]")).to_contain_text("goes on")
+        playwright.expect(page.locator("[data-log] .next")).to_have_count(1)
+        playwright.expect(page.locator("[data-log] .next")).to_contain_text("the second try")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_list_of_jobs_shows_no_column_that_was_not_chosen(
+    browser: Any, application: Application, yard: Yard, width: int, scripts: bool
+):
+    yard.job("completed")
+    options = {"viewport": {"width": width, "height": 900}, "java_script_enabled": scripts}
+    with served(application) as base, opened(browser, base, **options) as page:
+        page.goto("/jobs")
+        row = page.locator("#list [data-row]")
+        playwright.expect(row.locator("[data-label=Ran]")).to_be_visible()
+        playwright.expect(row.locator("[data-label=Worker]")).to_be_hidden()
+        if scripts:
+            page.locator("[data-columns] summary").click()
+            page.locator("[data-columns]").get_by_label("Worker").check()
+            playwright.expect(row.locator("[data-label=Worker]")).to_be_visible()
 
 
 def test_hostile_text_stays_text_in_a_browser(browser: Any, application: Application, yard: Yard):
@@ -400,6 +436,29 @@ def test_a_stretch_of_a_chart_can_be_marked_and_looked_at_alone(
         chosen.click()
         page.wait_for_url(lambda address: "from=" not in address)
         playwright.expect(ranges.locator("[aria-current]")).to_have_text("1h")
+
+
+def test_the_time_range_that_was_chosen_goes_along_to_other_pages(browser: Any, application: Application, yard: Yard):
+    yard.job("dead")
+    with served(application) as base, opened(browser, base) as page:
+        page.add_init_script(SLOW_FINGERS)
+        page.goto("/failures")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        ranges, rail = (page.get_by_role("navigation", name=name) for name in ("Time range", "Pages"))
+        playwright.expect(ranges.locator("[aria-current]")).to_have_text("48h")
+        ranges.get_by_role("link", name="7d").click()
+        page.wait_for_url("**/failures?range=7d")
+        rail.first.get_by_role("link", name="Jobs").click()
+        page.wait_for_url("**/jobs")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        rail.first.get_by_role("link", name="Tasks").click()
+        page.wait_for_url("**/tasks?range=7d")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        for key in ("g", "o"):
+            page.keyboard.press(key)
+        page.wait_for_url("**/?range=7d")
+
+        playwright.expect(ranges.locator("[aria-current]")).to_have_text("7d")
 
 
 def drag(page: Any, field: Any, start: float, end: float) -> None:

@@ -145,9 +145,11 @@ def steer_one_job(hand: Hand, yard: Yard) -> None:
     hand.press("Start now", "started")
     assert yard.get(jobs[State.SCHEDULED].id).state is State.QUEUED
     hand.go(f"/jobs/{jobs[State.QUEUED].id}")
+    hand.page.get_by_text("Move …").click()
     hand.page.get_by_label("Priority").fill("9")
     hand.press("Set", "moved")
     assert yard.get(jobs[State.QUEUED].id).priority == 9
+    hand.page.get_by_text("Move …").click()
     hand.page.get_by_label("To queue").fill("slow")
     hand.press("Move", "requeued")
     assert yard.get(jobs[State.QUEUED].id).queue == "slow"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import re
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ from packhorse.clock import DAY, SECOND, to_datetime
 from packhorse.failure import Failure
 from packhorse.job import Reason, State
 from packhorse.outcome import Failed
+from packhorse.settings import mask_url
 from packhorse.storage.records import Filter, Health, LogLine, Retention
 from packhorse.web.application import Application
 from packhorse.web.glance import Glance
@@ -660,6 +662,32 @@ def test_a_job_that_was_pruned_says_how_long_it_was_kept(web: TestClient, yard: 
     assert gone.status_code == 404
     words = " ".join(re.sub(r"<[^>]+>", " ", gone.text).split())
     assert f"{job.id} of the queue mail was kept 1d after its end, and removed 20" in words
+
+
+def test_the_overview_counts_what_failed_in_its_time_the_most_frequent_first(web: TestClient, yard: Yard):
+    yard.job("dead")
+    for number in (1, 2):
+        job = yard.start(yard.add("send", queue=f"q{number}"))
+        yard.finish(Failed(job.token, Failure("OSError", f"no route to {number}")))
+    yard.finish(Failed(yard.start(yard.add("look", queue="q3")).token, Failure("KeyError", "x")))
+
+    text = web.get("/", headers=HTML).text
+    rows = re.findall(r'<b class="bad">(\w+)</b>.*?<td class="right">(\d+)</td>', text, re.DOTALL)
+    start, end = (f"{to_datetime(yard.storage.now() - days * DAY):%Y-%m-%dT%H:%M:%SZ}" for days in (30, 10))
+    long_ago = web.get(f"/?from={start}&to={end}", headers=HTML).text
+
+    assert rows[0] == ("OSError", "2")
+    assert sorted(rows[1:]) == [("KeyError", "1"), ("ValueError", "1")]
+    assert "3 kinds" in text
+    assert '<b class="bad">' not in long_ago
+    assert "No failures in 20" in long_ago
+
+
+def test_the_first_steps_lead_to_this_very_storage_and_enqueue_once(web: TestClient, yard: Yard):
+    text = html.unescape(web.get("/", headers=HTML).text)
+
+    assert f'Packhorse("{mask_url(yard.storage.health().url)}")' in text
+    assert 'if __name__ == "__main__":\n    greet.enqueue("world")' in text  # workers import the file, too
 
 
 def test_the_overview_leads_to_the_first_job_though_workers_are_there(

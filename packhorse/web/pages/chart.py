@@ -156,12 +156,15 @@ def _stack(chart: Chart) -> str:
     number, top = len(chart.times), chart.top
     floor = [0.0] * number
     shapes = []
-    for line in chart.lines:
+    for layer, line in enumerate(chart.lines):
         ceiling = [low + (value or 0) for low, value in zip(floor, line.values, strict=True)]
         upper = [f"{_x(place, number)},{_y(value, top)}" for place, value in enumerate(ceiling)]
         lower = [f"{_x(place, number)},{_y(value, top)}" for place, value in enumerate(floor)]
         if any(line.values):
-            shapes.append(f'<path class="area {line.look}" d="M{" L".join(upper + lower[::-1])} Z"/>')
+            outline = f"M{' L'.join(upper + lower[::-1])} Z"
+            shapes.append(f'<path class="area {line.look}" d="{outline}"/>')
+            if layer % 2:  # neighbours differ for those, too, who tell their colours from each other hardly
+                shapes.append(f'<path fill="url(#hatch)" d="{outline}"/>')
         floor = ceiling
     return "".join(shapes)
 

@@ -61,15 +61,15 @@ def failures(call: Call, asked: Asked) -> Shown:
         "first": first,
         "more": first + _ROWS if first + _ROWS < len(wanted) else None,
         "before": max(0, first - _ROWS) if first else None,
-        "total": sum(_within(counts.get(group.cause, {}), intervals) for group in wanted),
-        "whole": sum(_within(each, intervals) for each in counts.values()),
+        "total": sum(within(counts.get(group.cause, {}), intervals) for group in wanted),
+        "whole": sum(within(each, intervals) for each in counts.values()),
         "task": task,
         "range": chosen,
         "ran": measured(intervals.points).runs,
         "is_apart": is_apart,
         "open_number": len(of_task) - len(silenced),
         "silenced_number": len(silenced),
-        "silenced_total": sum(_within(counts.get(group.cause, {}), intervals) for group in silenced),
+        "silenced_total": sum(within(counts.get(group.cause, {}), intervals) for group in silenced),
     }
     return Shown("failures.html", "Failures", context)
 
@@ -85,7 +85,7 @@ def _row(group: FailureGroup, counts: Mapping[int, int], intervals: Intervals, l
     return Row(group, [counts.get(at, 0) for at in intervals.times], left)
 
 
-def _within(counts: Mapping[int, int], intervals: Intervals) -> int:
+def within(counts: Mapping[int, int], intervals: Intervals) -> int:
     """How many fall into these intervals."""
     return sum(number for at, number in counts.items() if intervals.times[0] <= at <= intervals.times[-1])
 

@@ -69,6 +69,22 @@ class Life(NamedTuple):
     def total(self, kind: str) -> int:
         return sum(each.length for each in self.stretches if each.kind == kind)
 
+    @property
+    def waits(self) -> list[int]:
+        """How long each attempt was delayed and in line before it began."""
+        found, waited = [], 0
+        for each in self.stretches:
+            if each.kind == "run":
+                found.append(waited)
+            waited = 0 if each.kind == "run" else waited + each.length
+        return found
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """The looks that the bar has, each with its word."""
+        looks = {f"{each.kind} {each.look}".strip(): each.look or _TITLES[each.kind] for each in self.stretches}
+        return list(looks.items())
+
     def svg(self) -> Markup:
         """A bar, to scale; what is very short is a little wider than it should be, so that it can be seen."""
         whole = sum(each.length for each in self.stretches) or 1

@@ -10,9 +10,11 @@ from packhorse.clock import HOUR
 from packhorse.coming import words_and_slots
 from packhorse.job import RETRYING, RUNNING, UNFINISHED, Job, State
 from packhorse.measures import Measured, by_task, measured
-from packhorse.storage.records import Filter, Point, QueueInfo
+from packhorse.settings import mask_url
+from packhorse.storage.records import FailureGroup, Filter, Point, QueueInfo
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals
+from packhorse.web.pages.failures import within
 from packhorse.web.pages.flags import flagged
 from packhorse.web.pages.page import Asked, Shown, page
 from packhorse.web.pages.ranges import Range, chosen_range
@@ -32,6 +34,7 @@ def overview(call: Call, asked: Asked) -> Shown:
     intervals = Intervals(points, chosen, now)
     present = {queue.name: sum(queue.counts.get(state, 0) for state in UNFINISHED) for queue in reader.queues()}
     failures = reader.open_failures()
+    failing = _failing(failures, reader.failure_counts(chosen.span), intervals)
     return Shown(
         "overview.html",
         "Overview",
@@ -41,13 +44,15 @@ def overview(call: Call, asked: Asked) -> Shown:
             "before": _before(points, chosen, now),
             "seconds": chosen.length / 1e6,
             "next_retry": _next(reader, RETRYING),
-            "failures": failures[:_FEW],
+            "failures": failing[:_FEW],
+            "failing_count": len(failing),
             "failure_count": len(failures),
             "silenced_count": len(reader.failures()) - len(failures),
             "slow": _slow(intervals.points),
             "running": _running(reader),
             "coming": _coming(reader, now),
             "has_jobs": _has_jobs(reader, points),
+            "url": mask_url(call.site.glance.health().url),
             "a_task": next((task.name for task in reader.tasks() if task.announced_at is not None), None),
         },
     )
@@ -95,6 +100,14 @@ def _before(points: list[Point], chosen: Range, now: int) -> Measured | None:
 def _next(reader: Reader, state: State) -> int | None:
     jobs = reader.find(Filter(states=frozenset({state})), None, 1).jobs
     return jobs[0].due_at if jobs else None
+
+
+def _failing(
+    groups: list[FailureGroup], counts: dict[str, dict[int, int]], intervals: Intervals
+) -> list[tuple[FailureGroup, int]]:
+    """The causes that were met in this time, the most frequent first; of as many, the latest."""
+    found = [(group, within(counts.get(group.cause, {}), intervals)) for group in groups]
+    return sorted([each for each in found if each[1]], key=lambda each: -each[1])
 
 
 def _slow(points: list[Point]) -> list[tuple[str, Measured]]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from packhorse.failure import is_library
 from packhorse.web.pages.words import safe
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
-_LIBRARY = re.compile(
-    r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]packhorse[/\\](worker|middleware|codec|task|calls)|^<frozen"
-)
 
 
 class Piece(NamedTuple):
@@ -24,13 +22,13 @@ class Piece(NamedTuple):
 def pieces_of(text: str) -> list[Piece]:
     """The traceback in pieces, in order. If no frame is the user's own, nothing is folded."""
     blocks = _blocks(text.splitlines())
-    if all(is_library for is_frame, is_library, _ in blocks if is_frame):
+    if all(is_folded for is_frame, is_folded, _ in blocks if is_frame):
         return [Piece(safe(text))]
     pieces: list[Piece] = []
-    for is_frame, is_library, lines in blocks:
+    for is_frame, is_folded, lines in blocks:
         body = safe("\n".join(lines))
         before = pieces[-1] if pieces else None
-        if is_frame and is_library:
+        if is_frame and is_folded:
             if before is not None and before.frames:
                 pieces[-1] = Piece(f"{before.text}\n{body}", before.frames + 1, before.where)
             else:
@@ -48,7 +46,7 @@ def _blocks(lines: list[str]) -> list[tuple[bool, bool, list[str]]]:
     for line in lines:
         found = _FRAME.match(line)
         if found:
-            blocks.append((True, bool(_LIBRARY.search(found["file"])), [line]))
+            blocks.append((True, is_library(found["file"]), [line]))
         elif (blocks and blocks[-1][0] and line.startswith("    ")) or (blocks and not blocks[-1][0]):
             blocks[-1][2].append(line)
         else:

@@ -1,5 +1,6 @@
 // Single keys for those who know them; they can be switched off.
 import { pauseLive } from "./live.js";
+import { withRange } from "./range.js";
 
 const PLACES = { o: "/", j: "/jobs", f: "/failures", q: "/queues", t: "/tasks", w: "/workers", s: "/schedules", a: "/audit" };
 let isGoing = false, ticked = "";
@@ -41,7 +42,7 @@ export function startKeys(nextTheme) {
     if (document.querySelector("dialog[open]")) return;
     if (isGoing) {
       isGoing = false;
-      if (event.key in PLACES) location.href = document.body.dataset.root + PLACES[event.key];
+      if (event.key in PLACES) location.href = withRange(document.body.dataset.root + PLACES[event.key]);
       return;
     }
     const row = document.querySelector("[data-row].here");

@@ -3,9 +3,10 @@ let isFetching = false, told = 0;
 
 const hours = (text) => text.slice(11, 23);
 
-function shown(line) {
+function shown(line, before) {
   const row = document.createElement("p");
   row.className = `l-${line.kind}`;
+  row.classList.toggle("next", before !== "" && line.attempt !== Number(before)); // the first line of another attempt
   const time = document.createElement("time");
   time.dateTime = line.at;
   time.dataset.kind = "hours";
@@ -40,7 +41,10 @@ async function fetchLines(log) {
   const page = await answer.json();
   if (!page.items.length) return false;
   log.querySelector("[data-none]")?.remove();
-  for (const line of page.items) log.append(shown(line));
+  for (const line of page.items) {
+    log.append(shown(line, log.dataset.attempt));
+    log.dataset.attempt = line.attempt;
+  }
   while (log.children.length > 1000) log.firstElementChild.remove();
   log.dataset.last = page.last;
   const count = document.querySelector("[data-line-count]");

@@ -8,6 +8,7 @@ import { startZone } from "./zone.js";
 import { startAgo } from "./ago.js";
 import { startColumns } from "./columns.js";
 import { startSaved } from "./saved.js";
+import { startRange } from "./range.js";
 
 for (const element of document.querySelectorAll(".js")) element.hidden = false;
 for (const element of document.querySelectorAll(".nojs")) element.hidden = true;
@@ -39,4 +40,5 @@ readCharts();
 startLog();
 startColumns();
 startSaved();
+startRange();
 listen(() => { startZone(); startForms(); reachCharts(); });

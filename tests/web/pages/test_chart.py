@@ -103,6 +103,15 @@ def test_the_oldest_job_in_line_grows_older_until_now():
     assert list(oldest.values)[-5:] == [None, 48.0, 30.0, 90.0, 130.0]
 
 
+def test_layers_that_touch_differ_without_their_colours():
+    chart = throughput(Intervals([point(1, completed=5, failed=2)], HOUR_OF_CHARTS, NOW))
+
+    drawn = re.findall(r'<path (?:class="(area [a-z]+)"|(fill="url\(#hatch\)")) d="([^"]+)"', str(chart.svg()))
+
+    assert [look or fill for look, fill, _ in drawn] == ["area good", "area bad", 'fill="url(#hatch)"']
+    assert drawn[1][2] == drawn[2][2]
+
+
 def test_halts_have_a_line_of_their_own_where_there_are_any():
     calm, rough = (
         throughput(Intervals([point(1, failed=60, **more)], HOUR_OF_CHARTS, NOW)) for more in ({}, {"halted": 120})

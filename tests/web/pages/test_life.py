@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
+
 from starlette.testclient import TestClient
 
 from packhorse.clock import MINUTE, SECOND
 from packhorse.event import Event, Kind
 from packhorse.job import State
 from packhorse.outcome import Completed, Failed, Halted
-from packhorse.storage.records import EventFilter, WorkerInfo
+from packhorse.storage.records import EventFilter, LogLine, WorkerInfo
 from packhorse.web.pages.life import life_of
 from tests.cli.yard import FAILURE, Yard
 
@@ -103,6 +105,43 @@ def test_the_time_for_which_a_job_was_dead_or_aborted_is_no_time_in_line():
     ]
 
 
+def test_the_legend_has_what_the_bar_shows_and_each_attempt_how_long_it_waited():
+    events = [
+        Event(Kind.ADDED, 0, job_id="a", state=State.QUEUED),
+        Event(Kind.STARTED, 1 * SECOND, job_id="a", state=State.RUNNING),
+        Event(Kind.FAILED, 2 * SECOND, job_id="a", state=State.RETRYING),
+        Event(Kind.READDED, 8 * SECOND, job_id="a", state=State.QUEUED),
+        Event(Kind.STARTED, 10 * SECOND, job_id="a", state=State.RUNNING),
+        Event(Kind.COMPLETED, 11 * SECOND, job_id="a", state=State.COMPLETED),
+    ]
+
+    life = life_of(None, events, 20 * SECOND)
+
+    assert life.waits == [1 * SECOND, 8 * SECOND]
+    assert [word for _, word in life.legend] == ["in line", "failed", "delayed", "completed"]
+    assert [word for _, word in life_of(None, events[:2], 20 * SECOND).legend] == ["in line", "running"]
+
+
+def test_the_log_is_divided_where_another_attempt_begins(web: TestClient, yard: Yard):
+    job = yard.start(yard.add(queue="mail"))
+    yard.storage.append_log(job.token, [LogLine("one"), LogLine("two")])
+    yard.finish(Failed(job.token, FAILURE, retry_in=MINUTE))
+    yard.storage.force_start([job.id])
+    again = yard.start(yard.get(job.id))
+    yard.storage.append_log(again.token, [LogLine("three"), LogLine("four")])
+
+    (divided,) = re.findall(r'<p class="l-log next">.*?</p>', web.get(f"/jobs/{job.id}").text)
+
+    assert "three" in divided
+
+
+def test_what_happened_is_said_before_what_can_be_done(web: TestClient, yard: Yard):
+    text = web.get(f"/jobs/{yard.job('dead').id}").text
+
+    assert text.index('id="sentence"') < text.index('id="actions"') < text.index('id="life"')
+    assert text.index("Retry now") < text.index("Move …") < text.index('name="queue"')
+
+
 def test_a_retry_by_hand_counts_its_attempts_anew(web: TestClient, yard: Yard):
     job = yard.job("dead")
     yard.storage.retry([job.id])
@@ -114,7 +153,7 @@ def test_a_retry_by_hand_counts_its_attempts_anew(web: TestClient, yard: Yard):
     assert [(each.number, each.is_before) for each in told.attempts] == [(1, True), (1, False)]
     assert told.attempts[-1].number == yard.get(job.id).failures
     text = web.get(f"/jobs/{job.id}").text
-    assert '1 <span class="quiet">before the retry</span>' in text
+    assert '1 <span class="remark sid">before the retry</span>' in text
     assert "since the retry; 1 attempt before it" in text
 
 
