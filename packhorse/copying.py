@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from packhorse.clock import SECOND
 from packhorse.errors import CopyRefused, CopyTimeout
+from packhorse.event import Event
 from packhorse.ids import new_id
 from packhorse.job import HELD
 from packhorse.storage import BATCH, Storage
@@ -133,6 +134,12 @@ def _begin(source: End, target: End) -> Move:
 
 def _begin_anew(source: End, target: End) -> Move:
     there = _contents(target.storage)
+    if there and _latest(source.storage) == _latest(target.storage) != []:
+        # Else the hint to empty the one would be the end of the other.
+        what = (
+            f"{source.address} and {target.address} seem to be the same storage: the latest events of both are the same"
+        )
+        raise CopyRefused(what, hint="nothing was changed; name another storage to copy to")
     if there:
         raise _not_empty(target, there)
     mark = Move(new_id(), Stage.FILLING, source.address, target.storage.now())
@@ -186,6 +193,10 @@ def _contents(storage: Storage) -> str:
         "failures": storage.failures,
     }
     return next((name for name, found in others.items() if found()), "")
+
+
+def _latest(storage: Storage) -> list[Event]:
+    return storage.events(EventFilter(), limit=1, newest_first=True)
 
 
 def _belongs_elsewhere(target: End, mark: Move) -> str:

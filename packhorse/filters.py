@@ -23,6 +23,7 @@ ORDERS = ("created", "due", "finished", "took")
 SLOWEST_OF = 1_000
 """Among how many of the latest jobs those that took longest are looked for: no index has them in that order."""
 _LARGEST = 10**9
+_LONGEST = 2_000  # letters that are searched for: databases have limits of their own, and tell of them less plainly
 _MADE_HERE = re.compile(r"0[0-9A-Fa-f-]*")
 _COMPARED = re.compile(r"\s*(>=|<=|>|<|=)?\s*(.+?)\s*")
 
@@ -106,12 +107,22 @@ def _check(name: str, value: object) -> None:
         raise BadValue(f"args must be names and values, not {value!r}", hint='e.g. {"user_id": 42}')
     if isinstance(value, str | Mapping) and not value:
         raise BadValue(f"{name} has no value", hint=_LEAVE_OUT)
+    if isinstance(value, str) and "\0" in value:  # to SQLite text ends there, and what is empty is found everywhere
+        raise BadValue(f"{name} has a NUL character, which cannot be searched for", hint="leave it out")
     if value is None or name in _ANY:
         return
     kind = _KINDS.get(name, str)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         told = {str: "text", bool: "True or False", int: "a whole number"}[kind]
         raise BadValue(f"{name} must be {told}, not {value!r}")
+    if name in ("text", "error"):
+        _check_length(name, str(value))
+
+
+def _check_length(name: str, text: str) -> None:
+    if len(text) > _LONGEST:
+        hint = "text:… finds a part of it"
+        raise BadValue(f"{name} has {len(text):,} characters; {_LONGEST:,} can be searched for", hint=hint)
 
 
 # --- states and orders --------------------------------------------------------------------------------------------
@@ -307,7 +318,9 @@ def _arguments(wanted: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterat
         if isinstance(value, Mapping):
             yield from _arguments(value, path)
         else:
-            yield Argument(path, _as_written(value))
+            written = _as_written(value)
+            _check_length(f"args.{'.'.join(path)}", written)
+            yield Argument(path, written)
 
 
 def _as_written(value: object) -> str:

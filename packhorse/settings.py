@@ -25,7 +25,10 @@ FILTER_NAME = r"[A-Za-z0-9_-]{1,60}"
 """What a filter of `filters` may be called."""
 
 _PASSWORD = re.compile(r"^([a-z][a-z0-9+.-]*://[^/:@?#\[]*):(?!\d+(?:[/?#,]|$))(?:[^?]*|.*)@", re.I | re.S)
-_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd|secret|token|api_?key)[^=&]*=)[^&]*", re.I)
+_HUSHED = "pass|pwd|secret|token|api_?key"
+# Both look at each letter but once, however long a text is that only looks as if a URL came: others wrote it.
+_SECRET_OPTION = re.compile(rf"([?&](?:(?!{_HUSHED})[^=&?])*+(?:{_HUSHED})[^=&]*+)(=[^&]*+)?+", re.I)
+_URL = re.compile(r"(?<![a-z0-9+.-])([0-9+.-]*+)([a-z][a-z0-9+.-]*+://[^\s'\"]++)", re.I)
 
 
 def mask_url(url: str) -> str:
@@ -34,7 +37,17 @@ def mask_url(url: str) -> str:
     >>> mask_url("redis://worker:hunter2@cache:6379/0?password=hunter2")
     'redis://worker:***@cache:6379/0?password=***'
     """
-    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+    shown = _PASSWORD.sub(r"\1:***@", url)
+    return _SECRET_OPTION.sub(lambda found: found[1] + ("=***" if found[2] else ""), shown)
+
+
+def mask_urls(text: str) -> str:
+    """Text as it may be shown: the passwords in its URLs become `***`.
+
+    >>> mask_urls("cannot reach redis://worker:hunter2@cache now")
+    'cannot reach redis://worker:***@cache now'
+    """
+    return _URL.sub(lambda found: found[1] + mask_url(found[2]), text) if "://" in text else text
 
 
 class Text(msgspec.Struct, frozen=True):

@@ -117,6 +117,9 @@ def test_the_longest_runs_come_first(app: Packhorse, clock: TurnedClock):
         ({"state": []}, "state names no state"),
         ({"args": {}}, "args has no value"),
         ({"args": {"order": {}}}, "args.order is compared with nothing"),
+        *(({name: "\0"}, f"{name} has a NUL") for name in ("id", "queue", "task", "text", "error", "worker")),
+        *(({name: "x" * 2_001}, f"{name} has 2,001 characters") for name in ("text", "error")),
+        ({"args": {"x": "x" * 2_001}}, "args.x has 2,001 characters"),
         *(({name: ""}, f"{name} has no value") for name in ("id", "queue", "task", "state", "text", "error", "worker")),
     ],
 )

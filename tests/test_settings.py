@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.errors import BadValue, SettingsError
-from packhorse.settings import NAMES, Settings, load_settings, mask_url
+from packhorse.settings import NAMES, Settings, load_settings, mask_url, mask_urls
 
 
 @pytest.fixture
@@ -329,6 +329,33 @@ def test_passwords_in_urls_are_masked(url, shown):
 @given(st.text(min_size=1).filter(lambda text: text not in "u:***@host"))
 def test_no_password_gets_through_the_mask(password):
     assert mask_url(f"redis://u:x{password}@host") == "redis://u:***@host"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot reach 7redis://u:hunter2@cache/0 now", "cannot reach 7redis://u:***@cache/0 now"),
+        ("'REDIS://u:hunter2@a', http://b?x=1?token=t", "'REDIS://u:***@a', http://b?x=1?token=***"),
+        ("http://a/?secret?=s&page=2", "http://a/?secret?=***&page=2"),
+        ("no URL: u:p@h ://", "no URL: u:p@h ://"),
+    ],
+)
+def test_every_url_in_a_text_is_masked(text, shown):
+    assert mask_urls(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 500_000 + " ://",
+        "http://a?" + "?" * 500_000,
+        "http://a?" + "?pass" * 100_000,
+        "http://a?" + "x" * 500_000,
+        "redis://" + ":@x" * 100_000 + "/",
+    ],
+)
+def test_long_text_that_only_looks_like_a_url_is_gone_through_but_once(text):
+    assert len(mask_urls(text)) <= len(text)
 
 
 def test_a_password_is_never_shown(folder):

@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
-from packhorse.cli.options import command
+from packhorse.cli.options import command, refuse_beside
 from packhorse.cli.output import escape, json_text, say
 from packhorse.filter_words import find_all, parse_parts
 from packhorse.job import SCHEDULED, WAITING, Job, NewJob, UniqueLock
@@ -36,6 +36,7 @@ _line = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def export(invocation: Invocation, words: tuple[str, ...]) -> None:
     """Print jobs as JSON, one on each line, with all their fields; of every job, or of those that fit the filter.
     Times and durations are microseconds, as they are stored."""
+    refuse_beside("an export", "fields", hint="an import wants all of them; packhorse jobs --fields prints some")
     storage = invocation.storage
     now = storage.now()
     where = parse_parts(spelled_out(words, usable_filters(invocation.settings, now)), now) if words else Filter()

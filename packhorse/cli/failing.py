@@ -36,7 +36,7 @@ from packhorse.errors import (
     WaitTimeout,
     WorkerNotFound,
 )
-from packhorse.settings import mask_url
+from packhorse.settings import mask_urls
 
 
 class ExitCode(IntEnum):
@@ -128,8 +128,7 @@ def report(error: BaseException, manner: Manner) -> int:
 
 def masked(text: str) -> str:
     """The text without the passwords of the URLs in it."""
-    text = re.sub(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", lambda found: mask_url(found[0]), text, flags=re.IGNORECASE)
-    return re.sub(r"(?<=:)(?!//)[^\s:@'\"]+(?=@)", "***", text)
+    return re.sub(r"(?<=:)(?!//)[^\s:@'\"]+(?=@)", "***", mask_urls(text))
 
 
 # --- in words -------------------------------------------------------------------------------------------------------

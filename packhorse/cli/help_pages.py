@@ -102,6 +102,10 @@ def help_(invocation: Invocation, topic: str | None) -> None:
     group = parent.command
     assert isinstance(group, click.Group)
     names = group.list_commands(parent)
+    if topic is not None and topic not in TOPICS and topic not in names:
+        hint = f"the topics are {', '.join(sorted(TOPICS))}; every command is one too"
+        what = f"there is no help on {topic!r}{nearest(topic, [*TOPICS, *names])}"
+        raise CommandError(what, ExitCode.NOT_FOUND, hint=hint)
     if invocation.as_json:
         invocation.print_json({"commands": names, "topics": sorted(TOPICS)})
     elif topic is None:
@@ -109,15 +113,11 @@ def help_(invocation: Invocation, topic: str | None) -> None:
         say(f"\nTopics: {', '.join(sorted(TOPICS))}")
     elif topic in TOPICS:
         say(TOPICS[topic])
-    elif topic in names:
+    else:
         found = group.get_command(parent, topic)
         assert found is not None
         with click.Context(found, info_name=topic, parent=parent) as own:
             say(found.get_help(own))
-    else:
-        hint = f"the topics are {', '.join(sorted(TOPICS))}; every command is one too"
-        what = f"there is no help on {topic!r}{nearest(topic, [*TOPICS, *names])}"
-        raise CommandError(what, ExitCode.NOT_FOUND, hint=hint)
 
 
 @command("version", "packhorse version", "packhorse version --json | jq -r .packhorse")

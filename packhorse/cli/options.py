@@ -174,6 +174,8 @@ def _keep_url(ctx: click.Context, parameter: click.Parameter, value: str | None)
 def _keep_fields(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     invocation = ctx.find_object(Invocation)
     names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
+    if value is not None and not names:  # an empty variable of a script, which would read a table as JSON
+        raise BadValue("--fields names no field", hint="write e.g. --fields id,state, or leave it out")
     if invocation is not None and names:
         invocation.fields, invocation.as_json = names, True
 

@@ -38,9 +38,21 @@ class ProgressLine:
             self._is_drawn = False
 
     def _draw(self, percent: int, text: str) -> None:
-        done = round(_WIDTH * min(percent, 100) / 100)
-        room = terminal_size().columns - len(self._title) - _WIDTH - 12
-        bar = paint("━" * done, "cyan", err=True) + paint("─" * (_WIDTH - done), "dim", err=True)
-        sys.stderr.write(f"\r\x1b[2K{self._title}  {bar}  {percent:>3} %  {cut(escape(text), max(room, 0))}")
+        room = terminal_size().columns - 1  # a line that is longer could not be drawn over
+        width = min(_WIDTH, max(room // 4, 1))
+        room = max(room - width - len("    100 %"), 0)
+        told = escape(text)
+        title = _fitting(self._title, room - min(len(told) + 2, room // 2))
+        told = _fitting(told, room - len(title) - 2)
+        done = round(width * min(percent, 100) / 100)
+        bar = paint("━" * done, "cyan", err=True) + paint("─" * (width - done), "dim", err=True)
+        sys.stderr.write(f"\r\x1b[2K{title}  {bar}  {percent:>3} %{f'  {told}' if told else ''}")
         sys.stderr.flush()
         self._is_drawn = True
+
+
+def _fitting(text: str, most: int) -> str:
+    """The beginning of a text, of so many signs at most."""
+    if len(text) <= most:
+        return text
+    return cut(text, most - 1) if most > 0 else ""

@@ -117,7 +117,8 @@ def open_for_writing(settings: Settings) -> Storage:
     try:
         return open_storage(settings.url)
     except BadURL as error:
-        raise BadURL(error.what.replace(settings.url, mask_url(settings.url)), hint=error.hint) from error
+        what = error.what.replace(settings.url, mask_url(settings.url))
+        raise BadURL(what, why=error.why, hint=error.hint) from error
 
 
 def missing_file(storage: Storage) -> Path | None:

@@ -396,6 +396,16 @@ def test_a_storage_is_not_copied_to_one_that_knows_names(storage: Storage, kind:
     assert storage.move() is None
 
 
+def test_a_storage_is_not_copied_to_itself_under_another_name(storage: Storage, neighbour: Storage) -> None:
+    add(storage)
+
+    with pytest.raises(CopyRefused, match="here and there seem to be the same storage") as caught:
+        move_to(storage, neighbour)
+
+    assert "drop" not in (caught.value.hint or "")
+    assert storage.move() is None
+
+
 def test_a_storage_is_not_copied_to_itself(storage: Storage, neighbour: Storage) -> None:
     with pytest.raises(CopyRefused, match="here and there are the same storage"):
         move_to(storage, neighbour)

@@ -499,6 +499,25 @@ def test_clients_that_are_silent_for_too_long_are_forgotten(storage: Storage, cl
     assert storage.get(job.id) is None
 
 
+def test_whoever_comes_later_knows_the_clients_and_forgets_those_that_stay_silent(
+    storage: Storage, neighbour: Storage, clock: TurnedClock
+) -> None:
+    """As a manager that was restarted: who was there, and when each was last heard of, is not only in a process."""
+    for name in ("quiet", "lively"):
+        storage.join_client(ClientInfo(name))
+    joined_at = clock()
+    clock.turn(DAY / SECOND - 1)
+
+    found = {client.id: client.beat_at for client in neighbour.clients()}
+    too_soon = neighbour.prune(KEEP).clients
+    neighbour.join_client(ClientInfo("lively"))
+    clock.turn(2)
+
+    assert found == {"quiet": joined_at, "lively": joined_at}
+    assert (too_soon, neighbour.prune(KEEP).clients) == (0, 1)
+    assert [client.id for client in storage.clients()] == ["lively"]
+
+
 def test_upkeep_of_an_empty_storage_does_nothing(storage: Storage) -> None:
     assert (storage.promote(), storage.expire(), storage.rescue(lease=LEASE, why="-")) == (0, 0, [])
     assert storage.prune(Retention()) == Pruned()

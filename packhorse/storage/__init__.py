@@ -82,7 +82,11 @@ def _others(url: str, scheme: str) -> Any:
         except (ImportError, AttributeError) as error:
             what = f"the storage for {scheme}:// cannot be imported: {found.value}"
             raise MissingDriver(what, why=str(error), hint="look at the package that registers it") from error
+    try:
+        host = urlsplit(url).hostname or "no host"
+    except ValueError as error:
+        host = str(error)
     raise BadURL(
-        f"there is no storage for {scheme}:// ({urlsplit(url).hostname or 'no host'})",
+        f"there is no storage for {scheme}:// ({host})",
         hint="use sqlite://, postgresql://, mysql://, redis://, http:// or memory://, or install what brings it",
     )

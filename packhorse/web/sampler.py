@@ -9,6 +9,7 @@ cut off can go on where it was.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections import deque
@@ -122,8 +123,9 @@ class Sampler:
 
     def _missed(self, keys: frozenset[Key], last_id: str | None) -> list[Sent]:
         epoch, _, number = (last_id or "").partition("-")
-        if epoch == self._epoch and number.isdigit() and self._ring and int(number) >= self._ring[0].number - 1:
-            return [sent for sent in self._ring if sent.number > int(number) and sent.key in keys]
+        last = int(number) if re.fullmatch("[0-9]{1,18}", number) else None
+        if epoch == self._epoch and last is not None and self._ring and last >= self._ring[0].number - 1:
+            return [sent for sent in self._ring if sent.number > last and sent.key in keys]
         return sorted((self._latest[key] for key in keys if key in self._latest), key=lambda sent: sent.number)
 
     # --- looking --------------------------------------------------------------------------------------------------

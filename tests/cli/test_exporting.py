@@ -32,6 +32,19 @@ def test_every_job_is_a_line_with_all_that_it_has(yard: Yard, packhorse: Call) -
     assert result.stderr == "8 exported\n"
 
 
+def test_an_export_has_all_fields_whatever_somebody_likes_to_read(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = yard.add("resize", {"image_id": 7})
+
+    result = packhorse("export", "--fields", "id")
+    monkeypatch.setenv("PACKHORSE_FIELDS", "id")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--fields means nothing beside an export" in result.stderr
+    assert json.loads(packhorse("export").stdout)["task"] == job.task
+
+
 def test_a_filter_says_which(yard: Yard, packhorse: Call) -> None:
     jobs = yard.in_every_state()
 

@@ -46,6 +46,14 @@ def test_a_topic_that_is_none_brings_the_nearest(packhorse: Call):
     assert "did you mean 'exit-codes'?" in result.stderr
 
 
+def test_a_topic_that_is_none_is_told_in_json_too(packhorse: Call):
+    result = packhorse("help", "exit-code", "--json")
+
+    assert result.exit_code == 3
+    assert "there is no help on 'exit-code'" in json.loads(result.stderr)["error"]["message"]
+    assert "exit-codes" in json.loads(packhorse("help", "--json").stdout)["topics"]
+
+
 def test_the_version_is_told_with_what_it_runs_on(packhorse: Call):
     assert packhorse("version").stdout.startswith(f"packhorse {__version__} (python 3.")
     assert json.loads(packhorse("version", "--json").stdout)["packhorse"] == __version__

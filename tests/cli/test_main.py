@@ -92,6 +92,9 @@ def test_fields_are_picked_in_their_order(yard: Yard, packhorse: Call):
     assert packhorse("queues", "--fields", "name").stdout == '{"name":"for-dead"}\n{"name":"mail"}\n{"name":"resize"}\n'
     wrong = packhorse("jobs", "--fields", "sate")
     assert (wrong.exit_code, "did you mean 'state'?" in wrong.stderr) == (2, True)
+    for nothing in ("", " , "):  # as from an empty variable of a script, which wants no table
+        empty = packhorse("jobs", "--fields", nothing)
+        assert (empty.exit_code, empty.stdout, "--fields names no field" in empty.stderr) == (2, "", True)
 
 
 # What the API says of each thing: --json of the command line says the same.

@@ -81,7 +81,7 @@ def test_a_file_of_another_kind_is_told(here: Path, packhorse: Call):
 def url(request: pytest.FixtureRequest) -> str:
     if request.param not in chosen_storages():
         pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {request.param}")
-    return new_database_url(bare=True) if request.param == "mysql" else new_schema_url()
+    return new_database_url(bare=True) if request.param == "mysql" else new_schema_url(bare=True)
 
 
 @pytest.fixture

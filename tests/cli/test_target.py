@@ -296,6 +296,13 @@ def test_url_wins_over_the_apps_own(here: Path, packhorse: Call):
         ("nonsense//ann:hunter2@db/0", "not a storage address"),
         ("sqlite://ann:hunter2@db", "names no file"),
         ("memory://", "one process only"),
+        ("postgresql://ann:hunter2@127.0.0.1:1/shop", "cannot be reached"),
+        ("postgresql://ann:hunter2%zz@db/shop", "percent-encoded"),
+        ("postgresql://ann:hunter2@[db/shop", "Invalid IPv6 URL"),
+        ("mysql://ann:hunter2@127.0.0.1:1/shop", "cannot be reached"),
+        ("mysql://ann:hunter2@[db/shop", "the host or the port is not understood"),
+        ("mysql://ann:hunter2/x@db/shop", "the host or the port is not understood"),
+        ("mysql://ann:hunter2@db/shop?ssl_mode=require", "it is one of disabled, preferred, required"),
     ],
 )
 def test_bad_addresses_are_refused_and_passwords_never_shown(here: Path, packhorse: Call, url: str, complaint: str):

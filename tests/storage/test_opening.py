@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,25 @@ def test_a_registered_class_that_cannot_be_imported_is_named():
 def test_a_scheme_that_nobody_registered_is_refused():
     with pytest.raises(BadURL, match="there is no storage for pigeon://"):
         open_storage("pigeon://monday")
+    with pytest.raises(BadURL, match="there is no storage for pigeon://"):
+        open_storage("pigeon://[monday")
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "extra"),
+    [
+        ("postgresql://db/shop", "psycopg", "postgres"),
+        ("postgres://db/shop", "psycopg", "postgres"),
+        ("mysql://db/shop", "pymysql", "mysql"),
+        ("mariadb://db/shop", "pymysql", "mysql"),
+    ],
+)
+def test_without_the_driver_the_command_that_installs_it_is_named(
+    url: str, driver: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith((f"packhorse.storage.{extra}", f"{driver}."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, driver, None)
+
+    with pytest.raises(MissingDriver, match=rf"pip install 'packhorse\[{extra}\]'"):
+        open_storage(url)

@@ -104,6 +104,10 @@ def test_an_unknown_job_is_a_problem_with_words(web: TestClient):
         "since=yesterdayish",
         "limit=1&limit=2",
         "priority=null",
+        "q=%00",
+        "queue=mail%00",
+        f"text={'x' * 3_000}",
+        f"q=args.x:{'x' * 3_000}",
     ],
 )
 def test_a_wrong_query_is_explained(web: TestClient, query: str):

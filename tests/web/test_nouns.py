@@ -151,6 +151,13 @@ def test_a_schedule_says_its_plan_in_words(web: TestClient, scheduled: str):
     assert schedule["args"] == {"kind": "daily"}
 
 
+def test_the_latest_slots_of_a_schedule_are_told_and_of_no_other(web: TestClient, yard: Yard, scheduled: str):
+    unknown = web.get(f"{API}/schedules/nope/ticks")
+
+    assert web.get(f"{API}/schedules/{scheduled}/ticks").json() == {"items": []}
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "schedule_not_found")
+
+
 def test_a_schedule_is_run_paused_skipped_and_removed(web: TestClient, yard: Yard, scheduled: str):
     path = f"{API}/schedules/{scheduled}"
 

@@ -70,6 +70,8 @@ def test_a_name_may_be_allowed_and_an_address_will_do_where_we_listen_everywhere
         {"origin": "https://evil.example"},
         {"origin": "null"},
         {"origin": "http://127.0.0.1:9999"},
+        {"origin": "http://["},
+        {"origin": "http://]127.0.0.1"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
         {"sec-fetch-site": "none"},
@@ -340,6 +342,16 @@ def test_passwords_in_urls_are_masked_in_errors():
 )
 def test_values_that_follow_the_name_of_a_secret_leave_a_text(text: str, shown: str):
     assert without_secrets(text) == shown
+
+
+@pytest.mark.parametrize("text", ["x" * 500_000, "://" + "x1" * 250_000])
+def test_a_long_word_that_may_become_a_url_is_gone_through_but_once(text: str):
+    assert Redaction().text(text) == text
+
+
+@pytest.mark.parametrize("text", ['"' + "key" * 150_000 + '"', '["' + "key" * 100_000 + '", "' + "x" * 100_000 + '"]'])
+def test_a_long_text_that_may_become_a_secret_name_is_gone_through_but_once(text: str):
+    assert Redaction().json(text) is text
 
 
 def test_a_name_written_with_escapes_is_masked_too():

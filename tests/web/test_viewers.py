@@ -174,7 +174,8 @@ def test_who_was_cut_off_hears_what_was_missed_or_else_the_present():
         epoch = sampler._epoch
         assert heard(f"{epoch}-1497") == [b"1498", b"1499", b"1500"]
         assert heard(f"{epoch}-1500") == []
-        for unknown in (None, f"{epoch}-7", "another-1497", f"{epoch}-x"):  # too long ago, or of another server
+        no_numbers = (f"{epoch}-x", f"{epoch}-²", f"{epoch}-{'9' * 5_000}")
+        for unknown in (None, f"{epoch}-7", "another-1497", *no_numbers):  # too long ago, or of another server
             assert heard(unknown) == [b"1500"]
 
     in_a_loop(check)

@@ -11,6 +11,7 @@ from packhorse import clock
 from packhorse.codec import nearest
 from packhorse.errors import BadURL, BadValue
 
+_SHAPE = "mysql://user:password@host:port/database"
 _SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 
 
@@ -53,10 +54,20 @@ class Address(NamedTuple):
             return {"ssl_disabled": True}
         if self.ssl_mode == "preferred" and not (self.ssl_ca or self.ssl_cert):
             return {}
-        context = self._verifying() if self.ssl_mode.startswith("verify_") else trusting()
+        try:
+            context = self._verifying() if self.ssl_mode.startswith("verify_") else trusting()
+        except OSError as error:
+            raise self._unreadable("ssl_ca", self.ssl_ca, error) from error
         if self.ssl_cert:
-            context.load_cert_chain(self.ssl_cert, self.ssl_key)
+            try:
+                context.load_cert_chain(self.ssl_cert, self.ssl_key)
+            except OSError as error:
+                raise self._unreadable("ssl_cert and ssl_key", self.ssl_cert, error) from error
         return {"ssl": context}
+
+    def _unreadable(self, name: str, file: str | None, error: OSError) -> BadURL:
+        why = error.strerror or str(error)
+        return BadURL(f"{self.shown}: {name} cannot be read: {file}", why=why, hint="name files in PEM format")
 
     def _verifying(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ssl_ca)
@@ -75,16 +86,14 @@ def trusting() -> ssl.SSLContext:
 
 def parse(url: str) -> Address:
     """`mysql://user:password@host:port/database?…`"""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 3306
+    except ValueError:  # which may quote a password that was not written as in a URL
+        raise BadURL(f"{_shown(url)}: the host or the port is not understood", hint=_SHAPE) from None
     database = unquote(parts.path.lstrip("/"))
     if not database or "/" in database or len(database) > 64:
-        raise BadURL(
-            f"{_shown(url)}: the database's name is missing or wrong", hint=f"{parts.scheme}://user@host/database"
-        )
-    try:
-        port = parts.port or 3306
-    except ValueError as error:
-        raise BadURL(f"{_shown(url)}: {error}") from error
+        raise BadURL(f"{_shown(url)}: the database's name is missing or wrong", hint=_SHAPE)
     address = Address(
         parts.scheme,
         parts.hostname or "127.0.0.1",

@@ -16,6 +16,7 @@ NOT_THERE = frozenset({1044, 1049, 1142, 1146})
 """Nothing of that name, or none that this user may know of."""
 NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
 """This user lacks the right to do that."""
+_TO_MIGRATE = "CREATE, CREATE VIEW, DROP, ALTER, INDEX"
 READ_ONLY = frozenset({1290, 1792, 1836})
 """The server, or this session of it, takes no writes."""
 
@@ -29,6 +30,7 @@ _GONE = frozenset({1146, 1054})
 _TOO_LONG = frozenset({TOO_LONG, 1301})
 _NO_ROOM = frozenset({1040, 1203, 1226})
 _AWAY = frozenset({2002, 2003, 2006, 2013, 1053, 1077, 1927})
+_NO_TLS = 2026
 _HELD_UP = frozenset({1205, 1213, 1020, 1317, 1969, 3024, 4031})
 
 
@@ -87,7 +89,10 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
     if code in READ_ONLY:
         return StorageReadOnly(f"{where} takes no writes", why=text, hint="is it a replica? use the primary's address")
     if code in NOT_ALLOWED:
-        return StorageReadOnly(f"not allowed in {where}", why=text, hint="grant the rights on its packhorse_ tables")
+        hint = "grant the rights on its packhorse_ tables"
+        if text.startswith(("CREATE ", "ALTER ", "DROP ", "INDEX ")):  # the view is dropped where there is one
+            hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT " + _TO_MIGRATE
+        return StorageReadOnly(f"not allowed in {where}", why=text, hint=hint)
     if code in _GONE:
         return StorageUnavailable(f"{where} has lost its tables", why=text, hint="packhorse migrate")
     if code in _TOO_LONG:
@@ -99,6 +104,9 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
     if is_lost(error):
         hint = "is it running there, and open to this machine? mysqladmin ping asks it"
         return StorageUnavailable(f"{where} cannot be reached", why=text, hint=hint)
+    if code == _NO_TLS:
+        hint = "look at ssl_mode and the files of ssl_… in the address, and at what the server has"
+        return StorageUnavailable(f"{where} cannot be reached through TLS", why=text, hint=hint)
     if code in _HELD_UP:
         return StorageUnavailable(f"{where} is held up", why=text, hint="find who holds its locks: SHOW PROCESSLIST")
     if isinstance(error, OverflowError | UnicodeEncodeError | pymysql.DataError | pymysql.ProgrammingError):

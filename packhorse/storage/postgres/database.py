@@ -17,7 +17,7 @@ from packhorse import clock
 from packhorse.storage.pool import Pool
 from packhorse.storage.postgres.link import Link, Pg, PooledLink
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import is_lost, may_pass, translate, without_password
+from packhorse.storage.postgres.trouble import is_lost, may_pass, not_understood, translate, without_password
 from packhorse.storage.postgres.values import ADAPTERS
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.served import MADE_AGAIN
@@ -183,10 +183,14 @@ class Database:
         # an encoding psycopg would hand out bytes.
         asked |= {"autocommit": True, "context": ADAPTERS, "client_encoding": "UTF8"}
         if self.options.pgbouncer:
-            return psycopg.connect(self.address, prepare_threshold=None, **asked)
-        ours = ("-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items())
-        settings = [str(said.get("options", "")), *ours]
-        return psycopg.connect(self.address, options=" ".join(settings), **asked)
+            asked["prepare_threshold"] = None
+        else:
+            ours = ("-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items())
+            asked["options"] = " ".join([str(said.get("options", "")), *ours])
+        try:
+            return psycopg.connect(self.address, **asked)
+        except psycopg.ProgrammingError as error:  # no server was asked yet
+            raise not_understood(error, self.address) from None
 
 
 def _may_pass(error: Exception, has_answered: bool) -> bool:

@@ -6,7 +6,11 @@ the schema goes on working as long as the schema says so, which is what makes a 
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Sequence
+
+from psycopg import errors
 
 from packhorse.errors import StorageNotFound
 from packhorse.storage.postgres.link import Link
@@ -22,6 +26,10 @@ SCHEMA = MIGRATIONS[-1][0]
 OLDEST_PROGRAM = 1
 """The oldest schema whose programs may go on working with this one."""
 
+_LOCK_PATIENCE = "5s"
+_PATIENCE = 300.0
+"""Seconds to try for a table that somebody's open transaction has used, or for somebody else's migration to end."""
+
 
 def prepare(
     link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS, *, missing: StorageNotFound | None = None
@@ -33,10 +41,26 @@ def prepare(
 
 
 def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Bring the schema up to date. Answers the files that were applied."""
+    """Bring the schema up to date. Answers the files that were applied. A few seconds at a time: while we wait for a
+    table, everybody else who wants it waits behind us."""
+    ends_at = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _migrate(link, schema, migrations)
+        except (errors.LockNotAvailable, errors.DeadlockDetected):
+            if time.monotonic() >= ends_at:
+                raise
+        time.sleep(random.uniform(0.5, 1.0))
+
+
+def _migrate(link: Link, schema: str, migrations: Sequence[Migration]) -> list[str]:
     with link.connection.transaction():
-        # An index over many jobs takes its time; and whoever has waited must see what was done meanwhile.
-        link.begin("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0")
+        # An index over many jobs takes its time; and whoever has waited must see what was done meanwhile. All of it is
+        # said here: behind a pooler the session has no settings of ours.
+        link.begin(
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0;"
+            f" SET LOCAL lock_timeout = '{_LOCK_PATIENCE}'"
+        )
         link.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
         present, _ = versions(link, schema)  # somebody may have been quicker
         missing = [migration for migration in migrations if migration[0] > present]

@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 
 from packhorse import clock
@@ -26,7 +28,7 @@ from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.records import Records
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import without_password
+from packhorse.storage.postgres.trouble import not_understood, without_password
 from packhorse.storage.postgres.upkeep import Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
@@ -39,6 +41,7 @@ _OWN_OPTIONS = Options._fields
 _DRIVERS_OPTIONS = {each.keyword.decode() for each in Conninfo.get_defaults()} | {"ssl"}
 # It stands in names and in texts of statements: nothing that would have to be written otherwise in one of them.
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_YES_OR_NO = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 _LONG_TRANSACTION = 600
 _MANY_DEAD_ROWS = 500_000
 
@@ -81,10 +84,19 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> Postgres:
         """`postgresql://user:password@host:port/database`; `?schema=packhorse`, `?pgbouncer=1`, `?connections=10`,
         `?patience=10s`; what else stands behind the question mark is for the driver, as `sslmode=require`."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url, allow_fragments=False)  # a # may stand in a password
+        except ValueError as error:
+            raise not_understood(error, url) from None
         options, rest = _options(url, parse_qsl(parts.query, keep_blank_values=True))
-        query = urlencode(rest, quote_via=quote)
-        return cls(urlunsplit(parts._replace(scheme="postgresql", query=query)), options=options, now=now)
+        query = f"?{urlencode(rest, quote_via=quote)}" if rest else ""
+        # Not `urlunsplit`: where no host is named, as for the server's socket, it would leave the slashes out.
+        address = f"postgresql://{parts.netloc}{parts.path}{query}"
+        try:
+            conninfo_to_dict(address)
+        except ProgrammingError as error:
+            raise not_understood(error, url) from None
+        return cls(address, options=options, now=now)
 
     def _prepare(self, link: Link) -> None:
         name = self.options.schema
@@ -182,7 +194,9 @@ def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tupl
         if name == "schema":
             options = options._replace(schema=value)
         elif name == "pgbouncer":
-            options = options._replace(pgbouncer=value.lower() in ("1", "true", "yes", "on"))
+            if value.lower() not in _YES_OR_NO:
+                raise BadURL(f"{without_password(url)!r}: pgbouncer cannot be {value!r}", hint="say ?pgbouncer=1, or 0")
+            options = options._replace(pgbouncer=_YES_OR_NO[value.lower()])
         elif name == "connections":
             if not value.isdecimal() or int(value) < 1:
                 raise BadURL(

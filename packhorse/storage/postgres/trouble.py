@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import errors
 
-from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.errors import BadURL, BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 
 _ADVICE = (
     (r'database "(.+?)" does not exist', "make it: createdb {0}; or name another one in the address"),
@@ -19,6 +19,8 @@ _ADVICE = (
     (r"pg_hba.conf", "let this user and machine in: the server's pg_hba.conf"),
     (r"too many clients|remaining connection slots", "raise max_connections of the server, or use PgBouncer"),
     (r"unsupported startup parameter", "is that PgBouncer? say so at the end of the address: ?pgbouncer=1"),
+    (r"server does not support SSL", "turn TLS on there (ssl = on), or do without: ?sslmode=prefer"),
+    (r"connection is bad: invalid", "mend what is behind the question mark, or the port, in the address"),
     (r"could not translate host name|resolve host", "is the host's name right, and does this machine know it?"),
 )
 
@@ -43,7 +45,10 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
     text = " ".join(str(error).split())
     if isinstance(error, psycopg.DataError | OverflowError | UnicodeEncodeError | psycopg.ProgrammingError):
         if isinstance(error, errors.InsufficientPrivilege):
-            return StorageReadOnly(f"not allowed in {place}", why=text, hint="grant the rights on the schema")
+            hint = "grant the rights on the schema"
+            if "for database" in text:  # so it is told who may make no schema in it
+                hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT CREATE ON DATABASE"
+            return StorageReadOnly(f"not allowed in {place}", why=text, hint=hint)
         if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
             return StorageUnavailable(f"{place} has lost its tables", why=text, hint="packhorse migrate")
         if isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement):
@@ -61,6 +66,14 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return StorageUnavailable(f"{place} cannot be reached", why=text, hint=_advice(text, address))
     return StorageUnavailable(f"{place} does not answer as it should", why=text, hint="the server's log may say more")
+
+
+def not_understood(error: Exception, address: str) -> BadURL:
+    """An address that cannot be read. The error may quote the very place where the password is: that is not passed on,
+    nor should the error itself be."""
+    why = re.sub(r""":? (['"]).*\1""", " …", " ".join(str(error).split()))
+    hint = "postgresql://user:password@host/database; special signs as in any URL, % as %25, @ as %40"
+    return BadURL(f"{without_password(address)!r} is not understood", why=why, hint=hint)
 
 
 def _advice(text: str, address: str) -> str:

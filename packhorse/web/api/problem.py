@@ -35,7 +35,7 @@ from packhorse.errors import (
     WorkerNotFound,
     WrongState,
 )
-from packhorse.settings import mask_url
+from packhorse.settings import mask_urls
 
 log = logging.getLogger("packhorse.web")
 
@@ -112,4 +112,4 @@ def _code(name: str) -> str:
 
 
 def _safe(text: Any) -> Any:
-    return None if text is None else re.sub(r"[a-z][a-z0-9+.-]*://[^\s'\"]+", lambda found: mask_url(found[0]), text)
+    return None if text is None else mask_urls(text)

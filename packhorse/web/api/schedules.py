@@ -6,6 +6,7 @@ import msgspec
 
 from packhorse.clock import from_datetime
 from packhorse.coming import ShownSchedule, shown_schedule
+from packhorse.errors import ScheduleNotFound
 from packhorse.fields import Moment, TickFields, iso, tick_fields
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.api.queues import Changed
@@ -48,7 +49,7 @@ def list_schedules(call: Call) -> ScheduleList:
 def list_ticks(call: Call, name: str) -> TickList:
     """What became of the latest slots."""
     if name not in {schedule.name for schedule in call.reader.schedules()}:
-        return TickList([])
+        raise ScheduleNotFound(name[:128])
     return TickList([tick_fields(tick) for tick in call.site.storage.ticks(name, limit=_TICKS)])
 
 

@@ -14,13 +14,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from packhorse.job import Job
-from packhorse.settings import mask_url
+from packhorse.settings import mask_urls
 
 MASK = "•••"
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)?$|pwd|token|secret|api[_-]?key|authori[sz]ation|credential|card|cvv|cookie", re.I
 )
-_MAYBE = re.compile(r'"[^"\\]*(?:pass|pwd|token|secret|key|authori|credential|card|cvv|cookie)[^"\\]*"\s*:', re.I)
+# In JSON: what sounds like a secret, and the rest of its text; the group is there if that text is a name. Possessive,
+# and it always comes to a match, so that no long text is gone through again and again: others wrote it.
+_MAYBE = re.compile(r'(?:pass|pwd|token|secret|key|authori|credential|card|cvv|cookie)[^"\\]*+("\s*+:)?+', re.I)
 _ESCAPED_NAME = re.compile(r"\\u[0-9a-fA-F]{4}")
 # In text: a name, quoted or not, and what follows it. Possessive, so that no long word is tried again and again.
 _NAMED = re.compile(r"""(?<![\w-])([\w-]++)\\*+["']?[ \t]*+(?::=|=>|=(?!=)|:(?!//))[ \t]*+""")
@@ -31,7 +33,6 @@ _VALUE = re.compile(
 )
 _TELLS_NOTHING = re.compile(r"(?:none|null|true|false)\Z", re.I)
 _ERROR_NAME = re.compile(r"(?:Error|Exception|Warning)\Z")
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.I)
 
 
 class Redaction:
@@ -58,7 +59,7 @@ class Redaction:
             return None
         if self.hide_args:
             return '{"hidden": true}'
-        if not _MAYBE.search(text) and not _ESCAPED_NAME.search(text):
+        if not any(found[1] for found in _MAYBE.finditer(text)) and not _ESCAPED_NAME.search(text):
             return text
         try:
             return json.dumps(_masked(json.loads(text)), ensure_ascii=False)
@@ -71,7 +72,7 @@ class Redaction:
 
     def text(self, text: str | None) -> str | None:
         """Text as it may be shown: no password in any URL."""
-        return None if text is None else _URL.sub(lambda found: mask_url(found[0]), text)
+        return None if text is None else mask_urls(text)
 
 
 def without_secrets(text: str) -> str:

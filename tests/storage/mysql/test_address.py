@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_what_is_not_said_is_as_usual() -> None:
 @pytest.mark.parametrize(
     "rest",
     ["", "/", "/a/b", f"/{'x' * 65}", "/shop?connections=0", "/shop?connections=many", "/shop?patience=soon",
-     "/shop?ssl_mode=perhaps", "/shop?colour=red", ":port/shop"],
+     "/shop?ssl_mode=perhaps", "/shop?colour=red", ":port/shop", "[/shop", "%zz:secret/x@db/shop"],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(rest: str) -> None:
     with pytest.raises(BadURL) as caught:
@@ -58,3 +59,14 @@ def test_how_far_the_server_must_prove_who_it_is() -> None:
 
     assert (required.verify_mode, required.check_hostname) == (ssl.CERT_NONE, False)
     assert (verified.verify_mode, verified.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize(
+    ("query", "named"), [("ssl_mode=verify_ca&ssl_ca=", "ssl_ca"), ("ssl_mode=required&ssl_cert=", "ssl_cert")]
+)
+def test_a_file_for_tls_that_cannot_be_read_is_named(query: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").touch()
+
+    for file in ("missing.pem", "empty.pem"):
+        with pytest.raises(BadURL, match=rf"{named}.* cannot be read: .*{file}"):
+            parse(f"mysql://ann@localhost/shop?{query}{tmp_path / file}").for_driver()

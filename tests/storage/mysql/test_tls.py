@@ -77,7 +77,7 @@ def test_a_server_that_has_no_tls_is_refused_when_it_must_have() -> None:
     server = MySQLServer("skip-ssl" if KIND == "mariadb" else "tls-version=").start()
     storage = MySQL.from_url(f"{server.url}?ssl_mode=required&patience=0.1s")
 
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(StorageUnavailable, match="through TLS"):
         storage.tallies()
     assert cipher_of(MySQL.from_url(server.url)) == "", "where it is only preferred, one does without"
     server.end()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 
+import pymysql
 import pytest
 
 from packhorse.conformance.builders import add, find_all, join, new_job, new_jobs
@@ -14,6 +15,7 @@ from packhorse.job import COMPLETED, UNFINISHED
 from packhorse.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql import database as database_module
+from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import PATIENCE, until
 from tests.mysql_server import MySQLServer, numbers_to, shared_mysql
@@ -68,6 +70,24 @@ def test_a_deadlock_is_repeated(storage: MySQL, database: str, bystander: Bystan
 
     assert storage._db.meter.busy_retries >= 1
     assert [job.priority for job in storage.get_many(["job-1", "job-2"])] == [9, 9]
+
+
+@pytest.mark.parametrize("code", [1205, 1213, 1020])
+def test_a_race_that_was_lost_is_run_again_as_a_whole(storage: MySQL, code: int) -> None:
+    add(storage)
+    lost: list[int] = []
+
+    def work(tx: Transaction) -> int:
+        found = tx.execute("SELECT count(*) FROM packhorse_queue").fetchone()
+        tx.execute(storage._sql["know_queue"], ("post",))
+        if len(lost) < 2:
+            lost.append(found[0])
+            raise pymysql.OperationalError(code, "lost")
+        return int(found[0])
+
+    assert storage._db.write("test", work) == 1
+    assert lost == [1, 1], "what was written before went with its transaction"
+    assert [queue.name for queue in storage.queues()] == ["mail", "post"]
 
 
 def test_a_lock_that_is_not_given_is_told(

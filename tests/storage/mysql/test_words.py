@@ -119,3 +119,10 @@ def test_a_package_that_is_missing_for_logging_in_is_named(monkeypatch: pytest.M
     assert told.value.hint == "pip install cryptography, or have TLS: ?ssl_mode=required"
     assert "secret" not in str(told.value)
     server.join(PATIENCE)
+
+
+def test_who_may_not_make_the_tables_is_told_how_somebody_else_can() -> None:
+    words = "CREATE command denied to user 'ann'@'localhost' for table `shop`.`packhorse_meta`"
+    told = translate(pymysql.OperationalError(1142, words), "mysql://ann@db/shop")
+
+    assert "packhorse migrate --sql" in (told.hint or "")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import psycopg
 import pytest
 
@@ -10,9 +13,10 @@ from packhorse.errors import SchemaOutdated, SchemaTooNew
 from packhorse.ids import new_id
 from packhorse.storage import BATCH
 from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres import schema as schema_module
 from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from packhorse.storage.records import WorkerInfo
-from tests.postgres_server import new_schema_url, shared_postgres
+from tests.postgres_server import PgBouncer, new_schema_url, shared_postgres
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 FILES = [name for _, name, _ in MIGRATIONS]
@@ -134,6 +138,56 @@ def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, b
         bystander.execute("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'half'", [schema]).rowcount
         == 0
     )
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["alone", "behind a pooler"])
+def test_a_table_that_an_open_transaction_has_used_is_waited_for_in_steps(
+    url: str, pooled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bouncer = PgBouncer(shared_postgres()) if pooled else None
+    name = url.partition("?")[2]
+    storage = Postgres.from_url(f"{bouncer.url}?{name}&pgbouncer=1" if bouncer else url)
+    add(storage)
+    own = storage.options.schema
+    somebody = psycopg.connect(shared_postgres().url)
+    somebody.execute(f"SELECT count(*) FROM {own}.packhorse_job")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert storage.get_many(["any"]) == []  # between two steps others have their turn
+        somebody.rollback()
+
+    monkeypatch.setattr(schema_module, "_LOCK_PATIENCE", "50ms")
+    monkeypatch.setattr(schema_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with storage._db.unprepared() as link:
+        assert migrate(link, own, [*MIGRATIONS, NEXT]) == ["999_colour.sql"]
+
+    assert len(pauses) == 1
+    somebody.close()
+    storage.close()
+    if bouncer:
+        bouncer.end()
+
+
+def test_who_waits_for_somebody_elses_migration_finds_it_done(
+    storage: Postgres, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(storage)
+    somebody = psycopg.connect(shared_postgres().url)
+    somebody.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 5040))", [f"packhorse schema {schema}"])
+
+    def sleep(_: float) -> None:
+        somebody.execute(f"ALTER TABLE {schema}.packhorse_job ADD COLUMN colour text")
+        somebody.execute(f"UPDATE {schema}.packhorse_meta SET value = '{SCHEMA + 1}' WHERE key = 'schema'")
+        somebody.commit()
+
+    monkeypatch.setattr(schema_module, "_LOCK_PATIENCE", "50ms")
+    monkeypatch.setattr(schema_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with storage._db.unprepared() as link:
+        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == []
+
+    somebody.close()
 
 
 def test_the_script_does_what_the_migration_does() -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from packhorse.clock import HOUR, SECOND
 from packhorse.conformance.builders import (
@@ -68,6 +69,53 @@ def test_an_option_that_makes_no_sense_is_refused(query: str) -> None:
         open_storage(f"postgresql://localhost/shop?{query}")
 
 
+@pytest.mark.parametrize("form", ["postgresql:///postgres?host={0}&port={1}", "postgresql://{2}:{1}/postgres"])
+def test_a_server_may_be_asked_by_its_socket(form: str) -> None:
+    server = shared_postgres()
+    directory = str(server.directory)
+    url = form.format(directory, server.port, quote(directory, safe=""))
+    storage = Postgres.from_url(f"{url}{'&' if '?' in url else '?'}user=postgres&schema=by_socket")
+
+    add(storage, "first")
+
+    assert storage.get("first") is not None
+    assert storage.health().url.startswith("postgresql://")
+    storage.close()
+
+
+def test_a_number_sign_may_stand_in_a_password() -> None:
+    storage = Postgres.from_url("postgresql://ann:s#cret@db/shop?schema=jobs")
+
+    assert storage.options.schema == "jobs"
+    assert conninfo_to_dict(storage._db.address) == {
+        "user": "ann",
+        "password": "s#cret",
+        "host": "db",
+        "dbname": "shop",
+    }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:secret@[::1/shop",
+        "postgresql://ann:secret%zz@db/shop",
+        "postgresql://ann:secret\u2100@db/shop",
+        "postgresql://ann:secret@db/shop?pgbouncer=perhaps",
+    ],
+)
+def test_an_address_that_nobody_understands_is_refused(url: str) -> None:
+    with pytest.raises(BadURL) as caught:
+        open_storage(url)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_an_option_that_the_driver_does_not_understand_is_told_as_one_of_the_address() -> None:
+    with pytest.raises(BadURL, match="connect_timeout"):
+        Postgres.from_url("postgresql://ann:secret@127.0.0.1:1/shop?connect_timeout=soon").tallies()
+
+
 def test_a_misspelt_option_is_told_with_the_nearest() -> None:
     with pytest.raises(BadURL, match=r"there is no option 'shema'; did you mean 'schema'\?"):
         open_storage("postgresql://localhost/shop?shema=x3")
@@ -81,6 +129,8 @@ def test_who_cannot_connect_is_told_what_to_try() -> None:
         f"{shared_postgres().url}_not": "createdb postgres_not",
         f"postgresql://nobody_such@{host}/postgres": "createuser nobody_such",
         "postgresql://ann:secret@127.0.0.1:1/shop": "pg_isready -h 127.0.0.1 -p 1",
+        f"{shared_postgres().url}?sslmode=perhaps": "in the address",
+        f"{shared_postgres().url}?sslmode=require": "?sslmode=prefer",
     }
 
     for url, hint in hints.items():

@@ -9,6 +9,7 @@ import threading
 
 import psycopg
 import pytest
+from psycopg import errors
 
 from packhorse.conformance.builders import add, find_all, join, new_job, new_jobs
 from packhorse.errors import StorageReadOnly, StorageUnavailable
@@ -16,6 +17,7 @@ from packhorse.job import COMPLETED, UNFINISHED
 from packhorse.outcome import Completed
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import database as database_module
+from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.records import Filter
 from tests.children import PATIENCE, until
 from tests.processor_time import processor_time
@@ -54,6 +56,24 @@ def test_a_deadlock_is_repeated(storage: Postgres, schema: str, bystander: Bysta
 
     assert storage._db.meter.busy_retries >= 1
     assert [job.priority for job in storage.get_many(["job-1", "job-2"])] == [9, 9]
+
+
+@pytest.mark.parametrize("error", [errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable])
+def test_a_race_that_was_lost_is_run_again_as_a_whole(storage: Postgres, error: type[psycopg.Error]) -> None:
+    add(storage)
+    lost: list[int] = []
+
+    def work(tx: Transaction) -> int:
+        found = tx.execute(f"SELECT count(*) FROM {storage.options.schema}.packhorse_queue").fetchone()
+        tx.execute(storage._sql["know_queue"], ("post",))
+        if len(lost) < 2:
+            lost.append(found[0])
+            raise error("lost")
+        return int(found[0])
+
+    assert storage._db.write("test", work) == 1
+    assert lost == [1, 1], "what was written before went with its transaction"
+    assert [queue.name for queue in storage.queues()] == ["mail", "post"]
 
 
 def test_a_lock_that_is_not_given_is_told(

@@ -49,3 +49,9 @@ def test_a_full_server_may_have_room_in_a_moment() -> None:
     assert may_pass(psycopg.OperationalError("FATAL:  sorry, too many clients already"))
     assert may_pass(psycopg.OperationalError("FATAL:  the database system is starting up"))
     assert not may_pass(psycopg.OperationalError("password authentication failed"))
+
+
+def test_who_may_not_make_the_schema_is_told_how_somebody_else_can() -> None:
+    told = translate(errors.InsufficientPrivilege("permission denied for database shop"), ADDRESS)
+
+    assert "packhorse migrate --sql" in (told.hint or "")
