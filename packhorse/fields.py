@@ -162,17 +162,19 @@ def log_fields(line: LogLine) -> LogFields:
 
 
 class SteeredFields(msgspec.Struct):
-    """The answer to steering one job; `state` is the state it is in now."""
+    """The answer to steering one job; `state` is the state it is in now. `stale`: it had changed since it was seen, and
+    was left alone."""
 
     id: str
     changed: bool
     state: State | None
     conflict: str | None
+    stale: bool
 
 
 def steered_fields(answer: Steered) -> SteeredFields:
     """The answer to steering one job."""
-    return SteeredFields(answer.job_id, answer.changed, answer.state, answer.conflict)
+    return SteeredFields(answer.job_id, answer.changed, answer.state, answer.conflict, answer.stale)
 
 
 # --- queues, tasks, schedules -----------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ class Looking(Home):
         self, queue: str, *, by: str | None = None, why: str | None = None, duration: Duration | None = None
     ) -> bool:
         """Let no job of this queue begin until `resume`, but those that are forced; with a duration ("2h", 7200), until
-        that is over. False: it was paused already.
+        that is over. One without a duration takes the place of one with. False: it was paused already, and stays so.
 
         The queue need not be known yet: its first job will find it paused.
         """

@@ -1,6 +1,7 @@
 """Choosing jobs to do something to: by ids, by ids on stdin, or by a filter; and asking whether these are meant.
 
-The jobs are chosen before the question: those that come or change while one thinks about it are not touched.
+The jobs are chosen before the question, and with each goes what was seen of it: those that come or change while one
+thinks about it, or while the others are done, are not touched.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from packhorse.filter_words import find_all, parse_parts, say_which
 from packhorse.job import HELD, Job, Operation, State
 from packhorse.named_filters import spelled_out, usable_filters
 from packhorse.storage import BATCH, Storage
+from packhorse.storage.records import Seen
 
 _EXAMPLES = 3
 _LIKELY: dict[Operation | None, str] = {
@@ -57,11 +59,26 @@ class Selection(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The jobs that are meant; `examples` are the first of them. `missing` ids came on stdin and are not there."""
+    """The jobs that are meant, and how each was seen; `examples` are the first of them. `missing` ids came on stdin and
+    are not there."""
 
-    ids: list[str]
+    seen: dict[str, Seen]
     examples: list[Job]
     missing: int = 0
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self.seen)
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], missing: int = 0) -> Chosen:
+        seen: dict[str, Seen] = {}
+        examples: list[Job] = []
+        for job in jobs:
+            seen[job.id] = Seen.of(job)
+            if len(examples) < _EXAMPLES:
+                examples.append(job)
+        return cls(seen, examples, missing)
 
 
 _OPTIONS: tuple[Callable[..., Any], ...] = (
@@ -95,7 +112,7 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
     if "-" in selection.ids:
         return _chosen_on_stdin(storage, ids)
     jobs = {job.id: job for job in (find_job(storage, part) for part in ids)}
-    return Chosen(list(jobs), list(jobs.values())[:_EXAMPLES])
+    return Chosen.of(jobs.values())
 
 
 def _chosen_by_filter(storage: Storage, intent: Intent, parts: list[str]) -> Chosen:
@@ -105,13 +122,7 @@ def _chosen_by_filter(storage: Storage, intent: Intent, parts: list[str]) -> Cho
         hint = f"say which, e.g. --where {_LIKELY.get(intent.operation, 'waiting')}"
         raise CommandError("--where chooses no jobs, and would mean every job", ExitCode.USAGE, hint=hint)
     where = replace(where, states=_possible(intent, where.states), order=None)
-    ids: list[str] = []
-    examples: list[Job] = []
-    for job in find_all(storage, where):
-        ids.append(job.id)
-        if len(examples) < _EXAMPLES:
-            examples.append(job)
-    return Chosen(ids, examples)
+    return Chosen.of(find_all(storage, where))
 
 
 def _possible(intent: Intent, asked: frozenset[State]) -> frozenset[State]:
@@ -131,15 +142,15 @@ def _chosen_on_stdin(storage: Storage, ids: list[str]) -> Chosen:
         hint = "whole ids are needed on stdin: packhorse jobs … --ids prints them"
         what = "the job on stdin is not there" if len(ids) == 1 else f"none of the {len(ids):,} jobs on stdin is there"
         raise CommandError(what, ExitCode.NOT_FOUND, hint=hint)
-    return Chosen([job.id for job in jobs], jobs[:_EXAMPLES], len(ids) - len(jobs))
+    return Chosen.of(jobs, len(ids) - len(jobs))
 
 
 def together(parts: Iterable[Chosen]) -> Chosen:
     """The jobs of several choices as one."""
     every = list(parts)
     examples = [job for part in every for job in part.examples]
-    ids = dict.fromkeys(job_id for part in every for job_id in part.ids)
-    return Chosen(list(ids), examples[:_EXAMPLES], sum(part.missing for part in every))
+    seen = {job_id: each for part in every for job_id, each in part.seen.items()}
+    return Chosen(seen, examples[:_EXAMPLES], sum(part.missing for part in every))
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
@@ -148,7 +159,7 @@ def together(parts: Iterable[Chosen]) -> Chosen:
 def show_choice(invocation: Invocation, intent: Intent, chosen: Chosen) -> int:
     """What would be done, for --dry-run."""
     if invocation.as_json:
-        for job_id in chosen.ids:
+        for job_id in chosen.seen:
             invocation.print_json({"id": job_id})
     else:
         say(f"would {_what(intent, chosen)}")
@@ -156,7 +167,7 @@ def show_choice(invocation: Invocation, intent: Intent, chosen: Chosen) -> int:
 
 
 def _what(intent: Intent, chosen: Chosen) -> str:
-    number = len(chosen.ids)
+    number = len(chosen.seen)
     shown = short_ids(job.id for job in chosen.examples)
     lines = [f"{intent.verb} {number_of_jobs(number)}:"]
     lines += [f"  {one_line(job, shown[job.id])}" for job in chosen.examples]
@@ -172,5 +183,5 @@ def number_of_jobs(number: int) -> str:
 
 def are_meant(intent: Intent, chosen: Chosen) -> bool:
     """Ask whether it shall be done to these."""
-    refusal = f"will not {intent.verb} {number_of_jobs(len(chosen.ids))} without being sure"
+    refusal = f"will not {intent.verb} {number_of_jobs(len(chosen.seen))} without being sure"
     return is_sure(_what(intent, chosen), refusal, "look with --dry-run, then say --yes")

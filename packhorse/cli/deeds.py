@@ -9,7 +9,7 @@ from packhorse.clock import DAY
 from packhorse.filter_words import find_all
 from packhorse.job import State
 from packhorse.storage import BATCH
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, Seen
 
 
 class Deeds:
@@ -31,9 +31,11 @@ class Deeds:
         """All that have failed so, and are dead or wait for their next attempt."""
         storage = self._client.storage
         where = Filter(states=frozenset({State.DEAD, State.RETRYING}), cause=cause)
-        ids = [job.id for job in find_all(storage, where)]
-        batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
-        changed = sum(answer.changed for batch in batches for answer in storage.retry(batch, by=self._by))
+        chosen = [(job.id, Seen.of(job)) for job in find_all(storage, where)]
+        changed = 0
+        for start in range(0, len(chosen), BATCH):
+            ids, seen = zip(*chosen[start : start + BATCH], strict=True)
+            changed += sum(answer.changed for answer in storage.retry(ids, by=self._by, seen=seen))
         return count_text(changed, "job is queued again", "jobs are queued again")
 
     def silence(self, cause: str) -> str:

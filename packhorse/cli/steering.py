@@ -1,6 +1,7 @@
 """Steering: abort, start, priority, move, retry and delete jobs, one or many.
 
-Which jobs are meant is settled in `choosing.py`. What is done to more than one is shown first and asked about.
+Which jobs are meant is settled in `choosing.py`. What is done to more than one is shown first and asked about. It is
+done to what was seen: a job that has changed by then is left alone, and counted so, unless it was named alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import click
@@ -29,11 +32,12 @@ from packhorse.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
 from packhorse.job_text import call_text, cut
 from packhorse.storage import Storage
-from packhorse.storage.records import Steered
+from packhorse.storage.records import Seen, Steered
 from packhorse.task import TaskOptions, check_name
 from packhorse.why import still_goes_on
 
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
+_DONE = frozenset({"changed", "asked", "already"})  # outcomes with which nothing is left to be wished for
 
 
 class Action:
@@ -50,8 +54,10 @@ class Action:
     def to_one(self, handle: JobHandle[Any], by: str | None) -> None:
         getattr(handle, self.operation.value)(*self._values, by=by)
 
-    def to_many(self, storage: Storage, ids: list[str], by: str | None) -> list[Steered]:
-        answers: list[Steered] = getattr(storage, self.operation.value)(ids, *self._values, by=by)
+    def to_many(self, storage: Storage, chosen: Mapping[str, Seen], by: str | None) -> list[Steered]:
+        """To these jobs, as far as they are as they were seen."""
+        steer = getattr(storage, self.operation.value)
+        answers: list[Steered] = steer(list(chosen), *self._values, by=by, seen=list(chosen.values()))
         return answers
 
 
@@ -66,18 +72,20 @@ class ForcedDeletion(Action):
     def to_one(self, handle: JobHandle[Any], by: str | None) -> None:
         handle.delete(force=True, timeout=self._patience / SECOND, by=by)
 
-    def to_many(self, storage: Storage, ids: list[str], by: str | None) -> list[Steered]:
-        """The waiting ones are aborted too, so that none begins meanwhile."""
-        storage.abort(ids, by=by)
-        held = _held(storage, ids)
+    def to_many(self, storage: Storage, chosen: Mapping[str, Seen], by: str | None) -> list[Steered]:
+        """The waiting ones are aborted too, so that none begins meanwhile. However those end that were, they go."""
+        asked = storage.abort(list(chosen), by=by, seen=list(chosen.values()))
+        stopped = [answer.job_id for answer in asked if answer.changed]
+        held = _held(storage, stopped)
         for _ in looks(self._patience):
             held = _held(storage, held)
             if not held:
                 break
-        return storage.delete(ids, by=by)
+        now_seen = {job.id: Seen.of(job) for job in storage.get_many(stopped)}
+        return super().to_many(storage, {**chosen, **now_seen}, by)
 
 
-def _held(storage: Storage, ids: list[str]) -> list[str]:
+def _held(storage: Storage, ids: Sequence[str]) -> list[str]:
     return [job.id for job in storage.get_many(ids) if job.state in HELD]
 
 
@@ -176,21 +184,23 @@ def _steer(invocation: Invocation, action: Action, selection: Selection) -> int:
 
 
 def _steer_chosen(invocation: Invocation, action: Action, chosen: Chosen, selection: Selection) -> int:
-    if not chosen.ids and not chosen.missing:
+    if not chosen.seen and not chosen.missing:
         invocation.note("No jobs fit.")
         return ExitCode.OK
     if selection.dry_run:
         return show_choice(invocation, action, chosen)
-    if len(chosen.ids) == 1 and not chosen.missing:
-        return _steer_one(invocation, action, chosen.ids[0], selection.by)
-    if len(chosen.ids) > 1 and not selection.yes and not are_meant(action, chosen):
+    if len(chosen.seen) == 1 and not chosen.missing:
+        is_named = bool(selection.ids)
+        return (_steer_one if is_named else _steer_only)(invocation, action, chosen, selection.by)
+    if len(chosen.seen) > 1 and not selection.yes and not are_meant(action, chosen):
         invocation.note("nothing was done")
         return ExitCode.REFUSED
     return _steer_many(invocation, action, chosen, selection.by)
 
 
-def _steer_one(invocation: Invocation, action: Action, job_id: str, by: str | None) -> int:
-    """One job: what stands in the way is an error with its own words."""
+def _steer_one(invocation: Invocation, action: Action, chosen: Chosen, by: str | None) -> int:
+    """One job that was named: what stands in the way is an error with its own words."""
+    (job_id,) = chosen.seen
     handle = invocation.client.get(job_id)
     record = handle.record
     try:
@@ -207,10 +217,28 @@ def _steer_one(invocation: Invocation, action: Action, job_id: str, by: str | No
     else:
         is_asked = action.operation is Operation.ABORT and after is not None and after.state in HELD
         say(f"{'asked to stop' if is_asked else action.done}: {cut(escape(call_text(record)), 120)}")
+    _tell_what_goes_on(invocation, action, record)
+    return ExitCode.OK
+
+
+def _steer_only(invocation: Invocation, action: Action, chosen: Chosen, by: str | None) -> int:
+    """The only job that fits."""
+    (record,) = chosen.examples
+    (answer,) = action.to_many(invocation.storage, chosen.seen, by)
+    outcome = _outcome(action, answer)
+    if invocation.as_json:
+        invocation.print_json(steered_fields(answer))
+    else:
+        say(f"{_words_for(action, outcome)}: {cut(escape(call_text(record)), 120)}")
+    if answer.changed:
+        _tell_what_goes_on(invocation, action, record)
+    return ExitCode.OK if outcome in _DONE else ExitCode.UNSUCCESSFUL
+
+
+def _tell_what_goes_on(invocation: Invocation, action: Action, record: Job) -> None:
     is_again = action.operation in (Operation.RETRY, Operation.FORCE_START)
     if is_again and (beside := still_goes_on(record, invocation.storage.now())):
         invocation.note(f"it waits: {beside}")
-    return ExitCode.OK
 
 
 def _advice(operation: Operation, job: Job) -> str | None:
@@ -231,26 +259,28 @@ def _steer_many(invocation: Invocation, action: Action, chosen: Chosen, by: str 
     if chosen.missing:
         outcomes["gone"] = chosen.missing
     try:
-        _steer_all(invocation, action, chosen.ids, by, outcomes)
+        _steer_all(invocation, action, chosen.seen, by, outcomes)
     finally:
         if not invocation.as_json:
-            _tell_outcomes(action, outcomes, len(chosen.ids) + chosen.missing)
-    return ExitCode.OK if set(outcomes) <= {"changed", "asked", "already"} else ExitCode.UNSUCCESSFUL
+            _tell_outcomes(action, outcomes, len(chosen.seen) + chosen.missing)
+    return ExitCode.OK if set(outcomes) <= _DONE else ExitCode.UNSUCCESSFUL
 
 
-def _steer_all(invocation: Invocation, action: Action, ids: list[str], by: str | None, outcomes: Counter[str]) -> None:
-    is_long = len(ids) > _AT_ONCE
-    bar = ProgressLine(f"{action.verb} {number_of_jobs(len(ids))}", quiet=invocation.quiet or not is_long)
+def _steer_all(
+    invocation: Invocation, action: Action, chosen: Mapping[str, Seen], by: str | None, outcomes: Counter[str]
+) -> None:
+    number, rest = len(chosen), iter(chosen.items())
+    bar = ProgressLine(f"{action.verb} {number_of_jobs(number)}", quiet=invocation.quiet or number <= _AT_ONCE)
     began_at = time.monotonic()
     try:
-        for start in range(0, len(ids), _AT_ONCE):
-            for answer in action.to_many(invocation.storage, ids[start : start + _AT_ONCE], by):
+        for start in range(0, number, _AT_ONCE):
+            for answer in action.to_many(invocation.storage, dict(islice(rest, _AT_ONCE)), by):
                 outcomes[_outcome(action, answer)] += 1
                 if invocation.as_json:
                     invocation.print_json(steered_fields(answer))
-            done = min(start + _AT_ONCE, len(ids))
+            done = min(start + _AT_ONCE, number)
             rate = done / max(time.monotonic() - began_at, 0.001)
-            bar.update(100 * done // len(ids), f"{rate:,.0f}/s  Ctrl-C stops after this batch")
+            bar.update(100 * done // number, f"{rate:,.0f}/s  Ctrl-C stops after this batch")
     finally:
         bar.clear()
 
@@ -259,6 +289,8 @@ def _outcome(action: Action, answer: Steered) -> str:
     if answer.changed:
         is_asked = action.operation is Operation.ABORT and answer.state in HELD
         return "asked" if is_asked else "changed"
+    if answer.stale:
+        return "stale"
     if answer.conflict:
         return "twin"
     if action.already and answer.state in action.states:
@@ -266,17 +298,20 @@ def _outcome(action: Action, answer: Steered) -> str:
     return answer.state or "gone"
 
 
-def _tell_outcomes(action: Action, outcomes: Counter[str], total: int) -> None:
+def _words_for(action: Action, outcome: str) -> str:
     words = {
         "changed": action.done,
         "asked": "asked to stop",
-        "already": action.already,
+        "already": action.already or "",
         "gone": "not there",
+        "stale": "left alone: changed meanwhile",
         "twin": "left alone: a unique twin waits",
     }
-    parts = [
-        f"{number:,} {words.get(outcome, f'left alone: {outcome}')}" for outcome, number in sorted(outcomes.items())
-    ]
+    return words.get(outcome, f"left alone: {outcome}")
+
+
+def _tell_outcomes(action: Action, outcomes: Counter[str], total: int) -> None:
+    parts = [f"{number:,} {_words_for(action, outcome)}" for outcome, number in sorted(outcomes.items())]
     left = total - sum(outcomes.values())
     if left:
         parts.append(f"{left:,} not tried")

@@ -11,6 +11,7 @@ from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
     add,
+    at_once,
     finish,
     history,
     in_state,
@@ -34,14 +35,16 @@ from packhorse.job import (
     RETRYING,
     RUNNING,
     WAITING,
+    Operation,
     Reason,
     State,
     Token,
+    is_legal,
     rank_of,
 )
 from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter, Filter, LogLine, Steered
+from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Seen, Steered
 
 # --- abort ----------------------------------------------------------------------------------------------------------
 
@@ -317,6 +320,103 @@ def test_a_scheduled_job_comes_into_the_line_that_it_was_put_in(storage: Storage
     assert reserve_ids(storage, "slow") == [job.id]
 
 
+# --- what was seen ----------------------------------------------------------------------------------------------------
+
+STEPS: dict[Operation, Callable[..., list[Steered]]] = {
+    Operation.ABORT: lambda storage, ids, **options: storage.abort(ids, **options),
+    Operation.FORCE_START: lambda storage, ids, **options: storage.force_start(ids, **options),
+    Operation.SET_PRIORITY: lambda storage, ids, **options: storage.set_priority(ids, 7, **options),
+    Operation.SET_QUEUE: lambda storage, ids, **options: storage.set_queue(ids, "slow", **options),
+    Operation.RETRY: lambda storage, ids, **options: storage.retry(ids, **options),
+    Operation.DELETE: lambda storage, ids, **options: storage.delete(ids, **options),
+}
+
+
+@pytest.mark.parametrize("operation", STEPS)
+def test_a_job_that_is_as_it_was_seen_is_steered(storage: Storage, clock: TurnedClock, operation: Operation) -> None:
+    jobs = [in_state(storage, state) for state in State if is_legal(operation, state)]
+    clock.turn(1)
+
+    answers = STEPS[operation](storage, [job.id for job in jobs], by="olga", seen=[Seen.of(job) for job in jobs])
+
+    assert [(answer.job_id, answer.changed, answer.stale) for answer in answers] == [
+        (job.id, True, False) for job in jobs
+    ]
+
+
+@pytest.mark.parametrize("operation", STEPS)
+def test_a_job_that_has_changed_since_it_was_seen_is_left_alone(
+    storage: Storage, clock: TurnedClock, operation: Operation
+) -> None:
+    jobs = [in_state(storage, state) for state in WAITING | {DEAD, ABORTED} if is_legal(operation, state)]
+    clock.turn(1)
+    storage.set_queue([job.id for job in jobs], "elsewhere")
+    before = [snapshot(storage, job.id) for job in jobs]
+
+    answers = STEPS[operation](storage, [job.id for job in jobs], seen=[Seen.of(job) for job in jobs])
+
+    assert answers == [Steered(job.id, False, job.state, stale=True) for job in jobs]
+    assert [snapshot(storage, job.id) for job in jobs] == before
+
+
+@pytest.mark.parametrize("ending", [Completed, lambda token: Failed(token, FAILURE)], ids=["completed", "dead"])
+def test_what_has_ended_since_it_was_seen_to_wait_is_not_deleted(
+    storage: Storage, ending: Callable[[Token], Outcome]
+) -> None:
+    seen, other = add(storage), add(storage)
+    ended = finish(storage, ending(take(storage, seen).token))  # all in one moment: the state says it, too
+
+    answers = storage.delete([seen.id, other.id], seen=[Seen.of(seen), Seen.of(other)])
+
+    assert answers == [Steered(seen.id, False, ended.state, stale=True), Steered(other.id, True, QUEUED)]
+    assert (storage.get(seen.id), storage.get(other.id)) == (ended, None)
+
+
+def test_a_job_that_goes_on_in_the_same_hands_is_as_it_was_seen(storage: Storage, clock: TurnedClock) -> None:
+    seen = take(storage, add(storage))
+    clock.turn(1)
+    storage.start([seen.token])
+    storage.check_in([CheckIn(seen.token, "half way", 50)])
+
+    assert storage.abort([seen.id], seen=[Seen.of(seen)]) == [Steered(seen.id, True, RUNNING)]
+
+
+def test_a_job_that_came_into_other_hands_is_not_as_it_was_seen(storage: Storage, clock: TurnedClock) -> None:
+    seen = run(storage, add(storage))
+    storage.release([seen.token], "handed back")
+    clock.turn(1)
+    again = run(storage, stored(storage, seen.id))
+
+    assert storage.abort([seen.id], seen=[Seen.of(seen)]) == [Steered(seen.id, False, RUNNING, stale=True)]
+    assert stored(storage, seen.id) == again
+
+
+def test_a_job_that_is_gone_since_it_was_seen_is_told_as_gone(storage: Storage) -> None:
+    seen = add(storage)
+    storage.delete([seen.id])
+
+    assert storage.delete([seen.id], seen=[Seen.of(seen)]) == [Steered(seen.id, False, None)]
+
+
+def test_of_a_worker_and_a_purge_one_gets_the_job(storage: Storage) -> None:
+    jobs = [add(storage) for _ in range(20)]
+    join(storage)
+
+    def work() -> int:
+        taken = storage.reserve(WORKER, {"mail": 1}, 10)
+        storage.finish([Completed(job.token, result="1") for job in taken])
+        return len(taken)
+
+    def purge() -> int:
+        answers = storage.delete([job.id for job in jobs], seen=[Seen.of(job) for job in jobs])
+        return sum(answer.changed for answer in answers)
+
+    worked, purged = at_once([work, purge])
+
+    assert worked + purged == len(jobs)
+    assert storage.count(Filter(states=frozenset({COMPLETED}))).number == worked
+
+
 # --- pause and resume -----------------------------------------------------------------------------------------------
 
 
@@ -394,3 +494,48 @@ def test_a_pause_without_an_end_is_never_over(storage: Storage, clock: TurnedClo
     assert not storage.resume("mail", over=True)
     (queue,) = storage.queues()
     assert (queue.is_paused, queue.paused_until) == (True, None)
+
+
+def test_a_pause_takes_the_place_of_one_whose_time_is_over(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    storage.pause("mail", by="ann", duration=HOUR)
+    clock.turn("1h")  # nobody has ended it yet
+
+    assert storage.pause("mail", by="bob", why="a storm", duration=DAY)
+
+    assert not storage.resume("mail", over=True)
+    (queue,) = storage.queues()
+    assert (queue.paused_by, queue.paused_why, queue.paused_at) == ("bob", "a storm", clock())
+    assert queue.paused_until == clock() + DAY
+    assert [event.data for event in storage.events(EventFilter(kind=Kind.PAUSED))][1:] == [
+        {"by": "bob", "why": "a storm", "until": clock() + DAY}
+    ]
+    assert reserve_ids(storage, "mail") == []
+    assert storage.resume("mail")
+    assert reserve_ids(storage, "mail") == [job.id]
+
+
+def test_a_pause_without_an_end_takes_the_place_of_one_that_has_one(storage: Storage, clock: TurnedClock) -> None:
+    job = add(storage)
+    storage.pause("mail", by="ann", duration=HOUR)
+    clock.turn(1)
+
+    answers = [storage.pause("mail", by="bob"), storage.pause("mail", by="cem"), storage.pause("mail", duration=DAY)]
+
+    assert answers == [True, False, False]
+    clock.turn("9d")
+    assert not storage.resume("mail", over=True)
+    (queue,) = storage.queues()
+    assert (queue.paused_by, queue.paused_until) == ("bob", None)
+    assert reserve_ids(storage, "mail") == []
+    assert storage.resume("mail")
+    assert reserve_ids(storage, "mail") == [job.id]
+
+
+def test_a_pause_that_has_an_end_is_not_changed_by_another_that_has_one(storage: Storage, clock: TurnedClock) -> None:
+    storage.pause("mail", by="ann", duration=HOUR)
+    before = storage.queues()
+    clock.turn(1)
+
+    assert not storage.pause("mail", by="bob", duration=DAY)
+    assert storage.queues() == before

@@ -50,6 +50,7 @@ from packhorse.storage.records import (
     Rescued,
     Retention,
     ScheduleInfo,
+    Seen,
     Span,
     Steered,
     Stop,
@@ -214,37 +215,44 @@ class Storage(ABC):
 
     # --- steering: what operators do; `by` is who ---------------------------------------------------------------------
     # A job whose state does not allow the step is left alone; its answer has `changed` False and the state it is in.
+    # `seen` says of each of them how it was when it was chosen: one to which something has happened since is left alone
+    # too, and answered `stale`. Without it, what is asked for is done whatever has happened.
 
     @abstractmethod
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         """Waiting jobs become aborted; held ones are asked to stop (see `beat`) and end as aborted unless they
         complete first."""
 
     @abstractmethod
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         """Waiting jobs go next, whatever their delay, retry wait, or a pause of their queue."""
 
     @abstractmethod
-    def set_priority(self, job_ids: Sequence[str], priority: int, *, by: str | None = None) -> list[Steered]:
+    def set_priority(
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         """Waiting jobs move in line at once."""
 
     @abstractmethod
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         """Dead and aborted jobs are queued with all their tries again; retrying ones are queued now."""
 
     @abstractmethod
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         """Waiting and finished jobs go for good, with their log lines; their events stay."""
 
     @abstractmethod
-    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+    def set_queue(
+        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         """Jobs that nobody holds and that may still run go to another queue, which becomes known here; those in line
         stand there at once, by their rank and age. A job that is in it already is left alone."""
 
     @abstractmethod
     def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
         """Nothing but forced jobs is reserved from this queue until `resume`, which a foreman calls when `duration` is
-        over. False: it was paused already, and stays as it was."""
+        over. A pause that has no end takes the place of one that has, and any takes that of one whose time is over.
+        False: it was paused already, and stays as it was."""
 
     @abstractmethod
     def resume(self, queue: str, *, by: str | None = None, over: bool = False) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from packhorse.clock import DAY, HOUR
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
-from packhorse.job import Job, NewJob, Reason, State, Token
+from packhorse.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
 from packhorse.series import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
 
 # --- in and out ---------------------------------------------------------------------------------------------------
@@ -124,6 +124,11 @@ class QueueInfo(msgspec.Struct, frozen=True):
         """Is it paused still, although the time for which it was is over?"""
         return self.is_paused and self.paused_until is not None and self.paused_until <= now
 
+    def stays(self, duration: int | None, now: int) -> bool:
+        """Is it paused, and stays as it is, although somebody wants a pause for so long? One without an end takes the
+        place of one that has an end, and any that of one whose time is over."""
+        return self.is_paused and not self.is_over(now) and (duration is not None or self.paused_until is None)
+
 
 PAUSE_IS_OVER = "its time is over"
 """Why a queue was resumed that nobody has resumed."""
@@ -141,6 +146,25 @@ class TaskInfo(msgspec.Struct, frozen=True):
 # --- steering -----------------------------------------------------------------------------------------------------
 
 
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """How a job was when somebody chose it, so that what is done to it later is done to what was seen."""
+
+    state: State
+    updated_at: int
+    fence: int
+
+    @classmethod
+    def of(cls, job: Job) -> Seen:
+        return cls(job.state, job.updated_at, job.fence)
+
+    def is_still(self, job: Job) -> bool:
+        """Has nothing happened to it since? That a held one goes on in the same hands, begins and gives signs of life,
+        is nothing."""
+        if job.state in HELD and self.state in HELD:
+            return job.fence == self.fence
+        return job.state is self.state and job.updated_at == self.updated_at
+
+
 class Steered(msgspec.Struct, frozen=True):
     """The answer to steering one job. `state` is its state now; None: there is no such job."""
 
@@ -148,6 +172,20 @@ class Steered(msgspec.Struct, frozen=True):
     changed: bool
     state: State | None = None
     conflict: str | None = None  # the job that holds the unique key which this one would need again
+    stale: bool = False  # it is no longer as it was seen, and was left alone
+
+
+def left_alone(operation: Operation, job: Job, seen: Seen | None) -> Steered | None:
+    """The answer for a job to which this is not done: it is not as it was seen, or its state does not allow it. None:
+    it may be done. Storages ask under the job's lock."""
+    if seen is not None and not seen.is_still(job):
+        return Steered(job.id, False, job.state, stale=True)
+    return None if is_legal(operation, job.state) else Steered(job.id, False, job.state)
+
+
+def seen_by_id(job_ids: Sequence[str], seen: Sequence[Seen]) -> dict[str, Seen]:
+    """What was seen of each; of none, if nothing was."""
+    return dict(zip(job_ids, seen, strict=True)) if seen else {}
 
 
 # --- workers and clients ------------------------------------------------------------------------------------------

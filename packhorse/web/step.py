@@ -3,17 +3,18 @@ what somebody asked for; `steps.py` takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from packhorse.errors import BadValue
-from packhorse.job import Operation
+from packhorse.job import Job, Operation
 from packhorse.storage import Storage
-from packhorse.storage.records import Steered
+from packhorse.storage.records import Seen, Steered
 from packhorse.task import TaskOptions, check_name
 
-Many = Callable[[Storage, list[str], str], list[Steered]]
-"""Does something to the jobs with these ids, on behalf of somebody."""
+Many = Callable[[Storage, Sequence[Job], str], list[Steered]]
+"""Does something to these jobs, as far as they are as they were seen, on behalf of somebody."""
 
 
 class Step(NamedTuple):
@@ -40,20 +41,24 @@ class Step(NamedTuple):
         """How it is done to many jobs. Raises BadValue for a priority or a queue that cannot be."""
         match self.operation:
             case Operation.ABORT:
-                return lambda storage, ids, by: storage.abort(ids, by=by)
+                return lambda storage, jobs, by: _to(jobs, partial(storage.abort, by=by))
             case Operation.FORCE_START:
-                return lambda storage, ids, by: storage.force_start(ids, by=by)
+                return lambda storage, jobs, by: _to(jobs, partial(storage.force_start, by=by))
             case Operation.RETRY:
-                return lambda storage, ids, by: storage.retry(ids, by=by)
+                return lambda storage, jobs, by: _to(jobs, partial(storage.retry, by=by))
             case Operation.DELETE:
-                return lambda storage, ids, by: storage.delete(ids, by=by)
+                return lambda storage, jobs, by: _to(jobs, partial(storage.delete, by=by))
             case Operation.SET_PRIORITY:
                 number = TaskOptions().with_(priority=self.named_priority).priority
-                return lambda storage, ids, by: storage.set_priority(ids, number, by=by)
+                return lambda storage, jobs, by: _to(jobs, partial(storage.set_priority, priority=number, by=by))
             case Operation.SET_QUEUE:
                 name = check_name(self.named_queue, "queue name")
-                return lambda storage, ids, by: storage.set_queue(ids, name, by=by)
+                return lambda storage, jobs, by: _to(jobs, partial(storage.set_queue, queue=name, by=by))
         raise BadValue(
             f"{self.operation} cannot be done to many jobs",
             hint="abort, force_start, retry, set_priority, set_queue or delete",
         )
+
+
+def _to(jobs: Sequence[Job], steer: Callable[..., list[Steered]]) -> list[Steered]:
+    return steer([job.id for job in jobs], seen=[Seen.of(job) for job in jobs])

@@ -41,6 +41,7 @@ _PATIENCE = 4.0  # seconds that a worker has to say where it stands
 _LOOK = 0.15
 _WRITERS_END = 5.0  # seconds until others have ended what they write
 _BUDGET = 2.0  # seconds of one call for many jobs; the caller goes on from the cursor
+_CHANGED = "changed since it was seen"
 
 T = TypeVar("T")
 
@@ -158,9 +159,9 @@ class Steps:
         until = time.monotonic() + _BUDGET
         while True:
             page = self._reader.find(where, cursor, _AT_ONCE)
-            ids = [job.id for job in page.jobs if job.updated_at <= seen_at]
-            done["changed since it was seen"] += len(page.jobs) - len(ids)
-            self._count(done, act(self._app.storage, ids, self._operator.name) if ids else [])
+            jobs = [job for job in page.jobs if _was_seen(job, seen_at)]
+            done[_CHANGED] += len(page.jobs) - len(jobs)
+            self._count(done, act(self._app.storage, jobs, self._operator.name) if jobs else [])
             cursor = page.next
             if cursor is None or time.monotonic() > until:
                 break
@@ -173,13 +174,14 @@ class Steps:
         self._reader.queue(queue)
         return self.steer_many(Step(Operation.DELETE), Filter(states=WAITING, queue=queue), seen_at, cursor)
 
-    def steer_these(self, step: Step, ids: list[str]) -> Progress:
-        """Do this to these jobs."""
+    def steer_these(self, step: Step, ids: list[str], seen_at: int | None = None) -> Progress:
+        """Do this to these jobs, or to those of them that have not changed since `seen_at`."""
         act = self.check(step)
         jobs = self._app.storage.get_many(ids)
-        mine = [job.id for job in jobs if self._operator.sees(job.queue)]
-        done: Counter[str] = Counter({"gone": len(ids) - len(mine)})
-        self._count(done, act(self._app.storage, mine, self._operator.name) if mine else [])
+        mine = [job for job in jobs if self._operator.sees(job.queue)]
+        seen = [job for job in mine if seen_at is None or _was_seen(job, seen_at)]
+        done: Counter[str] = Counter({"gone": len(ids) - len(mine), _CHANGED: len(mine) - len(seen)})
+        self._count(done, act(self._app.storage, seen, self._operator.name) if seen else [])
         self._glance.forget()
         return Progress(done.pop("changed", 0), {word: number for word, number in done.items() if number})
 
@@ -188,6 +190,8 @@ class Steps:
         for answer in answers:
             if answer.changed:
                 done["changed"] += 1
+            elif answer.stale:
+                done[_CHANGED] += 1
             elif answer.conflict:
                 done["a unique twin waits"] += 1
             else:
@@ -281,7 +285,8 @@ class Steps:
         return changed
 
     def pause(self, queue: str, why: str | None, duration: Duration | None = None) -> bool:
-        """Let no job of this queue begin, for so long or until it is resumed. False: it was paused already."""
+        """Let no job of this queue begin, for so long or until it is resumed; this takes the place of a pause that
+        would end by itself. False: it was paused already."""
         self._reader.queue(queue)
         changed = self._app.pause(queue, by=self._operator.name, why=why, duration=duration)
         self._glance.forget()
@@ -328,3 +333,9 @@ class Steps:
         answer = act()
         self._glance.forget()
         return answer
+
+
+def _was_seen(job: Job, seen_at: int) -> bool:
+    """Is it as it was then? Signs of life of one that runs are no change."""
+    changed_at = job.started_at if job.state is State.RUNNING else None
+    return (changed_at or job.updated_at) <= seen_at

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from packhorse.cli import steering
 from packhorse.clock import SECOND, to_datetime
 from packhorse.failure import Failure
 from packhorse.job import Job, NewJob, State
-from packhorse.outcome import Outcome, Stopped
+from packhorse.outcome import Completed, Outcome, Stopped
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from tests.children import until
@@ -231,7 +234,7 @@ def test_one_wrong_id_among_several_stops_everything(yard: Yard, packhorse: Call
     assert yard.get(job.id).state is State.DEAD
 
 
-def test_jobs_that_changed_meanwhile_are_left_alone_and_counted(yard: Yard, packhorse: Call):
+def test_jobs_whose_state_does_not_allow_it_are_left_alone_and_counted(yard: Yard, packhorse: Call):
     dead, done = yard.job("dead"), yard.job("completed")
 
     result = packhorse("retry", dead.id, done.id, "--yes")
@@ -247,10 +250,16 @@ def test_json_answers_for_each_job(yard: Yard, packhorse: Call):
     one = packhorse("abort", dead.id, "--json")
 
     assert [json.loads(line) for line in many.stdout.splitlines()] == [
-        {"id": dead.id, "changed": True, "state": "queued", "conflict": None},
-        {"id": done.id, "changed": False, "state": "completed", "conflict": None},
+        {"id": dead.id, "changed": True, "state": "queued", "conflict": None, "stale": False},
+        {"id": done.id, "changed": False, "state": "completed", "conflict": None, "stale": False},
     ]
-    assert json.loads(one.stdout) == {"id": dead.id, "changed": True, "state": "aborted", "conflict": None}
+    assert json.loads(one.stdout) == {
+        "id": dead.id,
+        "changed": True,
+        "state": "aborted",
+        "conflict": None,
+        "stale": False,
+    }
 
 
 def test_a_thousand_jobs_are_done_in_batches_with_progress(yard: Yard, packhorse: Call):
@@ -277,6 +286,77 @@ def test_a_priority_out_of_range_is_refused(yard: Yard, packhorse: Call, number:
     job = yard.add()
 
     assert packhorse("priority", number, job.id).exit_code == 2
+
+
+# --- what happens between the choice and the deed ---------------------------------------------------------------------
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """This happens once the jobs are chosen, before anything is done to them."""
+    goes_on = steering._steer_chosen
+
+    def after(*given: Any) -> int:
+        happens()
+        return goes_on(*given)
+
+    monkeypatch.setattr(steering, "_steer_chosen", after)
+
+
+@pytest.mark.parametrize("words", [["purge", "mail"], ["delete", "--where", "queue:mail"]])
+def test_what_has_run_meanwhile_is_not_deleted(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, words: list[str]
+):
+    paid, lost, *others = [yard.add(queue="mail") for _ in range(4)]
+
+    def run_two() -> None:
+        yard.finish(Completed(yard.start(paid).token, result='"paid"'))
+        yard.start(lost)
+
+    meanwhile(monkeypatch, run_two)
+    result = packhorse(*words, "--yes")
+
+    assert (result.exit_code, result.stdout) == (1, "2 deleted, 2 left alone: changed meanwhile\n")
+    assert (yard.get(paid.id).result, yard.get(lost.id).state) == ('"paid"', State.RUNNING)
+    assert yard.storage.get_many([job.id for job in others]) == []
+
+
+@pytest.mark.parametrize("words", [["purge", "mail"], ["delete", "--where", "queue:mail"]])
+def test_the_only_one_that_fits_is_not_deleted_if_it_has_run_meanwhile(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, words: list[str]
+):
+    job = yard.add(queue="mail")
+    meanwhile(monkeypatch, lambda: yard.finish(Completed(yard.start(job).token)))
+
+    result = packhorse(*words)
+
+    assert (result.exit_code, result.stdout) == (1, "left alone: changed meanwhile: resize(image_id=7)\n")
+    assert yard.get(job.id).state is State.COMPLETED
+
+
+def test_json_tells_which_had_changed_meanwhile(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    changed, other = yard.job("dead", queue="a"), yard.job("dead", queue="b")
+    meanwhile(monkeypatch, lambda: yard.storage.set_queue([changed.id], "slow"))
+
+    result = packhorse("retry", changed.id, other.id, "--yes", "--json")
+
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(each["id"], each["changed"], each["state"], each["stale"]) for each in told] == [
+        (changed.id, False, "dead", True),
+        (other.id, True, "queued", False),
+    ]
+
+
+def test_force_deletes_what_it_has_stopped_and_not_what_has_ended_before(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    done, *others = [yard.add(queue="mail"), yard.add(queue="mail"), yard.job("dead", queue="other")]
+    meanwhile(monkeypatch, lambda: yard.finish(Completed(yard.start(done).token)))
+
+    result = packhorse("delete", "--force", "--where", "queue:mail,other", "--yes")
+
+    assert (result.exit_code, result.stdout) == (1, "2 deleted, 1 left alone: changed meanwhile\n")
+    assert yard.get(done.id).state is State.COMPLETED
+    assert yard.storage.get_many([job.id for job in others]) == []
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
@@ -319,6 +399,17 @@ def test_a_pause_that_would_change_another_is_refused_and_says_how(yard: Yard, p
     assert again.stdout.startswith("mail is paused already by ann until ")
     assert again.stdout.endswith(": no server\n")
     assert "packhorse resume mail comes first" in again.stderr
+
+
+def test_a_pause_for_good_takes_the_place_of_one_for_a_while(yard: Yard, packhorse: Call):
+    yard.add(queue="mail")
+    packhorse("pause", "mail", "--for", "2h", "--by", "ann")
+
+    result = packhorse("pause", "mail", "--by", "bob")
+
+    assert (result.exit_code, result.stdout) == (0, "mail is paused\n")
+    (queue,) = yard.storage.queues()
+    assert (queue.paused_by, queue.paused_until) == ("bob", None)
 
 
 def test_many_jobs_are_moved_to_a_queue_that_is_known(yard: Yard, packhorse: Call):

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from starlette.testclient import TestClient
 
 from packhorse.app import Packhorse
 from packhorse.fields import iso, job_fields
 from packhorse.job import State
-from packhorse.storage.records import Filter
+from packhorse.outcome import Completed
+from packhorse.storage.records import CheckIn, Filter, Page
+from packhorse.web.reader import Reader
 from tests.cli.yard import Yard
 
 API = "/api/v1"
@@ -247,7 +251,7 @@ def test_a_job_is_steered(web: TestClient, yard: Yard, state: str, step: str, af
 
     answer = web.post(f"{API}/jobs/{job.id}/{step}")
 
-    assert answer.json() == {"id": job.id, "changed": True, "state": after, "conflict": None}
+    assert answer.json() == {"id": job.id, "changed": True, "state": after, "conflict": None, "stale": False}
     assert yard.get(job.id).state == after
 
 
@@ -311,6 +315,47 @@ def test_bulk_leaves_out_what_came_after_the_view(web: TestClient, yard: Yard):
     assert answer["next"] is None
     assert [yard.storage.get(job_id) for job_id in seen] == [None] * 3
     assert yard.get(newer.id).state is State.DEAD
+
+
+def test_bulk_leaves_out_what_changes_before_its_turn(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+    paid, other = yard.add(queue="mail"), yard.add(queue="mail")
+    find = Reader.find
+
+    def find_and_run_one(*given: Any) -> Page:
+        page = find(*given)
+        yard.finish(Completed(yard.start(paid).token, result='"paid"'))
+        return page
+
+    monkeypatch.setattr(Reader, "find", find_and_run_one)
+    answer = web.post(f"{API}/queues/mail/purge", json={}).json()
+
+    assert (answer["changed"], answer["skipped"]) == (1, {"changed since it was seen": 1})
+    assert yard.get(paid.id).result == '"paid"'
+    assert yard.storage.get(other.id) is None
+
+
+def test_bulk_by_ids_leaves_out_what_has_changed_since_it_was_seen(web: TestClient, yard: Yard):
+    again, dead = yard.job("dead", queue="a"), yard.job("dead", queue="b")
+    seen_at = web.get(f"{API}/jobs", params={"state": "dead"}).json()["seen_at"]
+    yard.storage.retry([again.id])
+    yard.finish(Completed(yard.start(yard.get(again.id)).token))
+
+    body = {"action": "delete", "ids": [again.id, dead.id], "seen_at": seen_at}
+    answer = web.post(f"{API}/bulk", json=body).json()
+
+    assert (answer["changed"], answer["skipped"]) == (1, {"changed since it was seen": 1})
+    assert (yard.get(again.id).state, yard.storage.get(dead.id)) == (State.COMPLETED, None)
+
+
+def test_a_running_job_that_gives_signs_of_life_is_aborted_as_it_was_seen(web: TestClient, yard: Yard):
+    job = yard.job("running")
+    seen_at = web.get(f"{API}/jobs", params={"state": "running"}).json()["seen_at"]
+    yard.storage.check_in([CheckIn(job.token, "half way", 50)])
+
+    answer = web.post(f"{API}/bulk", json={"action": "abort", "filter": "running", "seen_at": seen_at}).json()
+
+    assert (answer["changed"], answer["skipped"]) == (1, {})
+    assert yard.get(job.id).abort_at is not None
 
 
 def test_bulk_goes_on_from_its_cursor(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):

@@ -407,6 +407,22 @@ def test_more_than_a_hundred_want_their_number_typed(web: TestClient, yard: Yard
     assert "changed=101" in answer.headers["location"]
 
 
+def test_of_the_ticked_those_that_change_after_the_question_are_left_alone(web: TestClient, yard: Yard):
+    jobs = [yard.job("dead", queue=queue) for queue in "ab"]
+    form = {"action": "delete", "scope": "ticked", "id": [job.id for job in jobs], "seen_at": "1", "back": "/jobs"}
+    headers = {"origin": BASE, "accept": "text/html"}
+    question = web.post("/bulk", data=form, headers=headers).text
+    found = re.search(r'name="seen_at" value="(\d+)"', question)
+    assert found
+    yard.storage.retry([jobs[0].id])
+
+    answer = web.post("/bulk", data={**form, "seen_at": found[1], "sure": "yes"}, headers=headers)
+
+    assert "Those that change from now on are left alone." in question
+    assert "changed=1&skipped=1" in answer.headers["location"]
+    assert (yard.get(jobs[0].id).state, yard.storage.get(jobs[1].id)) == (State.QUEUED, None)
+
+
 def test_bulk_without_a_filter_is_refused(web: TestClient, yard: Yard):
     yard.job("dead")
 

@@ -17,7 +17,7 @@ from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.redaction import MASK, Redaction, unmasked, without_secrets
 from packhorse.web.security.sessions import LENGTH, Sessions
 from packhorse.web.security.tokens import Tokens, load_tokens
-from tests.cli.yard import Yard
+from tests.cli.yard import FOREMAN, Yard
 from tests.web.conftest import BASE, MAIL_SECRET, SECRETS, all_tokens, bearer
 
 API = "/api/v1"
@@ -163,6 +163,29 @@ def test_an_operator_may_not_delete_many(guarded_web: TestClient, yard: Yard):
 
     assert answer.status_code == 403
     assert yard.get(job.id) == job
+
+
+@pytest.mark.parametrize(
+    ("order", "body", "role"),
+    [
+        ("quiet", {}, Role.OPERATE),
+        ("restart", {}, Role.OPERATE),
+        ("scale", {"least": 2, "most": 8}, Role.OPERATE),
+        ("scale", {"least": 0, "most": 0}, Role.OPERATE),
+        ("stop", {}, Role.ADMIN),
+    ],
+)
+def test_what_another_order_takes_back_needs_an_operator_and_what_none_does_an_admin(
+    guarded_web: TestClient, yard: Yard, order: str, body: dict[str, int], role: Role
+):
+    yard.join()
+
+    answers = {
+        each: guarded_web.post(f"{API}/workers/{FOREMAN}/{order}", json=body, headers=bearer(SECRETS[each])).status_code
+        for each in Role
+    }
+
+    assert answers == {each: 200 if each >= role else 403 for each in Role}
 
 
 def test_probes_tell_strangers_yes_or_no_only(guarded_web: TestClient):

@@ -9,41 +9,50 @@ from msgspec.structs import replace
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.event import Kind, Subject
-from packhorse.job import Job, Operation, UniqueLock, is_legal
+from packhorse.job import Job, Operation, UniqueLock
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Steered
+from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
 
 
 class Steering(Keeper):
     @atomic
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(job_ids, Operation.ABORT, lambda job: changes.aborted(job, self.now(), by))
+    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(job_ids, seen, Operation.ABORT, lambda job: changes.aborted(job, self.now(), by))
 
     @atomic
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(job_ids, Operation.FORCE_START, lambda job: changes.forced(job, self.now(), by))
+    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(job_ids, seen, Operation.FORCE_START, lambda job: changes.forced(job, self.now(), by))
 
     @atomic
-    def set_priority(self, job_ids: Sequence[str], priority: int, *, by: str | None = None) -> list[Steered]:
+    def set_priority(
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         return self._steer(
-            job_ids, Operation.SET_PRIORITY, lambda job: changes.reprioritised(job, priority, self.now(), by)
+            job_ids, seen, Operation.SET_PRIORITY, lambda job: changes.reprioritised(job, priority, self.now(), by)
         )
 
     @atomic
-    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+    def set_queue(
+        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         self._queues.setdefault(queue, QueueInfo(queue))
-        return self._steer(job_ids, Operation.SET_QUEUE, lambda job: changes.requeued(job, queue, self.now(), by))
+        return self._steer(job_ids, seen, Operation.SET_QUEUE, lambda job: changes.requeued(job, queue, self.now(), by))
 
     @atomic
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(job_ids, Operation.RETRY, lambda job: changes.retried(job, self.now(), by))
+    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(job_ids, seen, Operation.RETRY, lambda job: changes.retried(job, self.now(), by))
 
-    def _steer(self, job_ids: Sequence[str], operation: Operation, change: Callable[[Job], Changed]) -> list[Steered]:
-        answers = []
+    def _steer(
+        self, job_ids: Sequence[str], seen: Sequence[Seen], operation: Operation, change: Callable[[Job], Changed]
+    ) -> list[Steered]:
+        answers, seen_of = [], seen_by_id(job_ids, seen)
         for job_id in job_ids:
             job = self._jobs.get(job_id)
-            if job is None or not is_legal(operation, job.state):
-                answers.append(Steered(job_id, False, job.state if job else None))
+            if job is None:
+                answers.append(Steered(job_id, False))
+                continue
+            if left := left_alone(operation, job, seen_of.get(job_id)):
+                answers.append(left)
                 continue
             twin = self._holder(job.unique_key) if job.unique_key and operation is Operation.RETRY else None
             if twin is not None and twin.id != job_id:
@@ -65,23 +74,25 @@ class Steering(Keeper):
             self._locks[key] = (job_id, replace(lock, period=None), self.now())
 
     @atomic
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        answers = []
+    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        answers, seen_of = [], seen_by_id(job_ids, seen)
         for job_id in job_ids:
             job = self._jobs.get(job_id)
-            if job is None or not is_legal(Operation.DELETE, job.state):
-                answers.append(Steered(job_id, False, job.state if job else None))
-                continue
-            self._remove(job, by)
-            answers.append(Steered(job_id, True, job.state))
+            if job is None:
+                answers.append(Steered(job_id, False))
+            elif left := left_alone(Operation.DELETE, job, seen_of.get(job_id)):
+                answers.append(left)
+            else:
+                self._remove(job, by)
+                answers.append(Steered(job_id, True, job.state))
         return answers
 
     @atomic
     def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
         info = self._queues.setdefault(queue, QueueInfo(queue))
-        if info.is_paused:
-            return False
         now = self.now()
+        if info.stays(duration, now):
+            return False
         until = None if duration is None else now + duration
         self._queues[queue] = replace(info, paused_at=now, paused_by=by, paused_why=why, paused_until=until)
         self._record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why, until=until)

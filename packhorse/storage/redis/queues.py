@@ -50,11 +50,13 @@ class Queues(Keeper):
 
     def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
         def work(tx: Transaction) -> bool:
-            if tx.field(self._keys.queues, queue):
+            before = self._pause_of(tx, queue)
+            if before.stays(duration, tx.now):
                 return False
             until = None if duration is None else tx.now + duration
             tx.do("HSET", self._keys.queues, queue, to_json([tx.now, by, why]))
-            tx.do("HINCRBY", self._keys.open, queue, PAUSED)
+            if not before.is_paused:
+                tx.do("HINCRBY", self._keys.open, queue, PAUSED)
             self._put_end(tx, queue, tx.now, until)
             tx.record_about(Subject.QUEUE, Kind.PAUSED, queue=queue, by=by, why=why, until=until)
             return True
@@ -63,8 +65,7 @@ class Queues(Keeper):
 
     def resume(self, queue: str, *, by: str | None = None, over: bool = False) -> bool:
         def work(tx: Transaction) -> bool:
-            packed, end = tx.field(self._keys.queues, queue), tx.field(self._keys.pause_ends, queue)
-            info = QueueInfo(queue, {}, *pause_in(packed, end))
+            info = self._pause_of(tx, queue)
             if not info.is_paused or (over and not info.is_over(tx.now)):
                 return False
             tx.do("HSET", self._keys.queues, queue, "")
@@ -76,6 +77,10 @@ class Queues(Keeper):
             return True
 
         return self._change("resume", work)
+
+    def _pause_of(self, tx: Transaction, queue: str) -> QueueInfo:
+        packed, end = tx.field(self._keys.queues, queue), tx.field(self._keys.pause_ends, queue)
+        return QueueInfo(queue, {}, *pause_in(packed, end))
 
     def _put_end(self, tx: Transaction, queue: str, at: int | None, until: int | None) -> None:
         """When the pause ends that began at `at`. Not a part of it: programs that know of no ends must be able to read

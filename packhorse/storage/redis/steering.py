@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from packhorse import changes
 from packhorse.changes import Changed
-from packhorse.job import Job, Operation, UniqueLock, is_legal
-from packhorse.storage.records import Steered
+from packhorse.job import Job, Operation, UniqueLock
+from packhorse.storage.records import Seen, Steered, left_alone, seen_by_id
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.transaction import Transaction
 
@@ -15,42 +15,53 @@ Step = Callable[[Job, int], Changed]
 
 
 class Steering(Keeper):
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(Operation.ABORT, job_ids, lambda job, now: changes.aborted(job, now, by))
+    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: changes.aborted(job, now, by))
 
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(Operation.FORCE_START, job_ids, lambda job, now: changes.forced(job, now, by))
+    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: changes.forced(job, now, by))
 
-    def set_priority(self, job_ids: Sequence[str], priority: int, *, by: str | None = None) -> list[Steered]:
+    def set_priority(
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         return self._steer(
-            Operation.SET_PRIORITY, job_ids, lambda job, now: changes.reprioritised(job, priority, now, by)
+            Operation.SET_PRIORITY, job_ids, seen, lambda job, now: changes.reprioritised(job, priority, now, by)
         )
 
-    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+    def set_queue(
+        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             tx.jobs(job_ids)
             tx.do("HSETNX", self._keys.queues, queue, "")
             step: Step = lambda job, now: changes.requeued(job, queue, now, by)  # noqa: E731
-            return [self._steer_one(tx, Operation.SET_QUEUE, job_id, step) for job_id in job_ids]
+            seen_of = seen_by_id(job_ids, seen)
+            return [self._steer_one(tx, Operation.SET_QUEUE, job_id, seen_of, step) for job_id in job_ids]
 
         return self._change("set_queue", work)
 
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(Operation.RETRY, job_ids, lambda job, now: changes.retried(job, now, by))
+    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: changes.retried(job, now, by))
 
-    def _steer(self, operation: Operation, job_ids: Sequence[str], step: Step) -> list[Steered]:
+    def _steer(self, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step) -> list[Steered]:
+        seen_of = seen_by_id(job_ids, seen)
+
         def work(tx: Transaction) -> list[Steered]:
             jobs = tx.jobs(job_ids)
             if operation is Operation.RETRY:
                 tx.fields(self._keys.locks, [job.unique_key for job in jobs.values() if job.unique_key])
-            return [self._steer_one(tx, operation, job_id, step) for job_id in job_ids]
+            return [self._steer_one(tx, operation, job_id, seen_of, step) for job_id in job_ids]
 
         return self._change(operation.value, work)
 
-    def _steer_one(self, tx: Transaction, operation: Operation, job_id: str, step: Step) -> Steered:
+    def _steer_one(
+        self, tx: Transaction, operation: Operation, job_id: str, seen_of: Mapping[str, Seen], step: Step
+    ) -> Steered:
         job = tx.jobs([job_id]).get(job_id)
-        if job is None or not is_legal(operation, job.state):
-            return Steered(job_id, False, job.state if job else None)
+        if job is None:
+            return Steered(job_id, False)
+        if left := left_alone(operation, job, seen_of.get(job_id)):
+            return left
         key = job.unique_key if operation is Operation.RETRY else None
         twin = tx.holder(key) if key else None
         if twin is not None and twin.id != job_id:
@@ -63,11 +74,12 @@ class Steering(Keeper):
             _retake_lock(tx, key, job_id)
         return Steered(job_id, True, after.state)
 
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             jobs = tx.jobs(job_ids)
             tx.fields(self._keys.locks, [job.unique_key for job in jobs.values() if job.unique_key])
-            return [_delete_one(tx, job_id, by) for job_id in job_ids]
+            seen_of = seen_by_id(job_ids, seen)
+            return [_delete_one(tx, job_id, seen_of.get(job_id), by) for job_id in job_ids]
 
         return self._change("delete", work)
 
@@ -79,9 +91,11 @@ def _retake_lock(tx: Transaction, key: str, job_id: str) -> None:
         tx.take_lock(UniqueLock(key, None, taken.lock.until if taken else "finish"), job_id)
 
 
-def _delete_one(tx: Transaction, job_id: str, by: str | None) -> Steered:
+def _delete_one(tx: Transaction, job_id: str, seen: Seen | None, by: str | None) -> Steered:
     job = tx.jobs([job_id]).get(job_id)
-    if job is None or not is_legal(Operation.DELETE, job.state):
-        return Steered(job_id, False, job.state if job else None)
+    if job is None:
+        return Steered(job_id, False)
+    if left := left_alone(Operation.DELETE, job, seen):
+        return left
     tx.remove(job, by)
     return Steered(job_id, True, job.state)

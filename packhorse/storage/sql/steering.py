@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.event import Kind, Subject
-from packhorse.job import Job, Operation, is_legal
-from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Steered
+from packhorse.job import Job, Operation
+from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -20,41 +20,50 @@ Step = Callable[[Job, int], Changed]
 
 
 class Steering(Keeper):
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(Operation.ABORT, job_ids, lambda job, now: changes.aborted(job, now, by))
+    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: changes.aborted(job, now, by))
 
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(Operation.FORCE_START, job_ids, lambda job, now: changes.forced(job, now, by))
+    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: changes.forced(job, now, by))
 
-    def set_priority(self, job_ids: Sequence[str], priority: int, *, by: str | None = None) -> list[Steered]:
+    def set_priority(
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         return self._steer(
-            Operation.SET_PRIORITY, job_ids, lambda job, now: changes.reprioritised(job, priority, now, by)
+            Operation.SET_PRIORITY, job_ids, seen, lambda job, now: changes.reprioritised(job, priority, now, by)
         )
 
-    def set_queue(self, job_ids: Sequence[str], queue: str, *, by: str | None = None) -> list[Steered]:
+    def set_queue(
+        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+    ) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             tx.execute(self._sql["know_queue"], (queue,))  # before jobs are locked, as enqueueing does
             return self._steer_all(
-                tx, Operation.SET_QUEUE, job_ids, lambda job, now: changes.requeued(job, queue, now, by)
+                tx, Operation.SET_QUEUE, job_ids, seen, lambda job, now: changes.requeued(job, queue, now, by)
             )
 
         return self._write("set_queue", work)
 
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
-        return self._steer(Operation.RETRY, job_ids, lambda job, now: changes.retried(job, now, by))
+    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+        return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: changes.retried(job, now, by))
 
-    def _steer(self, operation: Operation, job_ids: Sequence[str], step: Step) -> list[Steered]:
-        return self._write(operation.value, lambda tx: self._steer_all(tx, operation, job_ids, step))
+    def _steer(self, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step) -> list[Steered]:
+        return self._write(operation.value, lambda tx: self._steer_all(tx, operation, job_ids, seen, step))
 
-    def _steer_all(self, tx: Transaction, operation: Operation, job_ids: Sequence[str], step: Step) -> list[Steered]:
+    def _steer_all(
+        self, tx: Transaction, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step
+    ) -> list[Steered]:
         if operation is Operation.RETRY:
             self._lock_keys(tx, self._keys_of(tx, job_ids))
         jobs = self._jobs(tx, job_ids)
-        answers = []
+        answers, seen_of = [], seen_by_id(job_ids, seen)
         for job_id in job_ids:
             job = jobs.get(job_id)
-            if job is None or not is_legal(operation, job.state):
-                answers.append(Steered(job_id, False, job.state if job else None))
+            if job is None:
+                answers.append(Steered(job_id, False))
+                continue
+            if left := left_alone(operation, job, seen_of.get(job_id)):
+                answers.append(left)
                 continue
             twin = self._holder(tx, job.unique_key) if operation is Operation.RETRY and job.unique_key else None
             if twin is not None and twin.id != job_id:
@@ -74,15 +83,17 @@ class Steering(Keeper):
         """The unique keys of these jobs, which never change."""
         return [row[0] for row in tx.execute(self._sql["unique_keys_of"], (to_json(list(job_ids)),)).fetchall()]
 
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None) -> list[Steered]:
+    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             jobs = self._jobs(tx, job_ids)
             going: list[Job] = []
-            answers = []
+            answers, seen_of = [], seen_by_id(job_ids, seen)
             for job_id in job_ids:
                 job = jobs.get(job_id)
-                if job is None or not is_legal(Operation.DELETE, job.state):
-                    answers.append(Steered(job_id, False, job.state if job else None))
+                if job is None:
+                    answers.append(Steered(job_id, False))
+                elif left := left_alone(Operation.DELETE, job, seen_of.get(job_id)):
+                    answers.append(left)
                 else:
                     going.append(jobs.pop(job_id))
                     answers.append(Steered(job_id, True, job.state))
@@ -93,7 +104,7 @@ class Steering(Keeper):
 
     def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:
         def work(tx: Transaction) -> bool:
-            if self._pause_of(tx, queue).is_paused:
+            if self._pause_of(tx, queue).stays(duration, tx.now):
                 return False
             until = None if duration is None else tx.now + duration
             tx.execute(self._sql["set_pause"], (queue, tx.now, by, why, until))

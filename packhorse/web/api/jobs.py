@@ -142,9 +142,9 @@ class QueueBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to do to which jobs: those in `ids`, or all that fit `filter` and have not changed since `seen_at`, the
-    moment at which the list was seen. One answer covers what can be done in two seconds; `cursor` goes on. `new` is of
-    set_queue: the queue need not be known yet."""
+    """What to do to which jobs: those in `ids`, or all that fit `filter`, as far as they have not changed since
+    `seen_at`, the moment at which the list was seen; of those that fit, that is now unless it is said. One answer
+    covers what can be done in two seconds; `cursor` goes on. `new` is of set_queue: the queue need not be known yet."""
 
     action: Literal["abort", "force_start", "retry", "set_priority", "set_queue", "delete"]
     filter: str | None = None
@@ -356,7 +356,7 @@ def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
 def _steered(call: Call, id: str, step: Step) -> SteeredFields:
     before = call.steps.steer(step, id, unknown=_UNKNOWN_QUEUE)
     after = call.site.storage.get(id)
-    return SteeredFields(id, True, after.state if after else before.state, None)
+    return SteeredFields(id, True, after.state if after else before.state, None, False)
 
 
 @post("/jobs/{id}/abort")
@@ -407,7 +407,7 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
         return _these(call, body, now)
     if not (body.filter or "").strip():
         raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
-    seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else now
+    seen_at = _seen_at(body) or now
     words = spelled_out([body.filter or ""], call.site.filters)
     where = parse_parts(words, seen_at)
     if not say_which(words, seen_at):
@@ -425,8 +425,13 @@ def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
     if body.filter is not None or body.preview:
         raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
     call.steps.check(body.step, unknown=_UNKNOWN_QUEUE)
-    done = call.steps.steer_these(body.step, body.ids or [])
-    return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(now)))
+    seen_at = _seen_at(body)
+    done = call.steps.steer_these(body.step, body.ids or [], seen_at)
+    return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(seen_at or now)))
+
+
+def _seen_at(body: BulkBody) -> int | None:
+    return from_datetime(moment_of(body.seen_at)) if body.seen_at else None
 
 
 def _preview(call: Call, action: Operation, where: Filter, now: int) -> BulkAnswer:

@@ -1,7 +1,7 @@
 """Doing something to many jobs: first a page that says how many and shows some, then the deed, in steps of two seconds.
 
 It works on what was seen: the form carries the filter and the moment of the list, and what came or changed later is
-left alone. More than a hundred jobs want their number typed.
+left alone; of those that were ticked, what changes after the question. More than a hundred want their number typed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
 def _do_to_ticked(call: Call, asked: Asked, step: Step, ids: list[str]) -> Shown | Elsewhere:
     if asked.field("sure") != "yes" and (len(ids) > 1 or step.operation is Operation.DELETE):
         return _ask(call, asked, step, _ticked(call, ids))
-    done = call.steps.steer_these(step, ids[:1_000])
+    is_asked = asked.field("sure") == "yes" and asked.field("seen_at")
+    seen_at = _number(asked.field("seen_at")) if is_asked else None
+    done = call.steps.steer_these(step, ids[:1_000], seen_at)
     return _back(asked, step.operation, done.changed, sum(done.skipped.values()))
 
 
@@ -125,7 +127,7 @@ def _ask(call: Call, asked: Asked, step: Step, meant: Meant, problem: Problem | 
         "ids": meant.ids,
         "scope": asked.field("scope"),
         "filter_text": asked.field("filter"),
-        "seen_at": asked.field("seen_at") or str(now),
+        "seen_at": asked.field("seen_at") if asked.field("seen_at") and not meant.ids else str(now),
         "problem": problem,
         "queue_names": queue_names(call.reader),
         "back": asked.field("back"),

@@ -14,9 +14,9 @@ class Role(IntEnum):
     """How much somebody may do; each role may do all that the ones before it may."""
 
     VIEW = 1  # look
-    OPERATE = 2  # enqueue, retry, abort, force start, set priority or queue, pause, resume
+    OPERATE = 2  # enqueue, retry, abort, force start, set priority or queue, pause, resume, quiet, restart, scale
     WORK = 3  # hold jobs from another machine, and see their arguments as they are
-    ADMIN = 4  # delete, purge, prune, back up, stop
+    ADMIN = 4  # what nothing here takes back: delete, purge, prune, stop; and back up
 
     @property
     def word(self) -> str:
