@@ -77,7 +77,8 @@ class Storage(ABC):
 
     def make_nothing(self) -> None:  # noqa: B027 - most storages have nothing to make
         """From now on tables that are missing are not made: every call but `migrate` raises `StorageNotFound`. For
-        those who only look. A SQLite file, which the caller can see, and storages without tables take no notice."""
+        those who only look. Whether there is a SQLite file the caller can see, so one is made as ever; but an older one
+        is not changed: then it is `SchemaOutdated`. Storages without tables take no notice."""
 
     @abstractmethod
     def now(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 from pymysql.constants import CLIENT
 
 from packhorse import Packhorse
+from packhorse.storage.sqlite.schema import MIGRATIONS, prepare
 from packhorse.storage.statements import load_migrations
 from tests.children import ROOT
 from tests.cli.conftest import Call
@@ -19,7 +20,7 @@ from tests.mysql_server import new_database_url, shared_mysql
 from tests.postgres_server import new_schema_url, shared_postgres
 from tests.storage.conftest import chosen_storages
 
-STEPS = [name for _, name, _ in load_migrations("sqlite")]
+STEPS = [name for _, name, _ in MIGRATIONS]
 
 
 def test_an_empty_place_is_made_ready(here: Path, packhorse: Call):
@@ -32,16 +33,18 @@ def test_an_empty_place_is_made_ready(here: Path, packhorse: Call):
 def test_a_plan_changes_nothing(here: Path, packhorse: Call):
     result = packhorse("migrate", "--plan", "--url", "sqlite:///new.db")
 
-    assert (result.exit_code, result.stdout) == (0, "".join(f"{name}\n" for name in STEPS))
+    assert (result.exit_code, result.stdout) == (0, "".join(f"{name}\n" for name in [*STEPS, "version"]))
     assert not (here / "new.db").exists()
 
 
 def test_the_sql_makes_the_tables(here: Path, packhorse: Call):
     result = packhorse("migrate", "--sql", "--url", "sqlite:///new.db")
 
-    by_hand = sqlite3.connect(":memory:")
+    by_hand = sqlite3.connect(here / "new.db")
     by_hand.executescript(result.stdout)
-    assert by_hand.execute("SELECT count(*) FROM packhorse_job").fetchone() == (0,)
+    by_hand.close()
+    assert packhorse("migrate", "--plan", "--url", "sqlite:///new.db").stdout == ""
+    enqueue_one("sqlite:///new.db")
 
 
 def test_up_to_date_tables_are_left_alone(yard: Yard, packhorse: Call):
@@ -57,7 +60,7 @@ def test_json(yard: Yard, here: Path, packhorse: Call):
 
     assert json.loads(packhorse("migrate", "--json").stdout) == {"applied": []}
     steps = json.loads(packhorse("migrate", "--plan", "--json", "--url", "sqlite:///new.db").stdout)
-    assert [step["name"] for step in steps] == STEPS
+    assert [step["name"] for step in steps] == [*STEPS, "version"]
     assert "CREATE TABLE" in steps[0]["sql"]
 
 
@@ -72,6 +75,47 @@ def test_a_file_of_another_kind_is_told(here: Path, packhorse: Call):
 
     assert result.exit_code == 4
     assert "is not a SQLite database" in result.stderr
+
+
+# --- a SQLite file that an older version has made ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def older(here: Path) -> Path:
+    path = here / "packhorse.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    prepare(connection, path, MIGRATIONS[:1])
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("words", ["queues", "status", "jobs", "doctor", "retry state:dead --yes"])
+def test_looking_leaves_an_older_file_to_the_older_programs(older: Path, packhorse: Call, words: str) -> None:
+    before = older.read_bytes()
+
+    result = packhorse(*words.split())
+
+    assert result.exit_code == (6 if words == "doctor" else 4)
+    told = result.stdout if words == "doctor" else result.stderr
+    assert f"has schema 1; this Packhorse needs {len(STEPS)}" in told
+    assert "run: packhorse migrate" in told
+    assert older.read_bytes() == before
+    assert [one.name for one in older.parent.iterdir()] == [older.name]
+
+
+def test_a_backup_is_made_of_an_older_file_as_it_is(older: Path, packhorse: Call) -> None:
+    assert packhorse("backup", "copy.db").exit_code == 0
+
+    assert packhorse("migrate", "--plan", "--url", "sqlite:///copy.db").stdout.splitlines() == [*STEPS[1:], "version"]
+
+
+@pytest.mark.parametrize("words", ["migrate", "enqueue send --force"])
+def test_migrating_and_enqueueing_bring_an_older_file_up_to_date(older: Path, packhorse: Call, words: str) -> None:
+    assert packhorse(*words.split()).exit_code == 0
+
+    assert packhorse("migrate", "--plan").stdout == ""
+    assert packhorse("queues").exit_code == 0
 
 
 # --- on servers -------------------------------------------------------------------------------------------------------

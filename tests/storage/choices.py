@@ -24,7 +24,15 @@ CLIENTS = ("carl", "dora")
 SCHEDULES = ("nightly", "hourly")
 STRICT_KEYS = ("one",)  # never replaced, no period, until finished: see laws.check_unique
 LOOSE_KEYS = ("red",)
-FAILURES = (FAILURE, Failure("KeyError", "'name' in 17", place="draw.py:3"), Failure("MemoryError", ""))
+ELSEWHERE = (*QUEUES, "other")  # no worker serves the last one
+CODE_VERSIONS = ("v1", "v2")
+_NO_NAME = Failure("KeyError", "'name' in 17", place="draw.py:3")
+FAILURES = (
+    FAILURE,
+    _NO_NAME,
+    *(replace(_NO_NAME, version=version) for version in CODE_VERSIONS),
+    Failure("MemoryError", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,7 @@ class Ending:
 
 DELAYS = st.sampled_from([0, 1, SECOND, MINUTE, HOUR])
 WAITS = st.sampled_from([None, 0, 1, SECOND, MINUTE])
+DURATIONS = st.sampled_from([None, 1, SECOND, MINUTE])
 LIMITS = st.sampled_from([None, 1, SECOND, 20 * SECOND, HOUR])
 BATCHES = st.sampled_from([500, 500, 2, 1])
 BY = st.sampled_from([None, "eve"])
@@ -154,4 +163,4 @@ STEPS_IN_TIME = st.sampled_from(
 SHORT = Retention(completed=SECOND, dead=MINUTE, aborted=HOUR, events=MINUTE, clients=MINUTE)
 RETENTIONS = st.sampled_from([SHORT, SHORT, replace(SHORT, events=DAY, clients=DAY), Retention()])
 
-STEERING = ("abort", "abort", "force_start", "set_priority", "retry", "retry", "delete")
+STEERING = ("abort", "abort", "force_start", "set_priority", "set_queue", "set_queue", "retry", "retry", "delete")

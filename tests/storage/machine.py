@@ -24,6 +24,7 @@ from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import LEASE, find_all, ids
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import (
+    DEAD,
     FINAL,
     HELD,
     QUEUED,
@@ -62,7 +63,10 @@ from tests.storage.choices import (
     BATCHES,
     BY,
     CLIENTS,
+    CODE_VERSIONS,
     DELAYS,
+    DURATIONS,
+    ELSEWHERE,
     ENDINGS,
     LOST,
     PICKS,
@@ -85,6 +89,7 @@ from tests.storage.conftest import ADDRESSES, give_back
 ALL = 1_000_000
 _HASTE = {"sqlite": "?synchronous=off"}
 NOBODY = Token("nobody", "nobody", 1)
+_FIRST_ID = "00000000-0000-7000-8000-000000000000"
 
 # --- moves ----------------------------------------------------------------------------------------------------------
 
@@ -241,7 +246,7 @@ class Machine(RuleBasedStateMachine):
         subscriber = wish.subscriber
         if wish.again == 0 or not self.ids:
             # As our own are: the events of a batch may be packed.
-            self.ids.append(f"00000000-0000-7000-8000-{len(self.ids):012}")
+            self.ids.append(f"{_FIRST_ID[:-12]}{len(self.ids):012}")
         number = len(self.calls)
         return NewJob(
             id=self.ids[-1 - max(0, wish.again - 1) % len(self.ids)],
@@ -295,11 +300,12 @@ class Machine(RuleBasedStateMachine):
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    @move(1, foreman=st.booleans())
-    def join_worker(self, foreman: bool = False) -> None:
+    @move(2, foreman=st.booleans(), version=st.sampled_from([None, *CODE_VERSIONS]))
+    def join_worker(self, foreman: bool = False, version: str | None = None) -> None:
         self.owners.append(f"w{len(self.owners)}")
         subject = Subject.FOREMAN if foreman else Subject.WORKER
-        self.both("join", WorkerInfo(self.owners[-1], subject, host="h", pid=7, queues=list(QUEUES), info={"v": 1}))
+        info = {"v": 1} if version is None else {"code_version": version}
+        self.both("join", WorkerInfo(self.owners[-1], subject, host="h", pid=7, queues=list(QUEUES), info=info))
 
     @move(12, owner=st.integers(-1, 2), weights=WEIGHTS, limit=st.integers(1, 5))
     def reserve(self, owner: int = 0, weights: Mapping[str, int] | None = None, limit: int = 5) -> None:
@@ -360,15 +366,34 @@ class Machine(RuleBasedStateMachine):
 
     # --- operators ------------------------------------------------------------------------------------------------
 
-    @move(9, how=st.sampled_from(STEERING), picks=st.lists(PICKS, min_size=1, max_size=3), priority=PICKS, by=BY)
-    def steer(self, how: str, picks: list[int], priority: int = 4, by: str | None = None) -> None:
-        options = [priority + 1] if how == "set_priority" else []
-        self.both(how, self.some_ids(picks, _legal(how)), *options, by=by)
+    @move(11, how=st.sampled_from(STEERING), picks=st.lists(PICKS, min_size=1, max_size=3), to=PICKS, by=BY)
+    def steer(self, how: str, picks: list[int], to: int = 4, by: str | None = None) -> None:
+        options = {"set_priority": [to + 1], "set_queue": [ELSEWHERE[to % len(ELSEWHERE)]]}
+        self.both(how, self.some_ids(picks, _legal(how)), *options.get(how, []), by=by)
 
     @move(2, queue=st.sampled_from([*QUEUES, "unheard-of"]), by=BY)
     def pause_or_resume(self, queue: str, by: str | None = None) -> None:
         if not self.both("pause", queue, by=by, why="rest"):
             self.both("resume", queue, by=by)
+
+    @move(2, queue=st.sampled_from(ELSEWHERE), duration=DURATIONS, by=BY)
+    def pause_for(self, queue: str, duration: int | None = SECOND, by: str | None = None) -> None:
+        """Also one that is paused: its pause may get another end, or none."""
+        self.both("pause", queue, by=by, why="nap", duration=duration)
+        self.compare_pauses()
+
+    @move(2, queue=st.sampled_from(ELSEWHERE), over=st.booleans())
+    def resume(self, queue: str, over: bool = True) -> None:
+        self.both("resume", queue, over=over)
+        self.compare_pauses()
+
+    @move(2, pick=PICKS, duration=DURATIONS, version=st.sampled_from([None, *CODE_VERSIONS]), by=BY)
+    def silence(
+        self, pick: int = 0, duration: int | None = None, version: str | None = None, by: str | None = None
+    ) -> None:
+        causes = [group.cause for group in self.model.failures()] or ["unheard-of"]
+        self.both("silence_failure", causes[pick % len(causes)], duration, version=version, by=by)
+        self.compare_answers("failures")
 
     # --- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -457,6 +482,7 @@ class Machine(RuleBasedStateMachine):
         moments = [now - now % width + width for width in (MINUTE, HOUR, DAY)]
         moments += [one.next_at for one in self.model.schedules()]
         moments += [worker.beat_at + LEASE for worker in self.model.workers()]
+        moments += [queue.paused_until for queue in self.model.queues() if queue.paused_until is not None]
         for job in self.jobs.values():
             moments += [moment for moment in (job.due_at, job.expire_at) if moment is not None]
             if job.finished_at is not None:
@@ -545,9 +571,14 @@ class Machine(RuleBasedStateMachine):
         expected, actual = (answer_of(each, name, args, options) for each in (self.model, self.door))
         assert actual == expected, f"{name}{args} answers {actual}, the model {expected}"
 
+    def compare_pauses(self) -> None:
+        self.compare_answers("queues")
+        self.compare_answers("outlook", "nobody", self.owners)
+
     def compare_charts(self) -> None:
         for span in Span:
             self.compare_answers("series", span)
+            self.compare_answers("failures", span=span)
             self.compare_answers("series", span, queue=QUEUES[0], task=TASKS[0])
         self.compare_answers("totals")
 
@@ -578,6 +609,11 @@ class Machine(RuleBasedStateMachine):
         wheres += [Filter(unique_key=STRICT_KEYS[0]), Filter(owner="w0"), Filter(text="č"), Filter(error="e")]
         wheres += [Filter(min_attempts=2), Filter(min_took=1, asked_at=self.clock()), Filter(order="created")]
         wheres += [Filter(queues=frozenset({QUEUES[0], f"{QUEUES[1][:2]}*"}), max_waited=10**9, asked_at=self.clock())]
+        wheres += [Filter(FINAL, task=TASKS[1]), Filter(FINAL, queue=QUEUES[1]), Filter(queues=frozenset({"o*"}))]
+        wheres += [Filter(frozenset({RETRYING}), queue=QUEUES[0], task=TASKS[0]), Filter(queue=ELSEWHERE[-1])]
+        wheres += [Filter(WAITING, tasks=frozenset({TASKS[0]})), Filter(max_priority=4, tasks=frozenset({"d*"}))]
+        wheres += [Filter(max_took=10**7, min_waited=1, asked_at=self.clock()), Filter(id=_FIRST_ID[:-1])]
+        wheres += [Filter(frozenset({DEAD}), cause=group.cause) for group in self.model.failures()[:2]]
         for where in wheres:
             expected, actual = (find_all(each, where, limit=3) for each in (self.model, self.door))
             assert plain(actual) == plain(expected), f"{where} finds {ids(actual)}, the model {ids(expected)}"

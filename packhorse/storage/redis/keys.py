@@ -29,10 +29,6 @@ def mark(seq: int, job_id: str) -> bytes:
     return seq.to_bytes(8, "big") + job_id.encode()
 
 
-def seq_of(mark: bytes) -> int:
-    return int.from_bytes(mark[:8], "big")
-
-
 def id_of(mark: bytes) -> str:
     return mark[8:].decode()
 

@@ -61,7 +61,6 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
     meta: str | None = None
 
 
-BODY: Final = Body.__struct_fields__
 _body = msgspec.msgpack.Decoder(Body).decode
 
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from packhorse import clock
-from packhorse.errors import BadValue, StorageUnavailable
+from packhorse.errors import BadValue
 from packhorse.storage.meter import Meter
 from packhorse.storage.sqlite import room
-from packhorse.storage.sqlite.companions import Companions
+from packhorse.storage.sqlite.file import StorageFile
 from packhorse.storage.sqlite.transaction import Transaction
 from packhorse.storage.sqlite.trouble import translate
 
@@ -79,11 +79,9 @@ class Database:
         forget: Callable[[], object] = lambda: None,
     ) -> None:
         self.path = path
-        self._log = path.with_name(path.name + "-wal")
-        self._companions = Companions(path)
+        self._file = StorageFile(path, options.synchronous, prepare)
         self.options = options
         self.meter = Meter()
-        self._prepare = prepare
         self._after_commit = after_commit
         self._forget_file = forget  # what was known of the file's content, when it is another's
         self._now = now
@@ -164,7 +162,7 @@ class Database:
             try:
                 shared = self._do_all(tickets, connection)
                 shared.flush()
-                room.make_room(self._log)
+                room.make_room(self._file.log)
                 connection.execute("COMMIT")
             except BaseException as error:
                 if not isinstance(error, Exception) and not connection.in_transaction:
@@ -301,7 +299,7 @@ class Database:
         self._folded_version = version
         try:
             with self._version_lock:  # nobody forks meanwhile
-                connection = self._connect()
+                connection = self._file.connect()
                 try:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 finally:
@@ -328,7 +326,7 @@ class Database:
                 if self._writer is None:
                     self._open_writer()  # makes the file and its tables, which a reader may not
         try:
-            connection = self._connect()
+            connection = self._file.connect()
             connection.execute(f"PRAGMA busy_timeout = {round(self.options.patience * 1000)}")
             connection.execute("PRAGMA query_only = ON")
         except BaseException:
@@ -350,7 +348,7 @@ class Database:
     def refuse_strangers(self) -> None:
         """Raise StorageUnavailable if the file must not be opened, by whatever connection, as it lies there now."""
         with self._lock:
-            self._companions.refuse_strangers()
+            self._file.refuse_strangers()
 
     def _look_at_file(self) -> int:
         """The number of the file that is there, after which a reader is taken."""
@@ -361,14 +359,14 @@ class Database:
 
     def _is_lost(self) -> bool:
         """Is something else, or nothing, where our file was?"""
-        return self._writer is not None and self._companions.is_file_lost()
+        return self._writer is not None and self._file.is_lost()
 
     def _leave_lost_file(self) -> None:
         """Whoever holds the lock lets go of a file that is no longer there. SQLite would go on writing into it. When
         such a connection closes, SQLite sees that the file has gone and leaves alone what has the names of its log."""
         if not self._is_lost():
             return
-        self._companions.refuse_strangers()  # with all still open: should our file come back, we go on with it
+        self._file.refuse_strangers()  # with all still open: should our file come back, we go on with it
         with self._readers_lock:
             self._files += 1
             idle, self._readers = self._readers, []
@@ -377,62 +375,14 @@ class Database:
         for connection in (writer, *idle):
             if connection is not None:
                 connection.close()
-        self._companions.forget()
+        self._file.leave()
         self._forget_file()
 
-    # --- connections ----------------------------------------------------------------------------------------------
-
     def _open_writer(self) -> sqlite3.Connection:
-        self._companions.refuse_strangers()
-        try:
-            self._check_place()
-        except OSError as error:
-            hint = "check the path and its permissions"
-            raise StorageUnavailable(f"cannot open {self.path}", why=error.strerror, hint=hint) from error
-        self._companions.expect_file()
-        self._writer = self._patiently(self._connect_writer)
-        self._companions.meet()
+        self._file.make_ready()
+        self._writer = self._patiently(self._file.connect_writer)
+        self._file.meet_companions()
         return self._writer
-
-    def _connect_writer(self) -> sqlite3.Connection:
-        connection = self._connect()
-        try:
-            connection.execute("PRAGMA busy_timeout = 0")  # `_patiently` waits
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {self.options.synchronous}")
-            # Foremen fold the log back before it comes to this; see `fold_log`.
-            connection.execute("PRAGMA wal_autocheckpoint = 16000")
-            connection.execute(f"PRAGMA journal_size_limit = {room.MOST}")
-            # A batch of jobs that lie far from each other changes more pages than the 2 MB hold that are usual.
-            connection.execute("PRAGMA cache_size = -8000")
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=256)
-        if self._companions.is_file_lost():  # SQLite has a file now, but goes to its log only with the first statement
-            connection.close()
-            hint = "trying again tells what is there now"
-            raise StorageUnavailable(f"{self.path} was removed or replaced just now", hint=hint)
-        return connection
-
-    def _check_place(self) -> None:
-        if self.path.is_dir():
-            raise StorageUnavailable(f"{self.path} is a directory", hint="name a file in it: sqlite:///jobs.db")
-        if not self.path.parent.is_dir():
-            raise StorageUnavailable(
-                f"cannot open {self.path}: there is no directory {self.path.parent}", hint="make it first"
-            )
-        if not self.path.exists():
-            # Jobs may carry addresses and names: nobody but the owner reads a file that we make.
-            try:
-                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            except OSError as error:
-                hint = "check the permissions of the directory, or name a file in another one"
-                raise StorageUnavailable(f"cannot create {self.path}", why=error.strerror, hint=hint) from error
 
     # --- fork -----------------------------------------------------------------------------------------------------
 
@@ -493,7 +443,7 @@ class Database:
         if self._version_reader is not None:
             self._readers.append(self._version_reader)
             self._version_reader = None
-        with self._companions.closing(is_for_good):
+        with self._file.closing(is_for_good):
             for connection in self._readers:
                 connection.close()
             self.readers_open -= len(self._readers)

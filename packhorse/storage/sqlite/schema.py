@@ -1,5 +1,8 @@
-"""The schema of the SQLite file: made when the file is new, brought up to date when it is older, refused politely when
-it is newer. One process does it, the others wait for the write lock and find it done."""
+"""The schema of the SQLite file: made when the file is new, and brought up to date by the first program that is newer,
+unless that only looks. One process does it, the others wait for the write lock and find it done.
+
+A program that is older than the schema goes on working as long as the schema says so, and is refused politely if not.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from packhorse.errors import NotADatabase, SchemaTooNew, StorageUnavailable
+from packhorse.errors import NotADatabase, SchemaOutdated, SchemaTooNew, StorageUnavailable
 from packhorse.storage.statements import load_migrations
 
 Migration = tuple[int, str, str]
@@ -16,40 +19,55 @@ Migration = tuple[int, str, str]
 MIGRATIONS = load_migrations("sqlite")
 SCHEMA = MIGRATIONS[-1][0]
 """The schema that this program knows."""
+OLDEST_PROGRAM = 1
+"""The oldest schema whose programs may go on working with this one."""
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables, RETURNING
 
 
-def prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Make sure that the file has the schema which this program knows."""
+def prepare(
+    connection: sqlite3.Connection,
+    path: Path,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    *,
+    only_looks: bool = False,
+) -> None:
+    """Make sure that this program can work with the file. One without a schema gets it; an older one is brought up to
+    date, unless its program only looks."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StorageUnavailable(
             f"this Python has SQLite {sqlite3.sqlite_version}; Packhorse needs 3.37 or newer",
             hint="use a newer Python, or another storage",
         )
-    wanted = migrations[-1][0]
-    present = _version(connection)
-    if present == wanted:
-        return
-    if 0 < present < wanted:
+    present, wanted = _version(connection), migrations[-1][0]
+    if present < wanted:
+        if present > 0 and only_looks:
+            raise SchemaOutdated(
+                f"{path} has schema {present}; this Packhorse needs {wanted}",
+                why="an older version made it, and looking does not change it",
+                hint="run: packhorse migrate",
+            )
+        _bring_up_to_date(connection, path, present, migrations)
+        present = _version(connection)  # somebody newer may have been quicker
+    if present > wanted and _oldest_program(connection) > wanted:
+        raise SchemaTooNew(
+            f"{path} has schema {present}; this Packhorse knows schemas up to {wanted}",
+            hint="upgrade Packhorse in this program: pip install -U packhorse",
+        )
+
+
+def _bring_up_to_date(
+    connection: sqlite3.Connection, path: Path, present: int, migrations: Sequence[Migration]
+) -> None:
+    if present > 0:
         _back_up(connection, path, present)  # before the lock: a backup cannot be taken inside a transaction
     connection.execute("BEGIN IMMEDIATE")
     try:
         present = _version(connection)  # somebody may have been quicker
-        if present > wanted:
-            raise SchemaTooNew(
-                f"{path} has schema {present}; this Packhorse knows schemas up to {wanted}",
-                hint="upgrade Packhorse in this program: pip install -U packhorse",
-            )
-        for number, _, sql in migrations:
-            if number > present:
-                for statement in split(sql):
-                    connection.execute(statement)
-        connection.execute(
-            "INSERT INTO packhorse_meta (key, value) VALUES ('schema', ?)"
-            " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            (str(wanted),),
-        )
+        missing = [migration for migration in migrations if migration[0] > present]
+        for _, sql in script(missing):
+            for statement in split(sql):
+                connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has rolled back by itself
@@ -57,8 +75,25 @@ def prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mig
         raise
 
 
-def present_version(path: Path) -> int:
-    """The schema of the file, which is only looked at; 0 when there is none."""
+def script(migrations: Sequence[Migration]) -> list[tuple[str, str]]:
+    """What brings a file up to date that has all but these: (name, SQL) of each step."""
+    if not migrations:
+        return []
+    known = f"('schema', '{migrations[-1][0]}'), ('oldest_program', '{OLDEST_PROGRAM}')"
+    record = (
+        f"INSERT INTO packhorse_meta (key, value) VALUES {known}\n"
+        "ON CONFLICT (key) DO UPDATE SET value = excluded.value;\n"
+    )
+    return [*((name, sql) for _, name, sql in migrations), ("version", record)]
+
+
+def pending(path: Path) -> list[Migration]:
+    """The migrations that have not been applied to the file yet, which is only looked at."""
+    present = _present_version(path)
+    return [migration for migration in MIGRATIONS if migration[0] > present]
+
+
+def _present_version(path: Path) -> int:
     if not path.exists() or path.stat().st_size == 0:
         return 0
     connection = sqlite3.connect(path)
@@ -73,9 +108,16 @@ def present_version(path: Path) -> int:
 def _version(connection: sqlite3.Connection) -> int:
     """The file's schema; 0 when it has none of our tables yet."""
     known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packhorse_meta'").fetchone()
-    if known is None:
-        return 0
-    row = connection.execute("SELECT value FROM packhorse_meta WHERE key = 'schema'").fetchone()
+    return 0 if known is None else _meta(connection, "schema")
+
+
+def _oldest_program(connection: sqlite3.Connection) -> int:
+    """The oldest schema whose programs may use the file."""
+    return _meta(connection, "oldest_program")
+
+
+def _meta(connection: sqlite3.Connection, key: str) -> int:
+    row = connection.execute("SELECT value FROM packhorse_meta WHERE key = ?", (key,)).fetchone()
     return int(row[0]) if row else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
@@ -16,13 +17,12 @@ from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 from packhorse.storage.sql.workers import Workers
-from packhorse.storage.sqlite import ground
+from packhorse.storage.sqlite import ground, schema
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
 from packhorse.storage.sqlite.moving import Moving
 from packhorse.storage.sqlite.records import Records
-from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, prepare, present_version
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.upkeep import Upkeep
 from packhorse.storage.sqlite.working import Working
@@ -47,11 +47,12 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
+        self._only_looks = False
         self._bell = Bell(self.path, lambda: self._db.version())
         self._db = Database(
             self.path,
             options or Options(),
-            prepare=lambda connection: prepare(connection, self.path),
+            prepare=self._prepare,
             after_commit=self._bell.ring,
             now=self._now,
             forget=self._known.clear,
@@ -72,6 +73,12 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
             raise BadURL(f"{url!r}: a SQLite database in memory cannot be shared", hint="use memory://")
         return cls(unquote(rest[1:]), options=_options(url, query), now=now)
 
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        schema.prepare(connection, self.path, only_looks=self._only_looks)
+
+    def make_nothing(self) -> None:
+        self._only_looks = True
+
     def now(self) -> int:
         return self._now()
 
@@ -83,14 +90,18 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
 
     def pending_migrations(self) -> list[Migration]:
         self._db.refuse_strangers()
-        present = present_version(self.path)
-        return [Migration(name, sql) for number, name, sql in MIGRATIONS if number > present]
+        return [Migration(*step) for step in schema.script(schema.pending(self.path))]
 
     def migrate(self) -> list[str]:
         """Opening the file does it; a copy of an older one is kept beside it."""
-        pending = [step.name for step in self.pending_migrations()]
+        self._db.refuse_strangers()
+        pending = [name for _, name, _ in schema.pending(self.path)]
         self.close()
-        self.tallies()
+        only_looked, self._only_looks = self._only_looks, False
+        try:
+            self.tallies()
+        finally:
+            self._only_looks = only_looked
         return pending
 
     # --- wake-up --------------------------------------------------------------------------------------------------
@@ -119,7 +130,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
             kind="sqlite",
             url=f"sqlite:///{self.path}",
             version=version,
-            schema=SCHEMA,
+            schema=schema.SCHEMA,
             latency=latency,
             size=pages * page_size + wal_size,
             free=free,

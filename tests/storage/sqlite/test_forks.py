@@ -174,7 +174,7 @@ def test_a_fork_waits_for_a_connection_that_another_thread_is_opening(
     """SQLite holds locks of the whole process meanwhile, which nobody in the child would ever let go."""
     monkeypatch.setattr(database, "_STILL", PATIENCE)
     storage.enqueue([new_job("before")])  # the file is open for writing, and not yet for reading
-    connect, opening, may_open = storage._db._connect, threading.Event(), threading.Event()
+    connect, opening, may_open = storage._db._file.connect, threading.Event(), threading.Event()
     done: list[str] = []
 
     def connect_slowly() -> sqlite3.Connection:
@@ -183,7 +183,7 @@ def test_a_fork_waits_for_a_connection_that_another_thread_is_opening(
         done.append("opened")
         return connect()
 
-    monkeypatch.setattr(storage._db, "_connect", connect_slowly)
+    monkeypatch.setattr(storage._db._file, "connect", connect_slowly)
     reader = Caller(lambda: storage.get("before"))
     assert opening.wait(PATIENCE)
     forker = Caller(lambda: storage._db.hold_still() and done.append("may fork"))

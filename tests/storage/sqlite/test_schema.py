@@ -1,4 +1,5 @@
-"""The schema: made in a new file, brought up to date in an older one, refused in a newer one; never left half done."""
+"""The schema: made in a new file, brought up to date in an older one, never left half done. A newer file says whether
+this program may go on with it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from packhorse.conformance.builders import add, find_all, ids, new_job, new_jobs, recount, tallies
-from packhorse.errors import SchemaTooNew, StorageUnavailable
+from packhorse.conformance.builders import add, find_all, finish, ids, new_job, new_jobs, recount, run, tallies
+from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageUnavailable
+from packhorse.job import COMPLETED
+from packhorse.outcome import Completed
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite, schema
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepare, split
@@ -52,6 +55,15 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
+def first(path: Path, connection: sqlite3.Connection) -> Path:
+    """A file that the very first program has made."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    prepare(connection, path, MIGRATIONS[:1])
+    connection.close()
+    return path
+
+
+@pytest.fixture
 def older(path: Path) -> Path:
     """A file that today's program has written."""
     storage = SQLite(path)
@@ -61,10 +73,14 @@ def older(path: Path) -> Path:
 
 
 def schema_of(path: Path) -> str:
+    return meta(path)["schema"]
+
+
+def meta(path: Path) -> dict[str, str]:
     connection = sqlite3.connect(path)
-    (told,) = connection.execute("SELECT value FROM packhorse_meta WHERE key = 'schema'").fetchone()
+    told = dict(connection.execute("SELECT key, value FROM packhorse_meta"))
     connection.close()
-    return str(told)
+    return told
 
 
 def tables(path: Path) -> set[str]:
@@ -275,7 +291,121 @@ def test_a_new_file_whose_making_failed_has_none_of_our_tables(path: Path, conne
     assert tables(path) == set()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda storage: storage.queues(), id="queues"),
+        pytest.param(lambda storage: storage.count(Filter()), id="count"),
+        pytest.param(lambda storage: storage.pause("mail"), id="pause"),
+    ],
+)
+def test_looking_does_not_change_an_older_file(call: Callable[[SQLite], object], first: Path) -> None:
+    before = first.read_bytes()
+    looking = SQLite(first)
+    looking.make_nothing()
+
+    with pytest.raises(SchemaOutdated) as raised:
+        call(looking)
+
+    assert str(raised.value) == (
+        f"{first} has schema 1; this Packhorse needs {SCHEMA}"
+        " (an older version made it, and looking does not change it) - run: packhorse migrate"
+    )
+    looking.close()
+    assert first.read_bytes() == before
+    assert [one.name for one in first.parent.iterdir()] == [first.name]
+
+
+def test_whoever_looks_may_ask_for_the_migration(first: Path) -> None:
+    looking = SQLite(first)
+    looking.make_nothing()
+
+    assert looking.migrate() == [name for _, name, _ in MIGRATIONS[1:]]
+    assert looking.queues() == []
+    looking.close()
+    assert backup_of(first, 1).exists()
+
+
+def test_looking_goes_on_when_another_program_has_brought_the_file_up_to_date(first: Path) -> None:
+    looking = SQLite(first)
+    looking.make_nothing()
+    with pytest.raises(SchemaOutdated):
+        looking.queues()
+
+    working = SQLite(first)
+    add(working)
+    working.close()
+
+    assert looking.count(Filter()).number == 1
+    looking.close()
+
+
 # --- a newer file ---------------------------------------------------------------------------------------------------
+
+
+def say_in(path: Path, **told: int) -> None:
+    """What the program that brought the file up to date has left in it."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executemany("REPLACE INTO packhorse_meta (key, value) VALUES (?, ?)", [*told.items()])
+    connection.close()
+
+
+def test_a_file_says_which_programs_it_is_for(storage: SQLite, path: Path) -> None:
+    add(storage)
+
+    assert meta(path) == {"schema": str(SCHEMA), "oldest_program": "1"}
+
+
+@pytest.mark.parametrize("oldest", [1, SCHEMA])
+def test_a_program_goes_on_with_a_newer_file_that_is_for_it_too(oldest: int, older: Path) -> None:
+    say_in(older, schema=NEXT + 6, oldest_program=oldest)
+    before = meta(older)
+    storage = SQLite(older)
+
+    job = finish(storage, Completed(run(storage, add(storage, "goes-on", queue="late")).token))
+
+    assert (job.id, job.state) == ("goes-on", COMPLETED)
+    assert storage.count(Filter()).number == 23
+    assert tallies(storage) == recount(storage)
+    assert (storage.pending_migrations(), storage.migrate()) == ([], [])
+    storage.close()
+    assert meta(older) == before
+    assert [one.name for one in older.parent.iterdir()] == [older.name]
+
+
+def test_a_program_goes_on_while_a_newer_one_brings_the_file_up_to_date(
+    storage: SQLite, path: Path, connection: sqlite3.Connection
+) -> None:
+    add(storage, "before")
+    prepare(connection, path, known(ADD_COLOUR))
+
+    add(storage, "after")
+    storage.close()
+    add(storage, "opened-anew")
+
+    assert sorted(ids(find_all(storage))) == ["after", "before", "opened-anew"]
+    assert schema_of(path) == str(NEXT)
+
+
+def test_a_program_whose_migration_a_newer_one_has_overtaken_goes_on(
+    first: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one is quicker by just so much that this one has seen the old schema."""
+    back_up = schema._back_up
+
+    def be_slower(connection: sqlite3.Connection, path: Path, present: int) -> None:
+        back_up(connection, path, present)
+        monkeypatch.undo()
+        other = sqlite3.connect(path, isolation_level=None)
+        prepare(other, path, known(ADD_COLOUR))
+        other.close()
+
+    monkeypatch.setattr(schema, "_back_up", be_slower)
+    storage = SQLite(first)
+    add(storage)
+    storage.close()
+
+    assert schema_of(first) == str(NEXT)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +416,12 @@ def test_a_new_file_whose_making_failed_has_none_of_our_tables(path: Path, conne
         pytest.param(lambda storage: storage.reserve("ann", {"mail": 1}, 1), id="reserve"),
     ],
 )
-def test_a_newer_file_is_refused_and_not_touched(
+def test_a_newer_file_that_is_not_for_this_program_is_refused_and_not_touched(
     call: Callable[[SQLite], object], older: Path, connection: sqlite3.Connection
 ) -> None:
     prepare(connection, older, known(ADD_COLOUR))
     connection.close()
+    say_in(older, oldest_program=NEXT)
     backup_of(older).unlink()
     before = older.read_bytes()
     storage = SQLite(older)

@@ -329,7 +329,7 @@ def test_a_foreman_looks_though_the_log_cannot_be_written_back(
                 raise sqlite3.OperationalError("database or disk is full")
             return super().execute(sql, *values)
 
-    monkeypatch.setattr(storage._db, "_connect", lambda: sqlite3.connect(storage.path, factory=FullDisk))
+    monkeypatch.setattr(storage._db._file, "connect", lambda: sqlite3.connect(storage.path, factory=FullDisk))
 
     for _ in range(3):
         storage._db._next_fold = 0.0
