@@ -28,7 +28,7 @@ from packhorse.job import Reason
 from packhorse.results import ResultHandlers
 from packhorse.stacks import Stack, cut
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import LEASE_S, WorkerInfo
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.capture import capture_logging
 from packhorse.worker.desk import Desk
@@ -126,7 +126,12 @@ class WorkerProcess:
         self._say({"say": "online", "pid": os.getpid(), "tasks": sorted(self.floor.tasks), "queues": self.floor.queues})
 
     def _about(self) -> dict[str, Any]:
-        about = {"tasks": sorted(self.floor.tasks), "python": sys.version.split()[0], "version": __version__}
+        about = {
+            "tasks": sorted(self.floor.tasks),
+            "python": sys.version.split()[0],
+            "version": __version__,
+            LEASE_S: self._limits.lease,
+        }
         version = self.app.settings.code_version
         return about if version is None else {**about, "code_version": version}
 

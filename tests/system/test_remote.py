@@ -93,7 +93,7 @@ def test_a_manager_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_jo
 
 
 def test_the_jobs_of_a_machine_that_is_lost_are_run_on_another(site: Site) -> None:
-    lost = site.start(slots=2)
+    lost = site.start(slots=2, lease=LEASE)
     jobs = site.add("nap", {"seconds": 600.0, "again": 0.0}, number=2, max_halts=1_000)
     site.until_begun(*jobs)
     other = site.start(slots=2, lease=LEASE)

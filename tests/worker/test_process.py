@@ -41,12 +41,13 @@ def test_a_worker_joins_and_announces_its_tasks(works: Works):
     @works.app.task(queue="mail")
     def post() -> None: ...
 
-    works.run(7)
+    works.run(7, limits={"lease": 90.0})
     works.until(lambda: said(works, "online"))
 
     (worker,) = works.storage.workers()
     assert (worker.id, worker.queues, worker.concurrency) == ("ann", ["mail"], 7)
     assert worker.info["version"] == __version__
+    assert worker.info["lease_s"] == 90.0
     assert [task.name for task in works.storage.tasks() if task.announced_at] == ["mail", "post"]
     (online,) = said(works, "online")
     assert (online["tasks"], online["queues"]) == (["mail", "post"], {"mail": 3})
