@@ -23,7 +23,7 @@ from packhorse import __version__
 from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.channel import CONDEMNED, Message
-from packhorse.errors import StorageError, StorageUnavailable, WorkerNotFound
+from packhorse.errors import BadValue, StorageError, StorageUnavailable, WorkerNotFound
 from packhorse.job import Reason
 from packhorse.results import ResultHandlers
 from packhorse.stacks import Stack, cut
@@ -167,10 +167,12 @@ class WorkerProcess:
         """Hand back whatever is left before ending the threads: better to run a job twice than to lose it."""
         self.desk.hand_all_back("its worker ends")
         self.floor.close()
+        until = time.monotonic() + self._limits.abort_grace
         with suppress(StorageError):
-            self.desk.write_down_the_rest()
-            self._handlers.close(timeout=self._limits.abort_grace)
-            self._storage.record_stat(self._owner, self._report.figures())
+            self.desk.write_down_the_rest(until)
+            self._handlers.close(timeout=max(0.0, until - time.monotonic()))
+            with suppress(BadValue):  # what it has done may be too long to be told; it leaves all the same
+                self._storage.record_stat(self._owner, self._report.figures())
             self._storage.leave(self._owner, why=self._condemned or self._told_why)
         self._say({"say": "leaving", "why": self._condemned or "drained", "done": self.desk.done})
 
