@@ -73,6 +73,14 @@ def test_an_error_of_the_storage_is_a_problem(web: TestClient):
     assert answer.json()["facts"] == ["nobody"]
 
 
+def test_a_kind_of_event_that_there_is_not_is_a_problem(web: TestClient):
+    answer = web.get("/api/v1/events", params={"kind": "aborrted"})
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_value")
+    assert "there is no kind of event 'aborrted'" in answer.text
+    assert web.get("/api/v1/events", params={"kind": "aborted"}).status_code == 200
+
+
 def test_what_is_not_understood_is_a_problem_and_changes_nothing(web: TestClient):
     for body in (b"{", b'{"owner": 7}', b"[]", b"\xff", b'{"owner":"a","queues":{"mail":"many"},"limit":1}'):
         answer = web.post(f"{WORK}/reserve", content=body, headers={"content-type": "application/json"})
