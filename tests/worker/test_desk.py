@@ -981,6 +981,26 @@ def test_a_job_of_which_the_storage_takes_nothing_holds_up_no_other(
     assert works.worker.desk.done == 3
 
 
+def test_jobs_that_cannot_run_here_are_handed_back_in_parts_where_the_storage_takes_no_more_at_once(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    works.open(4)
+    jobs = [works.app.enqueue("unheard", {}) for _ in range(5)]
+    taken = works.storage.reserve("ann", {"unheard": 1}, 5)
+    finish = works.storage.finish
+
+    def choosy(outcomes: list[Outcome]) -> Any:
+        if len(outcomes) > 2 or any(outcome.token.job_id == jobs[3].id for outcome in outcomes):
+            raise BadValue("so much at once does not get through")
+        return finish(outcomes)
+
+    monkeypatch.setattr(works.storage, "finish", choosy)
+    works.worker.desk._reception.refuse(taken, "its task is not known here")
+    works.worker.desk.turn(0.01)
+
+    assert [works.state(job) is QUEUED for job in jobs] == [True, True, True, False, True]
+
+
 def test_a_worker_that_cannot_tell_of_a_thousand_jobs_takes_no_more(works: Works):
     works.open(2)
     assert not works.worker.desk.finisher.is_full
