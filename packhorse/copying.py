@@ -64,8 +64,8 @@ def copy_storage(
     source: End, target: End, *, patience: float = 600.0, lease: int = 15 * SECOND, tell: Tell = lambda _: None
 ) -> dict[str, int]:
     """Move everything from one storage to the other, or go on where a copy between the two was broken off. Waits so
-    many seconds for held jobs; those of workers that are silent for the lease are taken back. Answers how many rows of
-    each section are in the new one, which is open then.
+    many seconds for held jobs; those of workers that are silent for the lease, or for their own if it is longer, are
+    taken back. Answers how many rows of each section are in the new one, which is open then.
 
     Raises `CopyRefused` when the other is not empty, or one of them belongs to another copy."""
     mark = _begin(source, target)
@@ -242,10 +242,14 @@ def _wait_for_held(storage: Storage, drain: Drain) -> None:
                 f"{_jobs(held)} did not end in time; nothing was copied, and all goes on as before",
                 hint="wait longer with --wait, or see which: packhorse jobs held",
             )
-        if waited * SECOND > drain.lease:  # whoever is alive has beaten since we began to look
+        if waited * SECOND > _longest_lease(storage, drain):  # whoever is alive has beaten since we began to look
             storage.rescue(lease=drain.lease, why="silent while the storage was closed for copying")
         drain.tell(Progress(0, 1, f"waiting for {_jobs(held)} that workers hold"))
         time.sleep(min(_LOOK, max(drain.patience - waited, 0.001)))
+
+
+def _longest_lease(storage: Storage, drain: Drain) -> int:
+    return max((each.lease_for(drain.lease) for each in storage.workers()), default=drain.lease)
 
 
 def _number_held(storage: Storage) -> int:

@@ -204,14 +204,16 @@ class BadResult(TaskError):
 class PayloadTooLarge(TaskError):
     """The arguments or the result are larger than the limit."""
 
-    def __init__(self, what: str, size: int, limit: int, *, setting: str = "payload_limit") -> None:
+    def __init__(self, payload: str, size: int, limit: int, *, setting: str = "payload_limit") -> None:
         verb = "return" if setting == "result_limit" else "pass"
         super().__init__(
-            f"{what} are {size:,} bytes as JSON; the limit is {limit:,}",
+            f"{payload} are {size:,} bytes as JSON; the limit is {limit:,}",
             hint=f"store the data elsewhere and {verb} a reference, or raise `{setting}`",
         )
+        self.payload = payload
         self.size = size
         self.limit = limit
+        self.setting = setting
 
 
 class AppNotFound(PackhorseError):

@@ -67,6 +67,11 @@ class Kind(StrEnum):
     SILENCED = "silenced"  # [task, duration, version, by]
     UNSILENCED = "unsilenced"  # [task, by]
 
+    @classmethod
+    def _missing_(cls, word: object) -> Kind | None:
+        """So that an answer of a newer manager can be read, too."""
+        return kind_of(word) if isinstance(word, str) else None
+
 
 def kind_of(word: str) -> Kind:
     """What happened, as it is stored. A word that only newer programs know stays itself: it can be shown, and equals no
@@ -77,6 +82,13 @@ def kind_of(word: str) -> Kind:
     kind = str.__new__(Kind, word)
     kind._name_, kind._value_ = word.upper(), word
     return kind
+
+
+def known_kind(word: str) -> Kind:
+    """The kind that somebody has asked for. Raises ValueError if there is none."""
+    if word not in _KINDS:
+        raise ValueError(f"there is no kind of event {str(word)!r}")
+    return _KINDS[word]
 
 
 _KINDS = {kind.value: kind for kind in Kind}

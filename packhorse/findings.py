@@ -10,6 +10,7 @@ from packhorse.errors import StorageError
 from packhorse.event import Subject
 from packhorse.idleness import idle_text, idlers, remedy
 from packhorse.job import State
+from packhorse.presence import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
@@ -55,7 +56,7 @@ def _foreman(storage: Storage, now: int, lease: int) -> Finding:
     """One that is alive is well if somebody takes jobs: one that was told to be quiet, that keeps no workers, or whose
     workers die as they start, leaves every job where it is."""
     foremen = [worker for worker in storage.workers() if worker.subject is Subject.FOREMAN]
-    alive = [foreman for foreman in foremen if now - foreman.beat_at <= lease]
+    alive = [foreman for foreman in foremen if is_alive(foreman, now, lease)]
     if not foremen:
         return Finding("foreman", False, "no foreman is running")
     if not alive:

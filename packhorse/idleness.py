@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from packhorse.event import Subject
+from packhorse.presence import is_alive
 from packhorse.storage.records import WorkerInfo
 
 
@@ -37,7 +38,7 @@ class Idler(NamedTuple):
 
 def idlers(workers: Sequence[WorkerInfo], now: int, lease: int) -> list[Idler]:
     """The foremen among these that are alive and take no jobs."""
-    found = [(each, _idle(each)) for each in workers if each.subject is Subject.FOREMAN and now - each.beat_at <= lease]
+    found = [(each, _idle(each)) for each in workers if each.subject is Subject.FOREMAN and is_alive(each, now, lease)]
     return [Idler(foreman, idle) for foreman, idle in found if idle is not None]
 
 
@@ -55,7 +56,7 @@ def _idle(foreman: WorkerInfo) -> Idle | None:
 def takers(workers: Sequence[WorkerInfo], now: int, lease: int) -> list[WorkerInfo]:
     """The workers among these that are alive and take jobs."""
     idle = {each.foreman.id for each in idlers(workers, now, lease)}
-    alive = [each for each in workers if each.subject is Subject.WORKER and now - each.beat_at <= lease]
+    alive = [each for each in workers if each.subject is Subject.WORKER and is_alive(each, now, lease)]
     return [worker for worker in alive if worker.foreman not in idle and not is_quiet(worker)]
 
 

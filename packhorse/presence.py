@@ -46,12 +46,13 @@ class Lost(NamedTuple):
 
 
 def is_alive(process: WorkerInfo, now: int, lease: int) -> bool:
-    """Has it given a sign of life within its lease?"""
-    return now - process.beat_at <= lease
+    """Has it given a sign of life within its lease? `lease` is that of whoever looks, which counts if it is longer."""
+    return now - process.beat_at <= process.lease_for(lease)
 
 
 def is_gone(process: WorkerInfo, now: int, lease: int) -> bool:
     """Has it been silent for so long that nobody should count on it?"""
+    lease = process.lease_for(lease)
     return now - process.beat_at > lease + lease // _GRACE
 
 

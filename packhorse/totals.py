@@ -12,6 +12,7 @@ from packhorse.clock import SECOND, from_datetime, to_datetime
 from packhorse.event import Subject
 from packhorse.fields import Seconds
 from packhorse.job import HELD, State
+from packhorse.presence import is_alive
 from packhorse.storage.records import Point, QueueInfo, WorkerInfo
 
 _COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
@@ -53,7 +54,7 @@ def totals_of(
     for queue in queues:
         states.update(queue.counts)
     waits = [now - queue.oldest_queued_at for queue in queues if queue.oldest_queued_at and not queue.is_paused]
-    alive = [worker for worker in workers if now - worker.beat_at <= lease]
+    alive = [worker for worker in workers if is_alive(worker, now, lease)]
     crew = [worker for worker in alive if worker.subject is Subject.WORKER]
     slots = sum(worker.concurrency for worker in crew)
     return Totals(

@@ -15,6 +15,7 @@ from packhorse.failure import Failure
 from packhorse.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
 from packhorse.job import UNFINISHED, Job, Reason, State
 from packhorse.pause_text import pause_text
+from packhorse.presence import is_alive
 from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
 
 ABORT = "Abort"
@@ -180,7 +181,7 @@ def _alive(seen: Seen) -> list[WorkerInfo]:
 
 
 def _is_alive(process: WorkerInfo, seen: Seen) -> bool:
-    return seen.now - process.beat_at <= seen.lease
+    return is_alive(process, seen.now, seen.lease)
 
 
 def _paused(queue: QueueInfo, now: int) -> str:

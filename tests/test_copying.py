@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from packhorse.clock import MINUTE, TurnedClock
-from packhorse.conformance.builders import add, new_job, run, stored
+from packhorse.conformance.builders import WORKER, add, new_job, run, stored
 from packhorse.copying import End, Progress, cancel, checksum, copy_storage
-from packhorse.errors import CopyRefused
+from packhorse.errors import CopyRefused, CopyTimeout
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.moving import Move, Section, Stage
-from packhorse.storage.records import Count, Filter
+from packhorse.storage.records import Count, Filter, WorkerInfo
 
 
 class Stumbling:
@@ -120,6 +120,19 @@ def test_the_jobs_of_a_silent_worker_are_taken_back(new: Storage) -> None:
     copy(old, new, patience=30, lease=1)
 
     assert (stored(new, held.id).state, stored(new, held.id).halts) == ("queued", 1)
+
+
+def test_a_worker_whose_own_lease_is_longer_is_not_taken_for_silent(new: Storage) -> None:
+    clock = TurnedClock()
+    old = open_storage("memory://", now=clock)
+    old.join(WorkerInfo(WORKER, info={"lease_s": 90.0}))
+    held = run(old, add(old))
+    clock.turn(MINUTE)
+
+    with pytest.raises(CopyTimeout):
+        copy(old, new, patience=0.3, lease=1)
+
+    assert stored(old, held.id) == held
 
 
 def test_it_tells_how_far_it_is(old: Storage, new: Storage) -> None:

@@ -32,6 +32,22 @@ def test_who_is_silent_for_a_lease_and_a_fifth_of_it_is_gone(silent: int, alive:
     assert presence_of([worker], NOW, LEASE) == (([worker], []) if here else ([], [worker]))
 
 
+@pytest.mark.parametrize(
+    ("silent", "alive", "here"), [(20, True, True), (90, True, True), (91, False, True), (109, False, False)]
+)
+def test_who_says_that_its_lease_is_longer_has_it(silent: int, alive: bool, here: bool):
+    worker = WorkerInfo("ann", info={"lease_s": 90.0}, beat_at=NOW - silent * SECOND)
+
+    assert is_alive(worker, NOW, LEASE) == alive
+    assert presence_of([worker], NOW, LEASE) == (([worker], []) if here else ([], [worker]))
+
+
+def test_whoever_looks_with_a_longer_lease_goes_by_that():
+    worker = WorkerInfo("ann", info={"lease_s": 2.0}, beat_at=NOW - LEASE)
+
+    assert is_alive(worker, NOW, LEASE)
+
+
 def test_a_killed_foreman_is_listed_for_less_than_twenty_seconds():
     assert presence_of([a_foreman(silent=20 * SECOND)], NOW, LEASE).here == []
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from packhorse.clock import Duration, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound
-from packhorse.event import Event, Kind
+from packhorse.event import Event, Kind, known_kind
 from packhorse.filters import SLOWEST_OF, JobFilter, parse_filter, slowest
 from packhorse.home import Home
 from packhorse.job import Job
@@ -177,7 +177,7 @@ def _limit(limit: int | None) -> int:
 
 def _kind(kind: str | None) -> Kind | None:
     try:
-        return None if kind is None else Kind(kind)
+        return None if kind is None else known_kind(str(kind))
     except ValueError:
         near = nearest(str(kind), [each.value for each in Kind])
         raise BadValue(f"there is no kind of event {kind!r}{near}") from None

@@ -11,6 +11,7 @@ import logging
 from packhorse.chores.chore import SteadyTime
 from packhorse.clock import SECOND
 from packhorse.event import Subject
+from packhorse.presence import is_alive
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 
@@ -47,6 +48,5 @@ class Rescue:
         return None
 
     def _is_alone(self, now: int) -> bool:
-        alive_since = now - self._lease
         foremen = [each for each in self._storage.workers() if each.subject is Subject.FOREMAN]
-        return sum(foreman.beat_at >= alive_since for foreman in foremen) <= 1
+        return sum(is_alive(foreman, now, self._lease) for foreman in foremen) <= 1

@@ -27,6 +27,7 @@ from packhorse.idleness import Idle, idle_text, idlers, remedy
 from packhorse.job import HELD, WAITING, State
 from packhorse.named_filters import usable_filters
 from packhorse.pause_text import pause_text
+from packhorse.presence import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
@@ -251,7 +252,7 @@ def foremen(patient: Patient) -> Iterator[Symptom]:
 
 def silence(patient: Patient) -> Iterator[Symptom]:
     snapshot = patient.snapshot
-    silent = [each for each in snapshot.workers if snapshot.now - each.beat_at > snapshot.lease]
+    silent = [each for each in snapshot.workers if not is_alive(each, snapshot.now, snapshot.lease)]
     for each in silent[:3]:
         since = span_text(snapshot.now - each.beat_at)
         yield wrong("silence", f"{_name(each)} has given no sign of life for {since}", "look on that machine")

@@ -39,7 +39,7 @@ from packhorse.cli.where import find_job
 from packhorse.clock import SECOND
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
-from packhorse.event import Event, Kind
+from packhorse.event import Event, Kind, known_kind
 from packhorse.fields import event_fields, iso, job_fields, queue_fields
 from packhorse.filter_words import find_all, find_pages, parse_parts
 from packhorse.job import HELD, Job, State
@@ -372,7 +372,7 @@ def _owner(invocation: Invocation, part: str | None) -> str | None:
 
 def _kind(word: str | None) -> Kind | None:
     try:
-        return None if word is None else Kind(word.lower())
+        return None if word is None else known_kind(word.lower())
     except ValueError:
         kinds = [kind.value for kind in Kind]
         hint = f"the kinds are {', '.join(kinds)}"

@@ -23,6 +23,7 @@ from packhorse.cli.watching import looks
 from packhorse.errors import BadValue
 from packhorse.event import Subject
 from packhorse.order import Do, Order
+from packhorse.presence import is_alive
 from packhorse.stacks import give_order
 from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
@@ -179,7 +180,7 @@ def chosen_ones(invocation: Invocation, whom: Whom) -> list[WorkerInfo]:
     """Those that are meant, all of them alive."""
     storage, lease = invocation.storage, invocation.settings.lease
     now, everyone = storage.now(), storage.workers()
-    alive = [each for each in everyone if now - each.beat_at <= lease]
+    alive = [each for each in everyone if is_alive(each, now, lease)]
     foremen = [each for each in alive if each.subject is Subject.FOREMAN]
     if whom.everybody:
         if whom.names:

@@ -6,6 +6,7 @@ nobody wrote in between. Only a storage that is damaged is moved aside as it is.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from packhorse.amounts import count_text
 from packhorse.backup import BESIDE, back_up
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.clock import now
+from packhorse.presence import is_alive
+from packhorse.storage.records import WorkerInfo
 
 _PATIENCE = 30.0  # seconds until others have ended what they write
 _TRIES = 5  # copies that somebody may outrun by writing
@@ -152,7 +155,9 @@ def check_nobody_works(reader: sqlite3.Connection, lease: int) -> None:
     would bring an older file up to date, and refuse a newer one."""
     if not _has(reader, "packhorse_worker"):
         return
-    (alive,) = reader.execute("SELECT count(*) FROM packhorse_worker WHERE beat_at >= ?", (now() - lease,)).fetchone()
+    rows = reader.execute("SELECT info, beat_at FROM packhorse_worker").fetchall()
+    processes = [WorkerInfo("", info=json.loads(info), beat_at=beat_at) for info, beat_at in rows]
+    alive = sum(is_alive(each, now(), lease) for each in processes)
     if alive:
         what = f"{count_text(alive, 'foreman or worker uses', 'foremen and workers use')} this storage"
         raise CommandError(what, ExitCode.REFUSED, hint="stop them first: packhorse stop --all")

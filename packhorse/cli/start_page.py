@@ -11,6 +11,7 @@ from packhorse.cli.output import escape, paint, say
 from packhorse.errors import PackhorseError
 from packhorse.event import Subject
 from packhorse.job import HELD, WAITING, State
+from packhorse.presence import is_alive
 
 # The first five of these that there are.
 _FIRST = ("demo", "dev", "work", "run", "status", "jobs", "enqueue", "job", "queues")
@@ -46,7 +47,7 @@ def _storage_line(invocation: Invocation) -> str:
         for word, states in _GROUPS.items()
     }
     told = ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "no jobs"
-    alive = [worker for worker in workers if now - worker.beat_at <= invocation.settings.lease]
+    alive = [worker for worker in workers if is_alive(worker, now, invocation.settings.lease)]
     number = sum(worker.subject is Subject.WORKER for worker in alive)
     crew = {0: "no worker is running", 1: "1 worker is running"}.get(number, f"{number} workers are running")
     return f"{escape(name)}: {told}\n{crew}"

@@ -16,6 +16,7 @@ from packhorse.errors import JobNotFound
 from packhorse.event import Kind, Subject
 from packhorse.id_part import SHORTEST, SURE, WHOLE, jobs_with_part
 from packhorse.job import Job
+from packhorse.presence import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 
@@ -91,7 +92,7 @@ def check_queue(storage: Storage, name: str, hint: str | None = None) -> None:
 def warn_unserved(invocation: Invocation, storage: Storage, name: str) -> None:
     """Say so if workers run, and none of them serves this queue."""
     crew = [each for each in storage.workers() if each.subject is Subject.WORKER]
-    alive = [each for each in crew if storage.now() - each.beat_at <= invocation.settings.lease]
+    alive = [each for each in crew if is_alive(each, storage.now(), invocation.settings.lease)]
     if not alive or any(name in each.queues for each in alive):
         return
     told = escape(f"no running worker serves {name}: packhorse work --queues {shlex.quote(name)}")

@@ -241,6 +241,49 @@ def test_who_was_silent_at_the_time_that_the_caller_made_sure_of_loses_its_jobs(
     assert storage.rescue(lease=LEASE, why="silence", at=clock()) == [Rescued(job.id, WORKER, QUEUED)]
 
 
+@pytest.mark.parametrize(
+    ("own", "age", "is_rescued"),
+    [
+        (4.0, 4 * LEASE, True),  # it is shorter than that of whoever looks, which counts then
+        (4.0, LEASE, False),
+        (90.0, 90 * SECOND, False),
+        (90, 90 * SECOND + 1, True),
+        (90.5, 90 * SECOND + SECOND // 2, False),
+        (90.0, -180 * SECOND, False),
+        (90.0, -180 * SECOND - 1, True),
+        (1e300, DAY, False),
+        (1e300, DAY + 1, True),  # no lease is longer
+        (None, LEASE, False),
+        (None, LEASE + 1, True),
+        ("90", LEASE + 1, True),
+        ({}, LEASE + 1, True),
+    ],
+)
+def test_a_worker_has_its_own_lease_if_that_is_longer(
+    storage: Storage, clock: TurnedClock, own: object, age: int, is_rescued: bool
+) -> None:
+    storage.join(WorkerInfo(WORKER, info={"lease_s": own, "python": "3.11"}))
+    job = in_state(storage, RUNNING)
+    beat_at = clock()
+    storage.beat({WORKER: {}})
+    clock.set(beat_at + age)
+
+    rescued = storage.rescue(lease=LEASE, why="silence")
+
+    assert rescued == ([Rescued(job.id, WORKER, QUEUED)] if is_rescued else [])
+    assert [worker.id for worker in storage.workers()] == ([] if is_rescued else [WORKER])
+
+
+def test_the_long_lease_of_one_worker_keeps_no_other_alive(storage: Storage, clock: TurnedClock) -> None:
+    storage.join(WorkerInfo("bob", info={"lease_s": 90.0}))
+    kept, lost = in_state(storage, RUNNING, owner="bob"), in_state(storage, RUNNING)
+    clock.turn("1m")
+
+    assert storage.rescue(lease=LEASE, why="silence") == [Rescued(lost.id, WORKER, QUEUED)]
+    assert stored(storage, kept.id) == kept
+    assert [worker.id for worker in storage.workers()] == ["bob"]
+
+
 def test_a_job_that_had_begun_counts_a_halt(storage: Storage, clock: TurnedClock) -> None:
     before = in_state(storage, RUNNING)
     clock.turn("1m")

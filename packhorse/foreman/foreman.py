@@ -32,6 +32,7 @@ from packhorse.kinship import hear_of_parents_end
 from packhorse.order import Do, Order
 from packhorse.settings import Settings
 from packhorse.storage.contract import Storage
+from packhorse.storage.records import LEASE_S
 
 log = logging.getLogger("packhorse")
 
@@ -396,6 +397,7 @@ class Foreman:
             "max": self.size.limits.most,
             "concurrency": self.size.limits.slots,
             "drain_s": self._settings.stop_grace / SECOND,
+            LEASE_S: self._settings.lease / SECOND,
             "version": __version__,
             PROCESS_SPACE: process_space(),
         }

@@ -279,7 +279,8 @@ class Storage(ABC):
     def rescue(
         self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
     ) -> list[Rescued]:
-        """Take back the jobs of workers that have not beaten for `lease`, or are unknown, or beat in the future.
+        """Take back the jobs of workers that have not beaten for `lease`, or are unknown, or beat in the future. A
+        worker whose record says in its `info` that its own lease is longer (`lease_s`, in seconds) has that.
 
         Silence is counted up to `at`: the storage's time when the caller made sure that its clock can be believed;
         None: the time of the call. A clock that is set after that makes nobody silent.

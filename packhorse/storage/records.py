@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, HOUR
+from packhorse.clock import DAY, HOUR, SECOND
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
 from packhorse.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
@@ -191,6 +191,11 @@ def seen_by_id(job_ids: Sequence[str], seen: Sequence[Seen]) -> dict[str, Seen]:
 # --- workers and clients ------------------------------------------------------------------------------------------
 
 
+LEASE_S = "lease_s"
+"""Where the record of a foreman or a worker says for how many seconds it may be silent. Storages read it, too."""
+_LONGEST_LEASE_S = 86_400  # as the settings allow
+
+
 class WorkerInfo(msgspec.Struct, frozen=True):
     """A process that runs jobs, or a foreman. `id` is random for every start; host and pid are for people."""
 
@@ -211,6 +216,19 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         """The version of the user's own code that it runs, if it was told one."""
         told = self.info.get("code_version")
         return told if isinstance(told, str) else None
+
+    def lease_for(self, looker: int) -> int:
+        """How long it may be silent before somebody with this lease believes it dead: never less than it says itself.
+        One of an older program does not say."""
+        told = self.info.get(LEASE_S)
+        own = round(min(told, _LONGEST_LEASE_S) * SECOND) if isinstance(told, int | float) else 0
+        return max(looker, own)
+
+    def is_beating(self, first: int, last: int, lease: int) -> bool:
+        """Does it live, for somebody with this lease who looked at some time between these two? A beat far in the
+        future is a clock that was wrong: it would keep a dead worker alive for ever."""
+        lease = self.lease_for(lease)
+        return first - lease <= self.beat_at <= last + 2 * lease
 
     def brings_version(self, others: Iterable[WorkerInfo]) -> bool:
         """Is it a worker with a version of the code that none of the others has?"""

@@ -14,7 +14,14 @@ from typing import Any, get_type_hints
 import msgspec
 
 from packhorse import errors
-from packhorse.errors import ClientNotFound, NotUnique, PackhorseError, StorageError, WorkerNotFound
+from packhorse.errors import (
+    ClientNotFound,
+    NotUnique,
+    PackhorseError,
+    PayloadTooLarge,
+    StorageError,
+    WorkerNotFound,
+)
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import ROWS, Dumped, Section
 
@@ -100,12 +107,13 @@ class Greeting(msgspec.Struct, frozen=True):
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
-_FACTS: dict[type[PackhorseError], tuple[str, ...]] = {
-    NotUnique: ("job_id", "key"),
-    WorkerNotFound: ("owner",),
-    ClientNotFound: ("client_id",),
+_FACTS: dict[type[PackhorseError], dict[str, type[str | int]]] = {
+    NotUnique: {"job_id": str, "key": str},
+    WorkerNotFound: {"owner": str},
+    ClientNotFound: {"client_id": str},
+    PayloadTooLarge: {"payload": str, "size": int, "limit": int, "setting": str},
 }
-"""Errors that are made of more, or less, than their three sentences."""
+"""Errors that are made of more, or less, than their three sentences: of what, under the names that they keep it by."""
 
 _KINDS: dict[str, type[PackhorseError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PackhorseError)
@@ -131,9 +139,11 @@ def refusal_of(error: PackhorseError) -> Refusal:
 def error_of(refusal: Refusal) -> PackhorseError:
     """The error that was sent. One that only a newer version knows is still an error of the storage."""
     kind = _KINDS.get(refusal.kind, StorageError)
-    if kind in _FACTS:
-        return kind(*refusal.facts)
     try:
+        if kind in _FACTS:
+            told = zip(_FACTS[kind].items(), refusal.facts, strict=False)
+            facts: dict[str, Any] = {name: of_text(fact) for (name, of_text), fact in told}
+            return kind(**facts)
         return kind(refusal.title, why=refusal.why, hint=refusal.hint)
-    except TypeError:  # made of facts that are not sent, and so none that a storage raises
+    except TypeError:  # made of facts that are not sent, or were not by the version of the manager
         return StorageError(refusal.title, why=refusal.why, hint=refusal.hint)

@@ -24,12 +24,12 @@ from packhorse.worker import lock
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.deputy import Deputed, depute
 from packhorse.worker.durations import Durations
-from packhorse.worker.ending import of_refused
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.floor import Floor
 from packhorse.worker.nap import Nap
 from packhorse.worker.outage import Outage
 from packhorse.worker.reception import Reception
+from packhorse.worker.refusals import finish_in_portions
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 from packhorse.worker.telling import tell_ended, tell_taken
@@ -172,7 +172,7 @@ class Desk:
                     return self._storage.finish(outcomes), []
                 return self._storage.finish_and_reserve(outcomes, self._owner, self._floor.queues, wanted)
             except BadValue:
-                return self._finish_each(batch), self._reserve(wanted)
+                return self._finish_in_portions(batch), self._reserve(wanted)
         except Exception:
             self.finisher.give_back(batch)
             self._may_hold_more = self._may_hold_more or wanted > 0
@@ -181,19 +181,16 @@ class Desk:
     def _reserve(self, wanted: int) -> list[Job]:
         return self._storage.reserve(self._owner, self._floor.queues, wanted) if wanted else []
 
-    def _finish_each(self, batch: list[tuple[Seat, Outcome]]) -> list[Verdict]:
-        """One by one, because the storage does not take them together: one that it does not take alone either must not
-        keep the others from being written down. That one has failed, and `batch` says so from then on."""
-        verdicts: list[Verdict] = []
-        for place, (seat, _) in enumerate(batch):
-            (outcome,) = _dated([batch[place]])
-            try:
-                verdicts += self._storage.finish([outcome])
-            except BadValue as error:
-                refused = of_refused(outcome, error)
-                verdicts += self._storage.finish([refused])
-                batch[place] = seat, refused
-        return verdicts
+    def _finish_in_portions(self, batch: list[tuple[Seat, Outcome]]) -> list[Verdict]:
+        """Not together, because the storage does not take them so. `batch` has what was written from then on."""
+        written = finish_in_portions(batch, lambda portion: self._storage.finish(_dated(portion)))
+        for seat in written.lost:
+            self._forget(seat)
+            self._slots.clear(seat)
+        self.finisher.lost += len(written.lost)
+        self.finisher.give_back(written.left)
+        batch[:] = written.batch
+        return written.verdicts
 
     def _settle(self, batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
         runs = []
@@ -307,11 +304,22 @@ class Desk:
             self._warden.end(seat, Reason.ABORTED, "it was aborted")
         self._scribe.mark([seat for seat in seats if not seat.is_marked and _is_long(seat, now)])
 
-    def write_down_the_rest(self) -> None:
-        """The last outcomes, before the worker goes."""
+    def write_down_the_rest(self, until: float) -> None:
+        """The last outcomes, before the worker goes; fewer at once while the storage does not take them. Raises
+        StorageUnavailable if it takes none until then."""
         lock.relax()
-        while batch := self.finisher.take_now(BATCH):
-            self._settle(batch, self._call(batch, wanted=0)[0])
+        while batch := self.finisher.take_now(self._outage.most):
+            try:
+                verdicts, _ = self._call(batch, wanted=0)
+            except StorageUnavailable as error:
+                self._outage.most = len(batch)  # which is halved
+                self._outage.noticed(error, len(self.finisher))
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(max(0.0, min(until, self._outage.next_try) - time.monotonic()))
+            else:
+                self._outage.ended()
+                self._settle(batch, verdicts)
 
     # --- sleeping -------------------------------------------------------------------------------------------------
 

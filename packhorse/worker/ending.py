@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from packhorse.clock import SECOND
 from packhorse.failure import Failure
 from packhorse.job import Reason
-from packhorse.outcome import Failed, Halted, Outcome, Released, Stopped
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Stopped
 from packhorse.worker.attempt import idle_timeout_of, retry_in, timeout_of
+from packhorse.worker.portions import LONGEST_REASON
 from packhorse.worker.seat import Seat
 
 log = logging.getLogger("packhorse.worker")
@@ -50,12 +51,31 @@ def of_given_up(seat: Seat, goes_on: int) -> Failed | Stopped:
     return replace(outcome, failure=failure, retry_in=wait)
 
 
-def of_refused(outcome: Outcome, error: Exception) -> Failed:
-    """The outcome of a job whose own outcome the storage does not take, because it is too long for a server. The work
-    is done and must not be done again because its result cannot be kept."""
-    return Failed(
-        outcome.token, Failure(type(error).__name__, str(error), final="result"), ran=outcome.ran, ago=outcome.ago
-    )
+def of_refused(outcome: Outcome, error: Exception) -> Outcome:
+    """What is said instead of an outcome that the storage does not take, because it is too long for a server: the same,
+    with less text. A result has no shorter form: its work is done and must not be done again because it cannot be kept,
+    so its job has failed for good."""
+    match outcome:
+        case Completed(token=token, ran=ran, ago=ago):
+            why = _cut(str(error))
+            return Failed(token, Failure(type(error).__name__, why, final="result"), ran=ran, ago=ago)
+        case Failed(failure=failure):
+            return replace(outcome, failure=_shortened(failure, error))
+        case Stopped(failure=Failure() as failure):
+            return replace(outcome, failure=_shortened(failure, error))
+        case Halted(why=why) | Released(why=why):
+            return replace(outcome, why=_cut(why))
+    return outcome
+
+
+def _shortened(failure: Failure, error: Exception) -> Failure:
+    """What and where it was; instead of its traceback, why that is missing."""
+    left_out = f"left out, for it was refused: {_cut(str(error))}"
+    return replace(failure, message=_cut(failure.message), traceback=failure.traceback and left_out)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
 
 
 def of_unknown(seat: Seat, error: BaseException) -> Outcome:

@@ -22,7 +22,7 @@ LONG_RUN = 10_000
 LONGEST_WAIT = 0.005
 """Seconds that an outcome may wait for others."""
 MOST_KEPT = 1_000
-"""Outcomes kept while the storage is away; beyond that the worker takes no more jobs."""
+"""Outcomes kept while the storage is away, or lost because it refuses them; beyond that no more jobs are taken."""
 
 
 class Finisher:
@@ -36,6 +36,7 @@ class Finisher:
         self._first_at = 0.0
         self.in_hand = 0  # jobs that the worker holds; the desk says how many
         self.enough = 1  # so many outcomes are worth a write; the desk says
+        self.lost = 0  # outcomes that the storage takes in no form; the desk says
 
     def put(self, seat: Seat, outcome: Outcome) -> None:
         """An attempt has ended. Whoever comes second, after a timeout or an abort was written down, is too late."""
@@ -98,7 +99,7 @@ class Finisher:
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= MOST_KEPT
+        return len(self._waiting) + self.lost >= MOST_KEPT
 
 
 def _did_as_told(outcome: Outcome) -> bool:

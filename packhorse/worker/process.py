@@ -23,12 +23,12 @@ from packhorse import __version__
 from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.channel import CONDEMNED, Message
-from packhorse.errors import StorageError, StorageUnavailable, WorkerNotFound
+from packhorse.errors import BadValue, StorageError, StorageUnavailable, WorkerNotFound
 from packhorse.job import Reason
 from packhorse.results import ResultHandlers
 from packhorse.stacks import Stack, cut
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import LEASE_S, WorkerInfo
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.capture import capture_logging
 from packhorse.worker.desk import Desk
@@ -126,7 +126,12 @@ class WorkerProcess:
         self._say({"say": "online", "pid": os.getpid(), "tasks": sorted(self.floor.tasks), "queues": self.floor.queues})
 
     def _about(self) -> dict[str, Any]:
-        about = {"tasks": sorted(self.floor.tasks), "python": sys.version.split()[0], "version": __version__}
+        about = {
+            "tasks": sorted(self.floor.tasks),
+            "python": sys.version.split()[0],
+            "version": __version__,
+            LEASE_S: self._limits.lease,
+        }
         version = self.app.settings.code_version
         return about if version is None else {**about, "code_version": version}
 
@@ -162,10 +167,12 @@ class WorkerProcess:
         """Hand back whatever is left before ending the threads: better to run a job twice than to lose it."""
         self.desk.hand_all_back("its worker ends")
         self.floor.close()
+        until = time.monotonic() + self._limits.abort_grace
         with suppress(StorageError):
-            self.desk.write_down_the_rest()
-            self._handlers.close(timeout=self._limits.abort_grace)
-            self._storage.record_stat(self._owner, self._report.figures())
+            self.desk.write_down_the_rest(until)
+            self._handlers.close(timeout=max(0.0, until - time.monotonic()))
+            with suppress(BadValue):  # what it has done may be too long to be told; it leaves all the same
+                self._storage.record_stat(self._owner, self._report.figures())
             self._storage.leave(self._owner, why=self._condemned or self._told_why)
         self._say({"say": "leaving", "why": self._condemned or "drained", "done": self.desk.done})
 

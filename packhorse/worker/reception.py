@@ -10,13 +10,14 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from packhorse.clock import SECOND
-from packhorse.errors import StorageUnavailable, TaskNotFound
+from packhorse.errors import BadValue, StorageUnavailable, TaskNotFound
 from packhorse.failure import Failure
 from packhorse.job import Job
-from packhorse.outcome import Released
+from packhorse.outcome import Outcome, Released
 from packhorse.storage.contract import Storage
 from packhorse.worker.floor import Floor
 from packhorse.worker.outage import Outage
+from packhorse.worker.refusals import finish_in_portions
 from packhorse.worker.seat import Seat
 
 log = logging.getLogger("packhorse.worker")
@@ -35,7 +36,7 @@ class Reception:
         self._owner = owner
         self._floor = floor
         self._outage = outage
-        self._refused: list[Released] = []
+        self._refused: list[Outcome] = []
 
     def seats_for(self, jobs: Sequence[Job]) -> list[Seat]:
         """Seats for these jobs, but for those that cannot run here now."""
@@ -47,9 +48,15 @@ class Reception:
 
     def give_back(self) -> None:
         """Hand back what was refused."""
-        if self._refused:
+        if not self._refused:
+            return
+        try:
             self._storage.finish(self._refused)
             self._refused = []
+        except BadValue:
+            batch = [(released.token.job_id, released) for released in self._refused]
+            written = finish_in_portions(batch, lambda portion: self._storage.finish([each for _, each in portion]))
+            self._refused = [outcome for _, outcome in written.left]
 
     def _seat_for(self, job: Job) -> Seat | None:
         """A seat for the job; one whose task came into a queue of ours without our knowing it waits for others."""

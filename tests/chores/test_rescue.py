@@ -75,6 +75,27 @@ def test_a_clock_that_is_set_does_not_make_other_foremen_seem_dead(storage: Memo
     assert stored(storage, job.id).rank == RANK_HALTED
 
 
+def test_the_jobs_of_a_worker_whose_own_lease_is_longer_are_left_alone(storage: Memory, clock: TurnedClock):
+    storage.join(WorkerInfo("ann", info={"lease_s": 90.0}))
+    job = in_state(storage, RUNNING, owner="ann")
+    clock.turn(20)
+
+    rescue(storage).run()
+
+    assert stored(storage, job.id) == job
+
+
+def test_a_foreman_that_may_be_silent_for_longer_is_company(storage: Memory, clock: TurnedClock):
+    storage.join(WorkerInfo("slow", Subject.FOREMAN, info={"lease_s": 90.0}))
+    job = in_state(storage, RUNNING)
+    clock.turn(20)
+    storage.join(WorkerInfo("own", Subject.FOREMAN))
+
+    rescue(storage).run()
+
+    assert stored(storage, job.id).rank == RANK_HALTED
+
+
 def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: TurnedClock):
     for _ in range(1_001):
         add(storage)

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 import packhorse as packhorse_package
+from packhorse import clock
 from packhorse.backup import back_up
 from packhorse.cli import putting_back
+from packhorse.clock import SECOND
 from packhorse.ids import new_id
 from packhorse.job import NewJob
 from packhorse.storage import open_storage
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 from tests.redis_server import fresh_url
@@ -210,6 +212,19 @@ def test_a_worker_that_comes_while_the_storage_is_kept_is_not_overrun(
     assert result.exit_code == 5
     assert "packhorse stop --all" in result.stderr
     assert yard.storage.get(job.id) == job
+
+
+def test_a_storage_whose_workers_may_be_silent_for_long_is_not_overrun(yard: Yard, packhorse: Call) -> None:
+    yard.add()
+    packhorse("backup", "copy.db")
+    earlier = open_storage(yard.url, now=lambda: clock.now() - 20 * SECOND)
+    earlier.join(WorkerInfo("w9", info={"lease_s": 90.0}))
+    earlier.close()
+
+    result = packhorse("restore", "copy.db", "--yes")
+
+    assert result.exit_code == 5
+    assert "1 foreman or worker uses this storage" in result.stderr
 
 
 def test_what_comes_while_the_storage_is_kept_is_kept_too(

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from packhorse import clock
 from packhorse.clock import SECOND
 from packhorse.event import Subject
@@ -80,6 +82,45 @@ def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, 
     assert lines(packhorse("workers", "--json").stdout) == []
     assert [(each["id"], each["is_alive"], each["holds"]) for each in gone] == [("f9", False, 0), ("w9", False, 1)]
     assert "the foreman ox:8 and its worker fell silent" in packhorse("status").stdout
+
+
+def a_crew_of_a_patient_app(yard: Yard) -> None:
+    """Of an app with `lease="90s", heartbeat="30s"` in its code, which the command line does not import: the last beat
+    was 20 s ago, and the next one comes in 10 s."""
+    with before(yard, 20) as then:
+        then.join(WorkerInfo("f9", Subject.FOREMAN, host="ox", pid=8, info={"lease_s": 90.0}))
+        then.join(WorkerInfo("w9", foreman="f9", host="ox", pid=9, queues=["resize"], info={"lease_s": 90.0}))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["workers"], "w9"),
+        (["status"], "1 worker"),
+        (["check"], "1 foreman alive"),
+        (["doctor"], "every process has given a sign of life within its lease"),
+        ([], "1 worker is running"),
+        (["quiet", "ox:8"], "ox:8"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_who_may_be_silent_for_longer_than_others_is_told_as_alive(
+    yard: Yard, packhorse: Call, words: list[str], told: str
+):
+    a_crew_of_a_patient_app(yard)
+
+    result = packhorse(*words)
+
+    assert told in result.stdout
+    assert "silent" not in result.output.replace("silence", "")
+
+
+def test_a_queue_that_a_patient_worker_alone_does_not_serve_is_warned_of(yard: Yard, packhorse: Call):
+    a_crew_of_a_patient_app(yard)
+
+    result = packhorse("enqueue", "resize", "--queue", "mail", "--force")
+
+    assert "no running worker serves mail" in result.stderr
 
 
 def test_who_beats_again_is_listed_again(yard: Yard, packhorse: Call):

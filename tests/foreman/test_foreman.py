@@ -35,6 +35,7 @@ def test_a_foreman_starts_the_minimum_and_says_so_in_the_storage(start: Start) -
     assert record is not None
     assert record.subject is Subject.FOREMAN
     assert (record.info["min"], record.info["max"], record.info["target"]) == (2, 3, "app:app")
+    assert record.info["lease_s"] == 600.0
     assert (report["crew"], report["wanted"], report["deaths"], report["state"]) == (2, 2, 0, "working")
     assert all(worker.foreman == record.id and len(worker.id) == 22 for worker in foreman.workers())
 

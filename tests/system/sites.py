@@ -132,7 +132,7 @@ class Site:
         self, workers: int = 1, slots: int = 2, *, words: Sequence[str] = (), online: bool = True, **settings: float
     ) -> Crew:
         """`packhorse work` with so many workers; comes back when they are online. Only with a short `lease` does it
-        take jobs from whoever is silent."""
+        take jobs from whoever is silent, and loses its own to others."""
         lease = settings.setdefault("lease", LONG_LEASE)
         settings.setdefault("heartbeat", HEARTBEAT if lease == LONG_LEASE else lease * HEARTBEAT / LEASE)
         environment = {f"PACKHORSE_{name.upper()}": str(value) for name, value in settings.items()}

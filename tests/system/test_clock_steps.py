@@ -101,7 +101,7 @@ def test_running_and_waiting_jobs_are_not_touched_by_a_step_of_the_clock(tmp_pat
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
 def test_the_jobs_of_the_dead_are_still_rescued_after_a_step_of_the_clock(machine: Machine, step: int) -> None:
-    crew = machine.start()
+    crew = machine.start(lease=LEASE)
     (job_id,) = machine.add("nap", {"seconds": 600}, max_halts=1_000)
     machine.until_begun(job_id)
     until(lambda: machine.job(job_id).state is RUNNING, "its start is written down")

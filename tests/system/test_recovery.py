@@ -98,7 +98,7 @@ def test_a_killed_child_takes_nobody_with_it(site: Site, tell: Tell) -> None:
 def test_the_workers_of_a_killed_foreman_die_and_another_recovers_their_jobs_after_the_lease(
     site: Site, tell: Tell
 ) -> None:
-    crew = site.start(workers=2)
+    crew = site.start(workers=2, lease=LEASE)
     naps = [new_job(task, {"seconds": 600}, max_halts=1_000) for task in ("nap", "nap", "inap", "inap")]
     jobs = site.send(naps)
     lines = site.until_begun(*jobs)
@@ -271,7 +271,7 @@ def test_the_late_result_of_a_worker_that_was_frozen_for_longer_than_its_lease_i
 
 
 def test_the_late_results_of_the_workers_of_a_frozen_foreman_are_refused(site: Site, tell: Tell) -> None:
-    crew = site.start(slots=3)
+    crew = site.start(slots=3, lease=LEASE)
     (worker,) = crew.workers()
     gate = site.path.with_name("gate")
     given = {"gate": str(gate), "again": 2.0}

@@ -54,7 +54,7 @@ def test_the_jobs_of_a_killed_worker_run_again_at_once(site: Site, tell: Tell) -
 def test_when_foreman_and_workers_are_killed_another_crew_takes_their_jobs_up_after_the_lease(
     site: Site, tell: Tell
 ) -> None:
-    crew = site.start(workers=2)
+    crew = site.start(workers=2, lease=LEASE)
     jobs = [*site.add("nap", {"seconds": 600}, number=2, max_halts=1_000)]
     jobs += site.add("inap", {"seconds": 600}, number=2, max_halts=1_000)
     site.until_begun(*jobs)

@@ -19,7 +19,7 @@ from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 from tests.children import ROOT
 from tests.ports import free_port
-from tests.system.sites import LEASE, Site, until
+from tests.system.sites import HEARTBEAT, LEASE, Site, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -41,7 +41,12 @@ class Manager:
 
     def start(self) -> Manager:
         self._process = subprocess.Popen(
-            self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            self._command,
+            cwd=ROOT,
+            env={**os.environ, "PACKHORSE_LEASE": str(LEASE), "PACKHORSE_HEARTBEAT": str(HEARTBEAT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         until(self._answers, "the manager answers")
         return self
@@ -93,7 +98,7 @@ def test_a_manager_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_jo
 
 
 def test_the_jobs_of_a_machine_that_is_lost_are_run_on_another(site: Site) -> None:
-    lost = site.start(slots=2)
+    lost = site.start(slots=2, lease=LEASE)
     jobs = site.add("nap", {"seconds": 600.0, "again": 0.0}, number=2, max_halts=1_000)
     site.until_begun(*jobs)
     other = site.start(slots=2, lease=LEASE)

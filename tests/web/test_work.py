@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.job import COMPLETED
+from packhorse import clock
+from packhorse.job import COMPLETED, RUNNING
 from packhorse.storage.wire import QUESTIONS, WIRE
 from packhorse.web.api import work
 from packhorse.web.security.operator import Role
@@ -72,6 +73,14 @@ def test_an_error_of_the_storage_is_a_problem(web: TestClient):
     assert answer.json()["facts"] == ["nobody"]
 
 
+def test_a_kind_of_event_that_there_is_not_is_a_problem(web: TestClient):
+    answer = web.get("/api/v1/events", params={"kind": "aborrted"})
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_value")
+    assert "there is no kind of event 'aborrted'" in answer.text
+    assert web.get("/api/v1/events", params={"kind": "aborted"}).status_code == 200
+
+
 def test_what_is_not_understood_is_a_problem_and_changes_nothing(web: TestClient):
     for body in (b"{", b'{"owner": 7}', b"[]", b"\xff", b'{"owner":"a","queues":{"mail":"many"},"limit":1}'):
         answer = web.post(f"{WORK}/reserve", content=body, headers={"content-type": "application/json"})
@@ -131,6 +140,16 @@ def test_a_worker_prunes_no_more_than_the_manager_would(guarded_web: TestClient,
     assert yard.storage.get(job.id) is not None
     answer = guarded_web.post(f"{WORK}/prune", json=body, headers=bearer(SECRETS[Role.ADMIN]))
     assert answer.json()["jobs"] == 1
+
+
+def test_a_worker_rescues_nobody_whom_the_manager_believes_alive(guarded_web: TestClient, yard: Yard):
+    job = yard.job(RUNNING)
+    body = {"lease": 0, "why": "impatience", "at": clock.now() + 1}
+
+    answer = guarded_web.post(f"{WORK}/rescue", json=body, headers=bearer(SECRETS[Role.WORK]))
+
+    assert answer.json() == []
+    assert yard.get(job.id) == job
 
 
 def test_stopping_a_foreman_takes_an_admin_here_too(guarded_web: TestClient, yard: Yard):

@@ -21,7 +21,7 @@ from packhorse.context import JobContext, current_job
 from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.event import Kind
 from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, Token
+from packhorse.job import ABORTED, COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, Token
 from packhorse.job_handle import JobHandle
 from packhorse.outcome import Completed, Outcome
 from packhorse.storage.contract import Storage
@@ -949,6 +949,65 @@ def test_an_outcome_that_the_storage_cannot_take_harms_no_other(
     assert [job.state for job in ended] == [COMPLETED, COMPLETED, DEAD, COMPLETED]
     assert Failure.from_json(ended[2].error or "").summary() == "BadValue: a value is too long for the server"
     assert (works.worker.desk.done, works.worker.desk.failed) == (4, 1)
+
+
+def test_a_job_of_which_the_storage_takes_nothing_holds_up_no_other(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    @works.app.task
+    def task(number: int) -> int:
+        gate.wait(DEADLINE)
+        return number
+
+    works.open(3)
+    jobs = works.app.enqueue_many([task.call(number) for number in range(3)])
+    works.until(lambda: len(works.worker.desk.seats) == 3)
+    finish = works.storage.finish
+
+    def choosy(outcomes: list[Outcome]) -> Any:
+        if any(outcome.token.job_id == jobs[1].id for outcome in outcomes):
+            raise BadValue("nothing of that one")
+        return finish(outcomes)
+
+    monkeypatch.setattr(works.storage, "finish", choosy)
+    monkeypatch.setattr(works.storage, "finish_and_reserve", partial(Storage.finish_and_reserve, works.storage))
+    gate.set()
+    works.finish(jobs[0], jobs[2])
+    later = task.enqueue(7)
+    works.finish(later)
+
+    assert works.state(jobs[1]) in HELD
+    assert works.worker.desk.seats == {}
+    assert works.worker.desk.done == 3
+
+
+def test_jobs_that_cannot_run_here_are_handed_back_in_parts_where_the_storage_takes_no_more_at_once(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    works.open(4)
+    jobs = [works.app.enqueue("unheard", {}) for _ in range(5)]
+    taken = works.storage.reserve("ann", {"unheard": 1}, 5)
+    finish = works.storage.finish
+
+    def choosy(outcomes: list[Outcome]) -> Any:
+        if len(outcomes) > 2 or any(outcome.token.job_id == jobs[3].id for outcome in outcomes):
+            raise BadValue("so much at once does not get through")
+        return finish(outcomes)
+
+    monkeypatch.setattr(works.storage, "finish", choosy)
+    works.worker.desk._reception.refuse(taken, "its task is not known here")
+    works.worker.desk.turn(0.01)
+
+    assert [works.state(job) is QUEUED for job in jobs] == [True, True, True, False, True]
+
+
+def test_a_worker_that_cannot_tell_of_a_thousand_jobs_takes_no_more(works: Works):
+    works.open(2)
+    assert not works.worker.desk.finisher.is_full
+
+    works.worker.desk.finisher.lost = 1_000
+
+    assert works.worker.desk.finisher.is_full
 
 
 def test_words_that_the_storage_cannot_take_end_neither_their_job_nor_its_worker(

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from packhorse.clock import SECOND
+from packhorse.errors import BadValue
 from packhorse.failure import Failure
-from packhorse.job import Reason
-from packhorse.outcome import Failed, Released, Stopped
-from packhorse.worker.ending import of_given_up, of_told, overrun, time_left
+from packhorse.job import Reason, Token
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.worker.ending import of_given_up, of_refused, of_told, overrun, time_left
 from packhorse.worker.seat import Seat
 from tests.worker.making import a_job, a_seat, task_of
 
@@ -92,6 +93,46 @@ def test_an_abort_goes_before_the_end_of_the_worker():
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
+
+
+LONG = Failure("ValueError", "x" * 4_000, traceback="y" * 30_000, place="mail.py:12", final="stop_on", version="v7")
+SHORT = Failure(
+    "ValueError",
+    "x" * 500 + "…",
+    traceback="left out, for it was refused: too long",
+    place="mail.py:12",
+    final="stop_on",
+    version="v7",
+)
+TOKEN = Token("job-1", "ann", 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "instead"),
+    [
+        (Failed(TOKEN, LONG, 5, Reason.JOB_TIMEOUT, 7, 3), Failed(TOKEN, SHORT, 5, Reason.JOB_TIMEOUT, 7, 3)),
+        (Failed(TOKEN, LONG), Failed(TOKEN, SHORT)),
+        (Failed(TOKEN, Failure("E", "m"), 5), Failed(TOKEN, Failure("E", "m"), 5)),
+        (Stopped(TOKEN, Reason.ABORTED, LONG, 7, 3), Stopped(TOKEN, Reason.ABORTED, SHORT, 7, 3)),
+        (Stopped(TOKEN, ran=7), Stopped(TOKEN, ran=7)),
+        (Snoozed(TOKEN, 10, 7, 3), Snoozed(TOKEN, 10, 7, 3)),
+        (Released(TOKEN, "z" * 900, 4, 7, 3), Released(TOKEN, "z" * 500 + "…", 4, 7, 3)),
+        (Halted(TOKEN, "its child died", 7, 3, "v7"), Halted(TOKEN, "its child died", 7, 3, "v7")),
+        (Completed(TOKEN, "[1]", 7, 3), Failed(TOKEN, Failure("BadValue", "too long", final="result"), ran=7, ago=3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_too_long_for_the_storage_is_shortened_and_only_a_result_is_a_failure_then(
+    outcome: Outcome, instead: Outcome
+):
+    assert of_refused(outcome, BadValue("too long")) == instead
+
+
+def test_why_it_was_refused_is_not_too_long_itself():
+    refused = of_refused(Completed(TOKEN), BadValue("x" * 100_000))
+
+    assert isinstance(refused, Failed)
+    assert len(refused.failure.message) < 1_000
 
 
 def test_a_job_without_limits_may_run_for_ever():

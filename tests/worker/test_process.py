@@ -14,11 +14,15 @@ from packhorse import __version__
 from packhorse.channel import CONDEMNED
 from packhorse.clock import SECOND
 from packhorse.context import current_job
+from packhorse.errors import BadValue, StorageUnavailable
 from packhorse.event import Kind, Subject
-from packhorse.job import ABORTED, COMPLETED, QUEUED, RESERVED, RETRYING, RUNNING, Reason
+from packhorse.job import ABORTED, COMPLETED, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Reason
+from packhorse.job_handle import JobHandle
+from packhorse.outcome import Outcome
 from packhorse.storage.records import EventFilter
 from packhorse.worker.executors import coroutine as coroutine_executor
 from packhorse.worker.seat import Seat
+from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
 from tests.worker.making import a_seat
 
@@ -41,12 +45,13 @@ def test_a_worker_joins_and_announces_its_tasks(works: Works):
     @works.app.task(queue="mail")
     def post() -> None: ...
 
-    works.run(7)
+    works.run(7, limits={"lease": 90.0})
     works.until(lambda: said(works, "online"))
 
     (worker,) = works.storage.workers()
     assert (worker.id, worker.queues, worker.concurrency) == ("ann", ["mail"], 7)
     assert worker.info["version"] == __version__
+    assert worker.info["lease_s"] == 90.0
     assert [task.name for task in works.storage.tasks() if task.announced_at] == ["mail", "post"]
     (online,) = said(works, "online")
     assert (online["tasks"], online["queues"]) == (["mail", "post"], {"mail": 3})
@@ -296,6 +301,94 @@ def test_a_drain_while_the_storage_is_away_waits_for_it(works: Works, gate: thre
     assert works.ended() == 0
     assert works.job(running).result == '"kept"'
     assert works.state(waiting) is QUEUED
+
+
+def with_outcomes(works: Works, gate: threading.Event, number: int) -> list[JobHandle[Any]]:
+    """A worker that is turned by hand no more: so many of its jobs have ended, and nothing is written down."""
+
+    @works.app.task
+    def task(number: int) -> int:
+        gate.wait(DEADLINE)
+        return number
+
+    works.open(number)
+    jobs = works.app.enqueue_many([task.call(number) for number in range(number)])
+    works.until(lambda: all(works.has_begun(job) for job in jobs))
+    gate.set()
+    until(lambda: len(works.worker.desk.finisher) == number, "all have ended")
+    return jobs
+
+
+def test_what_is_too_much_at_once_is_written_down_in_parts_at_the_end(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    jobs = with_outcomes(works, gate, 9)
+    finish = works.storage.finish
+
+    def hurried(outcomes: list[Outcome]) -> Any:
+        if len(outcomes) > 2:
+            raise StorageUnavailable("that takes too long")
+        return finish(outcomes)
+
+    monkeypatch.setattr(works.storage, "finish", hurried)
+    works.worker._close()
+
+    assert {works.state(job) for job in jobs} == {COMPLETED}
+    assert works.storage.workers() == []
+
+
+def test_what_was_learnt_of_a_storage_is_not_forgotten_at_the_end(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    jobs = with_outcomes(works, gate, 4)
+    works.worker.desk._outage.most = 2
+    finish, sizes = works.storage.finish, []
+
+    def counted(outcomes: list[Outcome]) -> Any:
+        sizes.append(len(outcomes))
+        return finish(outcomes)
+
+    monkeypatch.setattr(works.storage, "finish", counted)
+    works.worker._close()
+
+    assert sizes[0] == 2
+    assert {works.state(job) for job in jobs} == {COMPLETED}
+
+
+def test_a_storage_that_stays_away_does_not_hold_up_the_end(works: Works, gate: threading.Event):
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    works.run(1, limits={"abort_grace": 0.0})
+    job = task.enqueue()
+    works.until(lambda: works.has_begun(job))
+
+    works.shaky.is_away = True
+    gate.set()
+    works.until(lambda: len(works.worker.desk.finisher) == 1)
+    works.worker.quit()
+
+    assert works.ended() == 0
+    assert works.state(job) in HELD, "its foreman, or another, takes it back"
+
+
+def test_a_worker_whose_storage_takes_no_outcome_leaves_in_order(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    jobs = with_outcomes(works, gate, 3)
+
+    def refuse(*_: object) -> Any:
+        raise BadValue("no")
+
+    monkeypatch.setattr(works.storage, "finish", refuse)
+    monkeypatch.setattr(works.storage, "finish_and_reserve", refuse)
+    monkeypatch.setattr(works.storage, "record_stat", refuse)
+    works.worker.desk.turn(0.01)
+    works.worker._close()
+
+    assert {works.state(job) for job in jobs} == {QUEUED}
+    assert works.storage.workers() == []
 
 
 # --- condemned ------------------------------------------------------------------------------------------------------

@@ -61,9 +61,8 @@ class Upkeep(Keeper):
     ) -> list[Rescued]:
         now = self.now()
         asked_at = now if at is None else at
-        # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-        first, last = min(asked_at, now) - lease, max(asked_at, now) + 2 * lease
-        alive = {worker.id for worker in self._workers.values() if first <= worker.beat_at <= last}
+        first, last = min(asked_at, now), max(asked_at, now)
+        alive = {worker.id for worker in self._workers.values() if worker.is_beating(first, last, lease)}
         lost = [job for job in self._jobs.values() if job.state in HELD and job.owner not in alive]
         taken = self._take_back(lost[:limit], why, (), recovered)
         for worker in [worker for worker in self._workers if worker not in alive]:

@@ -52,6 +52,13 @@ WHERE known.name IN ({mark}*) AND (
 ) = 1 AND {open}
 LIMIT 1"""
 
+# `WorkerInfo.is_beating`, between the times $1 and $2 and with the lease $3.
+_OWN = "IF(JSON_TYPE({told}) IN ('INTEGER', 'DOUBLE', 'DECIMAL'), {told} + 0, 0)".format(
+    told="JSON_EXTRACT(info, '$.lease_s')"
+)
+_LEASE = f"GREATEST($3, LEAST({_OWN}, 86400) * 1000000)"
+_ALIVE = f"beat_at BETWEEN $1 - {_LEASE} AND $2 + 2 * {_LEASE}"
+
 _JOB = ", ".join(quoted(field) for field in FIELDS)
 
 
@@ -74,6 +81,7 @@ def statements_for(schema: str) -> dict[str, str]:
         picked=f"{', '.join(map(quoted, PLAIN))}, fence = 0 AND persistent = 0 AND coalesce({_NOT_PLAIN}) IS NULL",
         now=NOW,
         open=is_open,
+        alive=_ALIVE,
     )
     statements["keep_job"] = (
         f"UPDATE {quoted(schema)}.packhorse_job"

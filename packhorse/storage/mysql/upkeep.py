@@ -41,8 +41,8 @@ class Upkeep(MySQLKeeper, upkeep.Upkeep):
         """A look before a transaction is begun: mostly there is nothing to do."""
         return bool(self._db.read("promote", self._sql["late"], (self._moment(),))[0][0])
 
-    def _may_have_lost(self, first: int, last: int) -> bool:
-        return bool(self._db.read("rescue", self._sql["has_lost"], (first, last))[0][0])
+    def _may_have_lost(self, called_at: int, lease: int) -> bool:
+        return bool(self._db.read("rescue", self._sql["has_lost"], (called_at, called_at, lease))[0][0])
 
     def _may_have_old(self, keep: Retention, now: int) -> bool:
         ages = (keep.clients, keep.completed, keep.dead, keep.aborted, keep.events)

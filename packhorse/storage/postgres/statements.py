@@ -15,6 +15,11 @@ _JOB = ", ".join(FIELDS)
 _STEPS = ", ".join(f"'_{name}'" for name in STEPS)
 _LIMITS = ", ".join(map(str, LIMITS))
 
+# `WorkerInfo.is_beating`, between the times $1 and $2 and with the lease $3.
+_OWN = "CASE json_typeof(info::json -> 'lease_s') WHEN 'number' THEN (info::json ->> 'lease_s')::numeric ELSE 0 END"
+_LEASE = f"greatest($3::bigint, least({_OWN}, 86400) * 1000000)"
+_ALIVE = f"beat_at BETWEEN $1::bigint - {_LEASE} AND $2::bigint + 2 * {_LEASE}"
+
 
 def quoted(name: str) -> str:
     """A name as SQL writes it."""
@@ -32,6 +37,7 @@ def statements_for(schema: str) -> dict[str, str]:
         job_columns=", ".join(f"job.{field}" for field in FIELDS),
         steps=f"ARRAY[{_STEPS}]",
         limits=f"ARRAY[{_LIMITS}]::bigint[]",
+        alive=_ALIVE,
     )
 
 

@@ -50,8 +50,8 @@ class Upkeep(PostgresKeeper, upkeep.Upkeep):
         tx.execute(self._sql["delete_events"], (to_json(whole),))
         return gone, more
 
-    def _may_have_lost(self, first: int, last: int) -> bool:
-        return bool(self._db.read("rescue", self._sql["has_lost"], (first, last))[0][0])
+    def _may_have_lost(self, called_at: int, lease: int) -> bool:
+        return bool(self._db.read("rescue", self._sql["has_lost"], (called_at, called_at, lease))[0][0])
 
     def _may_have_old(self, keep: Retention, now: int) -> bool:
         ages = (keep.clients, keep.completed, keep.dead, keep.aborted, keep.events)

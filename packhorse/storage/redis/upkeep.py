@@ -19,7 +19,7 @@ from packhorse.storage.redis.keys import id_of
 from packhorse.storage.redis.records import Records
 from packhorse.storage.redis.rows import events_of
 from packhorse.storage.redis.transaction import Transaction
-from packhorse.storage.redis.workers import Workers, subject_in
+from packhorse.storage.redis.workers import Workers, subject_in, worker_in
 
 _AT_ONCE = 500
 _ENTRIES_AT_ONCE = 100
@@ -74,9 +74,16 @@ class Upkeep(Workers, Clients, Records):
         def work(tx: Transaction) -> list[Rescued]:
             told, holders = tx.ask(("ZRANGE", self._keys.beats, 0, -1, "WITHSCORES"), ("SMEMBERS", self._keys.holders))
             beats = {owner.decode(): beat for owner, beat in zip(told[::2], told[1::2], strict=True)}
-            # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            first, last = min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease
-            silent = [owner for owner, beat in beats.items() if not first <= int(float(beat)) <= last]
+            first, last = min(called_at, tx.now), max(called_at, tx.now)
+            quiet = [
+                owner for owner, beat in beats.items() if not first - lease <= int(float(beat)) <= last + 2 * lease
+            ]
+            records = zip(quiet, tx.fields(self._keys.workers, quiet), strict=True)
+            silent = [
+                owner
+                for owner, packed in records
+                if packed is None or not worker_in(packed, int(float(beats[owner]))).is_beating(first, last, lease)
+            ]
             unknown = sorted({owner.decode() for owner in holders} - beats.keys())
             for owner in [*silent, *unknown]:
                 tx.must_score(self._keys.beats, owner, beats.get(owner))

@@ -96,6 +96,11 @@ class Workers(Keeper):
         return sorted(found, key=lambda worker: (worker.joined_at, worker.id))
 
 
+def worker_in(packed: bytes, beat_at: int) -> WorkerInfo:
+    """This record, with its latest sign of life and without its report, which are kept apart."""
+    return replace(_worker(packed), beat_at=beat_at)
+
+
 def subject_in(packed: bytes) -> Subject:
     """What this record is of: a worker or a foreman."""
     return _worker(packed).subject

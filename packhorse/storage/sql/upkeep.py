@@ -57,12 +57,11 @@ class Upkeep(Keeper):
         # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
         # could beat, and whoever called before that would else find everybody silent.
         called_at = self.now() if at is None else at
-        if not self._may_have_lost(called_at - lease, called_at + 2 * lease):
+        if not self._may_have_lost(called_at, lease):
             return []
 
         def work(tx: Transaction) -> list[Rescued]:
-            # A beat far in the future is a clock that was wrong: it would keep a dead worker alive for ever.
-            alive = (min(called_at, tx.now) - lease, max(called_at, tx.now) + 2 * lease)
+            alive = (min(called_at, tx.now), max(called_at, tx.now), lease)
             lost = [job_of(row) for row in tx.execute(self._sql["lost_jobs"], (*alive, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, (), recovered)
             self._strike_off(tx, tx.execute(self._sql["silent_workers"], alive).fetchall(), why)
@@ -70,9 +69,9 @@ class Upkeep(Keeper):
 
         return self._write("rescue", work)
 
-    def _may_have_lost(self, first: int, last: int) -> bool:
-        """May anybody be silent, or hold jobs without being known? Heartbeats lie between these times. Where a
-        transaction takes several trips it is worth a look before, for mostly there is nobody."""
+    def _may_have_lost(self, called_at: int, lease: int) -> bool:
+        """May anybody be silent, or hold jobs without being known? Where a transaction takes several trips it is worth
+        a look before, for mostly there is nobody."""
         return True
 
     def rescue_owner(

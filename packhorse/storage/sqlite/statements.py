@@ -7,7 +7,14 @@ from packhorse.storage.sqlite.recorder import EVENT_COLUMNS
 from packhorse.storage.sqlite.rows import ARGS, IS_PLAIN, JOB_COLUMNS, PLAIN_COLUMNS
 from packhorse.storage.statements import load_statements
 
-SQL = load_statements("sqlite", job=JOB_COLUMNS, plain=PLAIN_COLUMNS, is_plain=IS_PLAIN, event=EVENT_COLUMNS)
+# `WorkerInfo.is_beating`, between the times ?1 and ?2 and with the lease ?3.
+_OWN = "CASE WHEN json_type(info, '$.lease_s') IN ('integer', 'real') THEN json_extract(info, '$.lease_s') ELSE 0 END"
+_LEASE = f"max(?3, min({_OWN}, 86400) * 1000000)"
+_ALIVE = f"beat_at BETWEEN ?1 - {_LEASE} AND ?2 + 2 * {_LEASE}"
+
+SQL = load_statements(
+    "sqlite", job=JOB_COLUMNS, plain=PLAIN_COLUMNS, is_plain=IS_PLAIN, event=EVENT_COLUMNS, alive=_ALIVE
+)
 _JSON_LIST = "(SELECT value FROM json_each(?))"
 DIALECT = Dialect(
     prefix="packhorse_",

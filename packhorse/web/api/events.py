@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from packhorse.event import Kind, Subject
+from packhorse.event import Kind, Subject, known_kind
 from packhorse.fields import EventFields, event_fields
 from packhorse.storage.records import EventFilter
 from packhorse.web.api.endpoint import Call, get
@@ -28,6 +28,10 @@ class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     after: EventId | None = None
     before: EventId | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            known_kind(self.kind)
 
 
 class AuditQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -111,6 +111,8 @@ class Work:
             operator.require(Role.ADMIN)
         if question.name == "prune" and not operator.may(Role.ADMIN):
             given.keep = given.keep.at_least(retention(self._site.app.settings))
+        if question.name == "rescue" and not operator.may(Role.ADMIN):
+            given.lease = max(given.lease, self._site.app.settings.lease)
         if question.is_deed(given) and not self._site.access.is_open:
             given.by = f"{given.by} through {operator.name}" if given.by else operator.name
 

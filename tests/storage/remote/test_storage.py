@@ -10,19 +10,34 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from packhorse import Packhorse
 from packhorse.clock import TurnedClock
 from packhorse.conformance.builders import add, join, new_job
-from packhorse.errors import BadURL, BadValue, NotAllowed, NotSignedIn, PackhorseError, SchemaTooNew, StorageUnavailable
+from packhorse.errors import (
+    BadURL,
+    BadValue,
+    ClientNotFound,
+    NotAllowed,
+    NotSignedIn,
+    NotUnique,
+    PackhorseError,
+    PayloadTooLarge,
+    SchemaTooNew,
+    StorageFull,
+    StorageUnavailable,
+    WorkerNotFound,
+)
+from packhorse.event import Kind
 from packhorse.job import QUEUED, RESERVED
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Filter
 from packhorse.storage.remote.link import Link, Reply
-from packhorse.storage.wire import WIRE, Question, Refusal, error_of
+from packhorse.storage.wire import QUESTIONS, WIRE, Question, Refusal, error_of, refusal_of
 from packhorse.web.api import work
 from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access
@@ -246,9 +261,42 @@ def test_health_is_that_of_the_manager_s_storage_by_our_way(storage: Storage, ma
     assert "queues" in {times.name for times in health.operations}
 
 
-@pytest.mark.parametrize("refusal", [Refusal("Unheard", "what"), Refusal("WrongState", "what")])
+@pytest.mark.parametrize(
+    "refusal", [Refusal("Unheard", "what"), Refusal("WrongState", "what"), Refusal("PayloadTooLarge", "what")]
+)
 def test_an_error_that_cannot_be_made_again_is_an_error_of_the_storage(refusal: Refusal):
     error = error_of(refusal)
 
     assert isinstance(error, PackhorseError)
     assert error.what == "what"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PayloadTooLarge("the arguments of job-1", 2_000_000, 1_000_000),
+        PayloadTooLarge("the data of the result", 5, 4, setting="result_limit"),
+        NotUnique("job-1", "k"),
+        WorkerNotFound("ann"),
+        ClientNotFound("shop"),
+        StorageFull("no room", why="the disk is full", hint="make some"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_the_same_on_both_ends(error: PackhorseError):
+    sent = msgspec.json.encode(refusal_of(error))
+
+    arrived = error_of(msgspec.json.decode(sent, type=Refusal))
+
+    assert type(arrived) is type(error)
+    assert (str(arrived), vars(arrived)) == (str(error), vars(error))
+
+
+def test_a_kind_of_event_that_only_the_manager_knows_is_told_as_it_is():
+    sent = msgspec.json.encode([{"kind": "from_the_future", "at": 1}, {"kind": "added", "at": 2}])
+
+    newer, known = QUESTIONS["events"].answered(sent, (), {})
+
+    assert (newer.kind, newer.kind.value, newer.at) == ("from_the_future", "from_the_future", 1)
+    assert newer.kind not in list(Kind)
+    assert known.kind is Kind.ADDED

@@ -41,20 +41,20 @@ WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 -- Held by an owner that is unknown, silent for a lease, or beating in the future.
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
 WHERE owner IS NOT NULL AND owner NOT IN (
-    SELECT id FROM {schema}.packhorse_worker WHERE beat_at BETWEEN $1 AND $2
+    SELECT id FROM {schema}.packhorse_worker WHERE {alive}
 )
-ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
+ORDER BY seq LIMIT $4 FOR UPDATE SKIP LOCKED
 
 -- name: has_lost
 -- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
-SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE beat_at NOT BETWEEN $1 AND $2) OR EXISTS (
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR EXISTS (
     SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
     WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM {schema}.packhorse_worker)
 )
 
 -- name: silent_workers
 SELECT worker.id, worker.subject FROM {schema}.packhorse_worker AS worker
-WHERE beat_at NOT BETWEEN $1 AND $2 AND NOT EXISTS (
+WHERE NOT ({alive}) AND NOT EXISTS (
     SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_held) WHERE job.owner = worker.id
 )
 FOR UPDATE SKIP LOCKED

@@ -34,20 +34,20 @@ SELECT {job} FROM {schema}.packhorse_job WHERE expire_at <= $1 ORDER BY expire_a
 -- Held by an owner that is unknown, silent for a lease, or beating in the future.
 SELECT {job} FROM {schema}.packhorse_job
 WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(
-    SELECT id FROM {schema}.packhorse_worker WHERE beat_at BETWEEN $1 AND $2
+    SELECT id FROM {schema}.packhorse_worker WHERE {alive}
 ))
-ORDER BY seq + 0 LIMIT $3 FOR UPDATE SKIP LOCKED -- the sum keeps the server from walking over all jobs in order
+ORDER BY seq + 0 LIMIT $4 FOR UPDATE SKIP LOCKED -- the sum keeps the server from walking over all jobs in order
 
 -- name: has_lost
 -- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
-SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE beat_at NOT BETWEEN $1 AND $2) OR EXISTS (
+SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR EXISTS (
     SELECT 1 FROM {schema}.packhorse_job
     WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(SELECT id FROM {schema}.packhorse_worker))
 )
 
 -- name: silent_workers
 SELECT id, subject FROM {schema}.packhorse_worker AS worker
-WHERE beat_at NOT BETWEEN $1 AND $2 AND NOT EXISTS (
+WHERE NOT ({alive}) AND NOT EXISTS (
     SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id OFFSET 0
 )
 FOR UPDATE SKIP LOCKED

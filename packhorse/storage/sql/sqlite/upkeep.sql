@@ -27,12 +27,12 @@ SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIM
 -- name: lost_jobs
 -- Held by an owner that is unknown, silent for a lease, or beating in the future.
 SELECT {job} FROM packhorse_job
-WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker WHERE beat_at BETWEEN ? AND ?)
-ORDER BY +seq LIMIT ? -- the plus keeps SQLite from walking over all jobs to have the few held ones in order
+WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker WHERE {alive})
+ORDER BY +seq LIMIT ?4 -- the plus keeps SQLite from walking over all jobs to have the few held ones in order
 
 -- name: silent_workers
 SELECT id, subject FROM packhorse_worker
-WHERE beat_at NOT BETWEEN ? AND ? AND id NOT IN (SELECT owner FROM packhorse_job WHERE owner IS NOT NULL)
+WHERE NOT ({alive}) AND id NOT IN (SELECT owner FROM packhorse_job WHERE owner IS NOT NULL)
 
 -- name: idle_worker
 SELECT id, subject FROM packhorse_worker
