@@ -181,8 +181,8 @@ def steered_fields(answer: Steered) -> SteeredFields:
 
 
 class QueueFields(msgspec.Struct, kw_only=True):
-    """A queue. `count` is how many wait in line, `latency` how long the oldest of the next ones has, in seconds, and
-    `running` how many are in workers' hands."""
+    """A queue. `count` is how many wait in line, `latency` how long the oldest of them has, in seconds, and `running`
+    how many are in workers' hands."""
 
     name: str
     counts: dict[State, int]

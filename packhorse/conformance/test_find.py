@@ -540,6 +540,45 @@ def test_a_queue_tells_since_when_the_next_job_waits(storage: Storage, clock: Tu
     assert storage.queues()[-1].oldest_queued_at == clock()
 
 
+def test_a_job_that_comes_back_in_line_does_not_hide_the_oldest(storage: Storage, clock: TurnedClock) -> None:
+    again, retried, delayed = add(storage, "again"), add(storage, "retried"), add(storage, "delayed", delay=HOUR)
+    clock.turn(5)
+    oldest = add(storage, "oldest")
+    clock.turn(5)
+    add(storage, "behind")
+    finish(storage, Failed(run(storage, again).token, FAILURE, retry_in=HOUR))
+    storage.abort([retried.id])
+    clock.turn("1h")
+    storage.promote()
+    storage.retry([retried.id])
+
+    in_line = ids(storage.find(Filter(frozenset({QUEUED}))).jobs)
+    assert in_line[:3] == [again.id, retried.id, delayed.id]
+    assert storage.queues()[-1].oldest_queued_at == oldest.queued_at
+
+    storage.set_priority([again.id, oldest.id], 7)
+
+    assert storage.queues()[-1].oldest_queued_at == oldest.queued_at
+
+    storage.set_queue([again.id, oldest.id], "other")
+
+    assert [queue.oldest_queued_at for queue in storage.queues()] == [clock() - HOUR, oldest.queued_at]
+
+    storage.set_queue([again.id], "alone")
+
+    assert stored(storage, again.id).queued_at == clock()
+    assert storage.queues()[0].oldest_queued_at == clock()
+
+
+def test_the_oldest_is_sought_among_the_first_hundred(storage: Storage, clock: TurnedClock) -> None:
+    storage.enqueue(new_jobs(99, delay=HOUR))
+    hundredth = add(storage)
+    clock.turn("1h")
+    storage.promote()
+
+    assert storage.queues()[-1].oldest_queued_at == hundredth.queued_at
+
+
 def test_a_queue_stays_known_when_it_is_empty(storage: Storage) -> None:
     storage.delete([add(storage, queue="empty").id])
     storage.pause("never-used")

@@ -105,6 +105,21 @@ class Tally(msgspec.Struct, frozen=True):
     number: int
 
 
+def look_into(lines: int) -> int:
+    """How many jobs of each of so many lines are looked at for the one that has waited longest.
+
+    The line of a rank is in the order of arrival. A job that was to run at once, and has been in line since it was
+    created, has waited longer than all behind it: if such a one is the first, nothing else is looked at. One that has
+    come back, or was not due before, keeps the place of its arrival however short it has waited: if such a one is the
+    first, the oldest is sought among the first hundred; among fewer where more than a hundred lines begin so, and where
+    more than a thousand do, it is the first again.
+
+    >>> look_into(1), look_into(400), look_into(1_000), look_into(1_001)
+    (100, 25, 10, 1)
+    """
+    return 1 if lines > 1_000 else min(100, 10_000 // max(1, lines))
+
+
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queue as operators see it."""
 
@@ -114,7 +129,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     paused_by: str | None = None
     paused_why: str | None = None
     paused_until: int | None = None  # None: until somebody resumes it
-    oldest_queued_at: int | None = None  # since when the oldest of the next ones, one for each rank, waits
+    oldest_queued_at: int | None = None  # since when the oldest job in line waits; see `look_into`
 
     @property
     def is_paused(self) -> bool:

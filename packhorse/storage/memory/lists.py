@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from msgspec.structs import replace
 
-from packhorse.job import QUEUED, Job
+from packhorse.job import QUEUED, Job, State
 from packhorse.storage import listing
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import Count, Filter, Page, QueueInfo, Tally, TaskInfo
+from packhorse.storage.records import Count, Filter, Page, QueueInfo, Tally, TaskInfo, look_into
 
 
 class Lists(Keeper):
@@ -36,17 +36,27 @@ class Lists(Keeper):
 
     @atomic
     def queues(self) -> list[QueueInfo]:
-        found = []
-        for name in sorted(self._queues):
-            jobs = [job for job in self._jobs.values() if job.queue == name]
-            counts = dict(Counter(job.state for job in jobs))
-            heads: dict[int, Job] = {}
-            for job in sorted((job for job in jobs if job.state is QUEUED), key=lambda job: job.seq):
-                heads.setdefault(job.rank, job)
-            oldest = min((job.queued_at or 0 for job in heads.values()), default=None)
-            found.append(replace(self._queues[name], counts=counts, oldest_queued_at=oldest))
-        return found
+        counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
+        lines: defaultdict[tuple[str, int], list[Job]] = defaultdict(list)
+        for job in sorted(self._jobs.values(), key=lambda job: job.seq):
+            counts[job.queue][job.state] += 1
+            if job.state is QUEUED:
+                lines[job.queue, job.rank].append(job)
+        depth = look_into(sum(not _is_oldest(line[0]) for line in lines.values()))
+        oldest: dict[str, int] = {}
+        for (queue, _), line in lines.items():
+            since = min(job.queued_at or 0 for job in line[: 1 if _is_oldest(line[0]) else depth])
+            oldest[queue] = min(since, oldest.get(queue, since))
+        return [
+            replace(self._queues[name], counts=dict(counts[name]), oldest_queued_at=oldest.get(name))
+            for name in sorted(self._queues)
+        ]
 
     @atomic
     def tasks(self) -> list[TaskInfo]:
         return [self._tasks[name] for name in sorted(self._tasks)]
+
+
+def _is_oldest(first: Job) -> bool:
+    """Has the first of a line waited longer than the others? See `look_into`."""
+    return first.queued_at == first.created_at

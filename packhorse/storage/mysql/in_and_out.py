@@ -25,7 +25,7 @@ from packhorse.storage.mysql.spelling import Raw, spelled
 from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.trouble import DUPLICATE, LOST_RACES, NOT_THERE, code_of
-from packhorse.storage.records import Enqueued, Placement, QueueInfo
+from packhorse.storage.records import Enqueued, Placement, QueueInfo, look_into
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
 
@@ -203,14 +203,31 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
                     counts[name][State(state)] = number
                 else:
                     paused[name] = [number, *rest]
-            waiting = to_json([name for name, numbers in counts.items() if numbers.get(QUEUED)])
-            oldest = dict(link.rows(self._sql["oldest_in_line"], (waiting,))) if waiting != "[]" else {}
+            oldest = self._oldest(link, [name for name, numbers in counts.items() if numbers.get(QUEUED)])
             return [
                 QueueInfo(name, counts.get(name, {}), at, by, why, until, oldest.get(name))
                 for name, (at, by, why, until) in sorted(paused.items())
             ]
 
         return self._db.read_with("queues", work)
+
+    def _oldest(self, link: Link, queues: list[str]) -> dict[str, int]:
+        """Since when the oldest job in line of each of these queues waits; see `look_into`. In two trips: in MariaDB
+        a part of a statement cannot look a little into each of the lines that another part finds."""
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        unsure: list[tuple[str, int]] = []
+        if not queues:
+            return {}
+        for queue, rank, since, is_oldest in link.rows(self._sql["first_in_line"], (to_json(queues),)):
+            found[queue].append(since)
+            if not is_oldest:
+                unsure.append((queue, rank))
+        depth = look_into(len(unsure))
+        if depth > 1:
+            few = link.executemany(self._sql["oldest_in_line"], [(*line, depth) for line in unsure])
+            for (queue, _), answer in zip(unsure, few, strict=True):
+                found[queue] += [since for (since,) in answer.rows if since is not None]  # None: all taken meanwhile
+        return {queue: min(times) for queue, times in found.items()}
 
     # --- names ----------------------------------------------------------------------------------------------------
 

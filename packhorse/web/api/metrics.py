@@ -34,7 +34,7 @@ def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
         [({"queue": queue.name, "state": state}, queue.counts.get(state, 0)) for queue in queues for state in State],
     )
     yield (
-        *("packhorse_queue_oldest_seconds", "gauge", "How long the oldest of the next jobs has waited in line."),
+        *("packhorse_queue_oldest_seconds", "gauge", "How long the oldest job has waited in line."),
         [
             ({"queue": queue.name}, max(0, now - queue.oldest_queued_at) / SECOND)
             for queue in queues

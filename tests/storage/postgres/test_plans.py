@@ -310,6 +310,30 @@ def test_what_is_asked_every_second(crowded: Postgres, name: str, values: tuple[
     assert rows_touched(crowded, name, *values) <= 210
 
 
+@pytest.mark.parametrize(("late", "most"), [(0, 6), (5_000, 310)])
+def test_for_the_oldest_job_few_are_looked_at_in_each_line(crowded: Postgres, late: int, most: int) -> None:
+    """Of three lines, also where the first jobs have come back."""
+    schema = crowded.options.schema
+    with crowded._db.lent() as link:
+        link.begin("BEGIN")
+        link.rows(
+            f"INSERT INTO {schema}.packhorse_measure (level, at, queue, task, counted, amount)"
+            " SELECT 'tally', 0, queue, 'send', 'queued', 1000 FROM unnest('{mail,print,other}'::text[]) AS queue"
+            " RETURNING 1"
+        )
+        link.rows(
+            f"UPDATE {schema}.packhorse_job SET queued_at = created_at + $1"
+            " WHERE state = 'queued' AND created_at < 1000 RETURNING 1",
+            (late,),
+        )
+        rows = link.rows(crowded._sql["all_queues"])
+        ((plan,),) = link.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {crowded._sql['all_queues']}")
+        link.begin("ROLLBACK")
+
+    assert sorted(name for name, what, *_ in rows if what == "oldest") == ["mail", "other", "print"]
+    assert _touched(plan[0]["Plan"]) <= most
+
+
 @pytest.mark.parametrize("where", _LISTS[:5], ids=str)
 def test_a_page_of_a_list_is_found_without_a_walk_over_all(crowded: Postgres, where: Filter) -> None:
     before = _fetched(crowded)

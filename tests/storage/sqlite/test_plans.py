@@ -285,6 +285,20 @@ def test_the_upkeep_of_workers_looks_at_held_jobs_only(call: Call, copy: Path) -
     assert watch(copy, call).steps < 400
 
 
+def test_of_each_line_no_more_than_a_hundred_jobs_are_looked_at_for_the_oldest(copy: Path) -> None:
+    """Of five queues, each with three ranks; only the first where that has been in line since it was created."""
+    sure = watch(copy, lambda s: s.queues()).steps
+    connection = sqlite3.connect(copy)
+    connection.execute("UPDATE packhorse_job SET queued_at = queued_at + 1 WHERE state = 'queued'")
+    connection.commit()
+    connection.close()
+
+    unsure = watch(copy, lambda s: s.queues()).steps
+
+    assert sure < 2 * FEW
+    assert unsure < sure + 15 * 10
+
+
 def test_a_replace_costs_the_same_after_a_thousand_others(copy: Path) -> None:
     def another(name: str) -> NewJob:
         return new_job(name, delay=HOUR, unique=unique("k", on_conflict="replace"))

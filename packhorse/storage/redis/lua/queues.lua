@@ -1,22 +1,36 @@
 -- flags: no-writes
--- All queues: the names with their pauses, the tallies, for each queue that has jobs in line since when the oldest of the
--- next ones, one for each rank, waits; and the ends of pauses.
+-- parts: head
+-- All queues: the names with their pauses, the tallies, for each queue that has jobs in line since when the oldest of them
+-- waits; and the ends of pauses. Of each rank the first is looked at, and where that has not been in line since it was
+-- created, the first few, as many as `look_into` says (storage/records.py).
 local open = call('HGETALL', P .. 'open')
 local ids, lines = {}, {}
 for i = 1, #open, 2 do
   local bits = tonumber(open[i + 1])
   for rank = 0, 12 do
     if bit.band(bits, bit.lshift(1, rank)) ~= 0 then
-      local id = call('ZRANGE', P .. 'l:' .. rank .. ':' .. open[i], 0, 0)[1]
-      if id then ids[#ids + 1], lines[#lines + 1] = id, open[i] end
+      local key = P .. 'l:' .. rank .. ':' .. open[i]
+      local id = call('ZRANGE', key, 0, 0)[1]
+      if id then ids[#ids + 1], lines[#lines + 1] = id, { queue = open[i], key = key } end
     end
   end
 end
-local oldest = {}
-for i, id in ipairs(ids) do
-  local since = struct.unpack('>I8', call('GETRANGE', P .. 'j:' .. id, 18, 25))
-  local queue = lines[i]
-  oldest[queue] = math.min(oldest[queue] or since, since)
+local oldest, unsure = {}, {}
+local function waits_since(queue, since) oldest[queue] = math.min(oldest[queue] or since, since) end
+for i, head in ipairs((texts_of('j:', ids))) do
+  if head then
+    local _, _, _, _, _, since, _, _, _, _, _, tail = read(HOT, head)
+    waits_since(lines[i].queue, since)
+    if read('>I8', head, tail) ~= since then unsure[#unsure + 1] = lines[i] end -- it was created before
+  end
+end
+local depth = math.min(100, math.floor(10000 / math.max(1, #unsure)))
+if #unsure > 1000 then unsure = {} end
+for _, line in ipairs(unsure) do
+  for _, id in ipairs(call('ZRANGE', line.key, 1, depth - 1)) do
+    local since = call('GETRANGE', P .. 'j:' .. id, 18, 25)
+    if since ~= '' then waits_since(line.queue, read('>I8', since)) end
+  end
 end
 local waits = {}
 for queue, since in pairs(oldest) do

@@ -78,22 +78,28 @@ WHERE known.name > $2 AND (
 ) = 1
 ORDER BY known.name LIMIT $3
 
--- name: oldest_in_line
--- For each of these queues, since when the oldest of its heads of line waits. The order is said in full: MySQL would
--- else sort the whole line.
-SELECT name, min(since) FROM (
-    SELECT known.name, (
-        SELECT job.queued_at FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
+-- name: first_in_line
+-- Of each of these queues the first job of each rank: since when it waits, and whether it has since it was created. The
+-- order is said in full: MySQL would else sort the whole line.
+SELECT first.name, first.number, job.queued_at, job.queued_at = job.created_at FROM (
+    SELECT known.name, ranks.number, (
+        SELECT job.seq FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
         WHERE job.line = known.name AND job.`rank` = ranks.number ORDER BY job.line, job.`rank`, job.seq LIMIT 1
-    ) AS since
+    ) AS seq
     FROM {schema}.packhorse_queue AS known CROSS JOIN (
         SELECT 0 AS number UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4
         UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9
         UNION ALL SELECT 10 UNION ALL SELECT 11 UNION ALL SELECT 12
     ) AS ranks
     WHERE known.name IN ($1*)
-) AS heads
-GROUP BY name
+) AS first STRAIGHT_JOIN {schema}.packhorse_job AS job FORCE INDEX (PRIMARY) ON job.seq = first.seq
+
+-- name: oldest_in_line
+-- Since when the oldest of the first jobs of a line waits.
+SELECT min(queued_at) FROM (
+    SELECT queued_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
+    WHERE line = $1 AND `rank` = $2 ORDER BY `rank`, seq LIMIT $3
+) AS few
 
 -- name: jobs_of_owner
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)

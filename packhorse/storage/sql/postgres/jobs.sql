@@ -285,20 +285,22 @@ SELECT name, queue, options, announced_at FROM {schema}.packhorse_task ORDER BY 
 
 -- name: all_queues
 -- What there is to know of all queues, in one go: the queues, how many jobs each has in each state, and since when the
--- oldest of its heads of line waits. There may be thousands of queues: of each it hops from rank to rank in use.
+-- oldest in line waits. There may be thousands of queues: of each it hops from rank to rank in use. Where the first job of a
+-- rank has not been in line since it was created, the first few are looked at, as many as `look_into` says: the planner
+-- would go by the primary key, past all other jobs, if they were not asked for by rank, and a hundred at most.
 WITH RECURSIVE numbers AS MATERIALIZED (
     SELECT queue, counted, sum(amount)::bigint AS number FROM {schema}.packhorse_counted
     WHERE level = 'tally' GROUP BY queue, counted HAVING sum(amount) > 0
 ),
-head (queue, rank, queued_at) AS (
-    SELECT numbers.queue, first.rank, first.queued_at FROM numbers CROSS JOIN LATERAL (
-        SELECT job.rank, job.queued_at FROM {schema}.packhorse_job AS job
+head (queue, rank, queued_at, is_oldest) AS (
+    SELECT numbers.queue, first.rank, first.queued_at, first.is_oldest FROM numbers CROSS JOIN LATERAL (
+        SELECT job.rank, job.queued_at, job.queued_at = job.created_at AS is_oldest FROM {schema}.packhorse_job AS job
         WHERE job.state = 'queued' AND job.queue = numbers.queue ORDER BY job.rank, job.seq LIMIT 1
     ) AS first
     WHERE numbers.counted = 'queued'
     UNION ALL
-    SELECT head.queue, next.rank, next.queued_at FROM head CROSS JOIN LATERAL (
-        SELECT job.rank, job.queued_at FROM {schema}.packhorse_job AS job
+    SELECT head.queue, next.rank, next.queued_at, next.is_oldest FROM head CROSS JOIN LATERAL (
+        SELECT job.rank, job.queued_at, job.queued_at = job.created_at AS is_oldest FROM {schema}.packhorse_job AS job
         WHERE job.state = 'queued' AND job.queue = head.queue AND job.rank > head.rank
         ORDER BY job.rank, job.seq LIMIT 1
     ) AS next
@@ -308,7 +310,21 @@ FROM {schema}.packhorse_queue
 UNION ALL
 SELECT queue, counted, number, NULL, NULL, NULL FROM numbers
 UNION ALL
-SELECT queue, 'oldest', min(queued_at), NULL, NULL, NULL FROM head GROUP BY queue
+SELECT queue, 'oldest', min(CASE WHEN is_oldest THEN queued_at ELSE (
+    SELECT min(few.queued_at) FROM (
+        SELECT hundred.queued_at FROM (
+            SELECT job.rank, job.queued_at FROM {schema}.packhorse_job AS job
+            WHERE job.state = 'queued' AND job.queue = head.queue AND job.rank >= head.rank
+            ORDER BY job.rank, job.seq LIMIT 100
+        ) AS hundred
+        WHERE hundred.rank = head.rank
+        LIMIT (
+            SELECT CASE WHEN count(*) > 1000 THEN 1 ELSE 10000 / greatest(1, count(*)) END
+            FROM head AS late WHERE NOT late.is_oldest
+        )
+    ) AS few
+) END), NULL, NULL, NULL
+FROM head GROUP BY queue
 
 -- name: all_tallies
 SELECT queue, task, counted AS state, sum(amount)::bigint AS number FROM {schema}.packhorse_counted

@@ -87,14 +87,28 @@ INSERT INTO packhorse_old_packs (job_id, packs, at) VALUES (?, ?, ?)
 UPDATE packhorse_job SET packs = '' WHERE id = ?
 
 -- name: oldest_in_line
--- For each of these queues, since when the oldest of its heads of line waits.
-WITH RECURSIVE rank (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM rank WHERE number < 12)
-SELECT name.value, min((
-    SELECT queued_at FROM packhorse_job
-    WHERE state = 'queued' AND packhorse_job.rank = rank.number AND queue = name.value ORDER BY seq LIMIT 1
-))
-FROM json_each(?) AS name, rank
-GROUP BY name.value
+-- For each of these queues, since when its oldest job in line waits: of each rank the first, or, if that has not been in
+-- line since it was created, the oldest of the first few, as many as `look_into` says.
+WITH RECURSIVE rank (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM rank WHERE number < 12),
+first (queue, rank, seq) AS MATERIALIZED (
+    SELECT name.value, rank.number, (
+        SELECT seq FROM packhorse_job
+        WHERE state = 'queued' AND packhorse_job.rank = rank.number AND queue = name.value ORDER BY seq LIMIT 1
+    )
+    FROM json_each(?) AS name, rank
+),
+head (queue, rank, queued_at, is_oldest) AS MATERIALIZED (
+    SELECT first.queue, first.rank, job.queued_at, job.queued_at = job.created_at
+    FROM first CROSS JOIN packhorse_job AS job ON job.seq = first.seq
+)
+SELECT head.queue, min(CASE WHEN head.is_oldest THEN head.queued_at ELSE (
+    SELECT min(queued_at) FROM (
+        SELECT queued_at FROM packhorse_job
+        WHERE state = 'queued' AND packhorse_job.rank = head.rank AND queue = head.queue ORDER BY seq
+        LIMIT (SELECT iif(count(*) > 1000, 1, min(100, 10000 / max(1, count(*)))) FROM head WHERE NOT is_oldest)
+    )
+) END)
+FROM head GROUP BY head.queue
 
 -- name: held_by_ids
 SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
