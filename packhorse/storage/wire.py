@@ -18,7 +18,7 @@ from packhorse.errors import ClientNotFound, NotUnique, PackhorseError, StorageE
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import ROWS, Dumped, Section
 
-WIRE = 4
+WIRE = 5
 """Rises whenever a question, or anything that it is made of, changes. A manager must know as much as its workers: what
 it does not know it would leave out, and do something else."""
 
