@@ -101,7 +101,7 @@ class Sleeper:
         while self.storage.reserve("ann", {"send": 1}, 1):
             pass  # until nothing is left to do
         self._woken: list[bool] = []
-        self._thread = threading.Thread(target=lambda: self._woken.append(self.storage.wait(60)), daemon=True)
+        self._thread = threading.Thread(target=lambda: self._woken.append(self.storage.wait(60, ["send"])), daemon=True)
         self._thread.start()
         until(lambda: self._is_asleep(place), "it lies down")
 

@@ -214,7 +214,7 @@ def test_nobody_is_woken_for_what_is_not_handed_out(storage: Storage, clock: Tur
     woken = 0
     for _ in range(5):
         assert storage.reserve("ann", {"mail": 1}, 5) == []
-        woken += storage.wait(0.03)
+        woken += storage.wait(0.03, ["mail"])
 
     assert woken <= 1  # for what came in before the mark
 

@@ -48,7 +48,7 @@ def test_none_of_many_expired_jobs_is_handed_out(storage: Storage, clock: Turned
 
     taken = storage.reserve(WORKER, {new[0].queue: 1}, 200)
     if not taken:  # so many that one call does not see to all of them; who asked is woken to ask again
-        assert storage.wait(60)
+        assert storage.wait(60, [new[0].queue])
         taken = storage.reserve(WORKER, {new[0].queue: 1}, 200)
 
     assert ids(taken) == [job.id for job in new]
@@ -140,7 +140,7 @@ def test_forcing_a_queued_job_wakes_a_worker(storage: Storage) -> None:
 
     storage.force_start([job.id])
 
-    assert storage.wait(60)
+    assert storage.wait(60, [job.queue])
     assert stored(storage, job.id).rank == RANK_FORCED
 
 

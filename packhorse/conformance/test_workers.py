@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +18,9 @@ from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Stop, WorkerInfo
+
+LONG = 60.0
+"""Seconds of sleep: who is not woken does not look before the test has failed."""
 
 # --- join and beat --------------------------------------------------------------------------------------------------
 
@@ -202,6 +207,62 @@ def test_interrupt_wakes_all_sleepers(storage: Storage) -> None:
         storage.interrupt()
         for sleeper in sleepers:
             sleeper.join(0.01)
+
+
+QUEUES = {"ann": "mail", "bob": "print"}
+
+
+@pytest.mark.parametrize("way", ["wait", "reserve_when_rung"])
+def test_workers_with_one_storage_are_woken_each_for_its_own_queue(
+    storage: Storage, neighbour: Storage, way: str
+) -> None:
+    """As at a manager, whose storage sleeps for all its workers: who lies down, and who has looked last, is another."""
+    taken: SimpleQueue[tuple[str, str]] = SimpleQueue()
+    is_over = threading.Event()
+
+    def work(name: str, queues: dict[str, int]) -> None:
+        while not is_over.is_set():
+            if way == "wait":
+                storage.wait(LONG, list(queues))
+                jobs = storage.reserve(name, queues, 1)
+            else:
+                jobs = storage.reserve_when_rung(name, queues, 1, LONG)
+            while jobs:  # until nothing is left to do
+                taken.put((name, jobs[0].queue))
+                jobs = storage.reserve(name, queues, 1)
+
+    for name, queue in QUEUES.items():
+        join(storage, name)
+        assert storage.reserve(name, {queue: 1}, 1) == []
+    workers = [threading.Thread(target=work, args=(name, {queue: 1}), daemon=True) for name, queue in QUEUES.items()]
+    for worker in workers:
+        worker.start()
+    try:
+        for name, queue in [*QUEUES.items()] * 3:
+            assert _brought_until_taken(neighbour, queue, taken) == (name, queue)
+    finally:
+        is_over.set()
+        while any(worker.is_alive() for worker in workers):
+            storage.interrupt()
+            for worker in workers:
+                worker.join(0.01)
+
+
+def _brought_until_taken(storage: Storage, queue: str, taken: SimpleQueue[tuple[str, str]]) -> tuple[str, str]:
+    """Who takes the first of these jobs. One may come in at the very moment when somebody lies down, and is missed."""
+    deadline = time.monotonic() + LONG / 2
+    number = 0
+    while True:
+        storage.enqueue([new_job(queue=queue)])
+        number += 1
+        try:
+            first = taken.get(timeout=2.0)
+        except Empty:
+            assert time.monotonic() < deadline, "nobody is woken for it"
+            continue
+        for _ in range(number - 1):
+            taken.get(timeout=LONG)
+        return first
 
 
 # --- life -----------------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class Storage(ABC):
     def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         """`wait`, then `reserve`, for a worker that has nothing to do; storages that can do both in one round trip do.
         An `interrupt` ends the wait; what was reserved all the same is answered."""
-        self.wait(timeout)
+        self.wait(timeout, list(queues))
         return self.reserve(owner, queues, limit)
 
     # --- steering: what operators do; `by` is who ---------------------------------------------------------------------
@@ -468,9 +468,11 @@ class Storage(ABC):
     # --- wake-up: a hint that saves latency; polling alone is always enough -------------------------------------------
 
     @abstractmethod
-    def wait(self, timeout: float) -> bool:
-        """Sleep until new work may be there or `timeout` seconds are over; True when woken. One enqueueing wakes one
-        sleeper, not all. May wake for nothing. Another thread's `interrupt` wakes it too."""
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        """Sleep until new work may be there, or `timeout` seconds are over; True when woken. `queues` are those for
+        whose jobs one wants to be woken, as for `reserve`; none named: for any that come in meanwhile. One enqueueing
+        wakes one sleeper, not all. May wake for nothing. Another thread's `interrupt` wakes it too. Many threads may
+        sleep at once, for different queues."""
 
     @abstractmethod
     def interrupt(self) -> None:

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from packhorse.app import Packhorse
+from packhorse.errors import StorageUnavailable, TooBusy
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.api.endpoint import Endpoint, in_time
 from packhorse.web.api.health import healthz, readyz
@@ -31,11 +32,15 @@ from packhorse.web.api.work import BODY_LIMIT, Work
 from packhorse.web.pages.serving import page_routes, refuse_page, wants_page
 from packhorse.web.sampler import Sampler
 from packhorse.web.security.access import Access
-from packhorse.web.security.gate import Gate
+from packhorse.web.security.gate import Gate, Lane
 from packhorse.web.security.redaction import Redaction
 from packhorse.web.site import Site
 
 _ROOM = 64 << 10  # in a request, besides the arguments of a job
+_PAGES = 500  # requests in hand, streams among them
+_WORK = 4_000  # those of workers elsewhere: one for each that sleeps, and what it does besides
+_TOO_MUCH = "this server has more to do at once than it can"
+_LATER = "try again a little later"
 API = "/api/v1"
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -51,8 +56,11 @@ class Application:
         inner = Starlette(
             routes=_routes(site, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
         )
-        limits = {f"{API}/work/": BODY_LIMIT, "": body_limit}
-        self._gate = Gate(inner, site.access, lambda request, error: refuse(site, request, error), limits)
+        lanes = [
+            Lane(f"{API}/work", BODY_LIMIT, most=_WORK, full=lambda: StorageUnavailable(_TOO_MUCH, hint=_LATER)),
+            Lane("", body_limit, most=_PAGES, full=lambda: TooBusy(_TOO_MUCH, hint=_LATER)),
+        ]
+        self._gate = Gate(inner, site.access, lambda request, error: refuse(site, request, error), lanes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._gate(scope, receive, send)

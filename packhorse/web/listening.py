@@ -7,12 +7,15 @@ import socket
 
 from packhorse.errors import BadValue
 
+BACKLOG = 512
+"""Connections that may wait in line until the server takes them."""
+
 
 def listening_socket(host: str, port: int, command: str = "packhorse web") -> socket.socket:
     """A socket that listens there; port 0 is a free one. Raises BadValue, whose hint is for this command."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, backlog=512)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         hint = f"is another one running? {command} --port {port + 1 if port < 65_535 else 0}"
         raise BadValue(f"cannot listen at {host}:{port}", why=error.strerror or str(error), hint=hint) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import socket
 import sys
 import threading
@@ -12,19 +13,31 @@ from contextlib import suppress
 import uvicorn
 
 from packhorse.web.application import Application
-from packhorse.web.listening import listening_socket
+from packhorse.web.connections import Connection, Connections, allow_files
+from packhorse.web.listening import BACKLOG, listening_socket
 
-_MOST_AT_ONCE = 500  # connections; beyond that, 503
+_AT_ONCE = 100  # connections that are taken in one go, before any of them is looked at
 _PATIENCE = 3  # seconds that requests may go on when the server is told to stop
 _M_ARENA_MAX = -8  # of malloc.h
 
 
 class _Server(uvicorn.Server):
-    """Streams never end by themselves, so they are ended before anybody waits for them."""
+    """Streams never end by themselves, so they are ended before anybody waits for them. Nor do connections on which
+    nobody asks."""
 
-    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+    def __init__(self, config: uvicorn.Config, application: Application, connections: Connections) -> None:
         super().__init__(config)
         self._application = application
+        self._connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)  # more may wait in line than are taken in one go
+
+    async def on_tick(self, counter: int) -> bool:
+        self._connections.close_overdue()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.close()
@@ -44,17 +57,22 @@ class WebServer:
     def __init__(self, application: Application, host: str, port: int) -> None:
         self._socket = listening_socket(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
+        self._connections = Connections()
         config = uvicorn.Config(
             application,
+            http=functools.partial(Connection, self._connections),  # type: ignore[arg-type]
+            ws="none",
             log_level="warning",
             access_log=False,
             lifespan="off",
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=_PATIENCE,
-            limit_concurrency=_MOST_AT_ONCE,
+            backlog=_AT_ONCE,
+            # No `limit_concurrency`: it counts who is connected, not who asks, and would refuse a heartbeat for the
+            # sake of the idle. See the gate for requests, and `connections.py` for the rest.
         )
-        self._server = _Server(config, application)
+        self._server = _Server(config, application, self._connections)
 
     @property
     def url(self) -> str:
@@ -65,6 +83,7 @@ class WebServer:
     def run(self) -> None:
         """Serve until told to stop, by `stop`, by Ctrl-C or by SIGTERM."""
         _share_memory()
+        self._connections.bear(allow_files())
         try:
             self._server.run(sockets=[self._socket])
         finally:

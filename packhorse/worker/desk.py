@@ -354,7 +354,7 @@ class Desk:
             if self.finisher:
                 self._next_ask = 0.0
             elif self.seats:
-                if self._storage.wait(seconds):
+                if self._storage.wait(seconds, list(self._floor.queues)):
                     self._fetcher.woken()
                 self._next_ask = 0.0
             else:

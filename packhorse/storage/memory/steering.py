@@ -105,5 +105,5 @@ class Steering(Keeper):
             return False
         self._queues[queue] = replace(info, paused_at=None, paused_by=None, paused_why=None, paused_until=None)
         self._record_about(Subject.QUEUE, Kind.RESUMED, queue=queue, by=by, why=PAUSE_IS_OVER if over else None)
-        self._wake()
+        self._wake([queue])
         return True

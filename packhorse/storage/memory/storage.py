@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from packhorse.storage.memory.in_and_out import InAndOut
 from packhorse.storage.memory.keeper import atomic
 from packhorse.storage.memory.lists import Lists
@@ -34,11 +36,13 @@ class Memory(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Rec
             problems=problems(self._move),
         )
 
-    def wait(self, timeout: float) -> bool:
-        with self._woken:
-            return self._woken.wait_for(lambda: self._wakes != self._looked, timeout)
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        with self._lock:
+            if self._unheard.intersection(queues):
+                return True
+            return self._beds.sleep(timeout, queues, lambda: self._is_called)
 
     def interrupt(self) -> None:
-        with self._woken:
-            self._wakes += 1
-            self._woken.notify_all()
+        with self._lock:
+            self._is_called = True
+            self._beds.call_all()

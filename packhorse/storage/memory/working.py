@@ -21,7 +21,7 @@ class Working(Keeper):
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if owner not in self._workers:
             raise WorkerNotFound(owner)
-        self._looked = self._wakes
+        self._look(queues)
         self.promote(limit=100)
         self.expire(limit=len(self._jobs))
         taken: list[Job] = []

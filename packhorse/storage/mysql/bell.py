@@ -1,12 +1,14 @@
 """The bell. MySQL has none: who sleeps looks now and then, the more often the less time has passed since there was
-work. Sleepers of this very process are woken by what it enqueues itself."""
+work. Sleepers of this very process are woken by what it enqueues itself, one for each enqueueing."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+
+from packhorse.storage.beds import Beds
 
 _FIRST_LOOK = 0.005
 _LAST_LOOK = 1.0
@@ -20,70 +22,54 @@ class Bell:
 
     def __init__(self, has_work: Callable[[Sequence[str]], bool]) -> None:
         self._has_work = has_work
-        self._queues: list[str] = []
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self._pid = os.getpid()
-        self._woken = threading.Condition(threading.RLock())  # a signal handler may interrupt the one that lies down
-        self._sleepers = 0
-        self._rings = 0
+        self._lock = threading.RLock()  # a signal handler may interrupt the one that lies down
+        self._sleepers = Beds(self._lock)
         self._interrupts = 0
         self._heard = 0  # how many of them those who slept have heard
         self._pause = _FIRST_LOOK
 
-    def serve(self, queues: Iterable[str]) -> None:
-        """These are the queues for which this process wants to be woken."""
-        self._queues = list(queues)
-
-    def ring(self) -> None:
-        """Wake one sleeper of this process."""
+    def ring(self, queues: Collection[str] = ()) -> None:
+        """Wake one sleeper of this process that serves one of these queues; none named: nobody knows for which."""
         self._leave_parent()
-        with self._woken:
+        with self._lock:
             self._pause = _FIRST_LOOK
-            if self._sleepers > self._rings:
-                self._rings += 1
-                self._woken.notify()
+            if queues:
+                self._sleepers.ring(queues)
+            else:
+                self._sleepers.ring_for_any()
 
     def interrupt(self) -> None:
         """Wake every sleeper of this process, and whoever is about to lie down."""
         self._leave_parent()
-        with self._woken:
+        with self._lock:
             self._interrupts += 1
-            self._woken.notify_all()
+            self._sleepers.call_all()
 
-    def wait(self, timeout: float) -> bool:
-        """Sleep until rung, interrupted, work is seen, or `timeout` seconds are over."""
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        """Sleep until rung, interrupted, work in these queues is seen, or `timeout` seconds are over."""
         self._leave_parent()
         heard = self._heard  # an interrupt from now on counts, also one that comes between two dozes
         try:
-            return self._sleep(time.monotonic() + timeout, heard)
+            return self._sleep(time.monotonic() + timeout, queues, heard)
         finally:
             self._heard = self._interrupts
 
-    def _sleep(self, deadline: float, heard: int) -> bool:
+    def _sleep(self, deadline: float, queues: Sequence[str], heard: int) -> bool:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 return self._interrupts != heard
-            if self._doze(min(left, self._pause), heard):
-                return True
-            if self._pause < left and self._has_work(self._queues):
+            with self._lock:
+                if self._sleepers.sleep(min(left, self._pause), queues, lambda: self._interrupts != heard):
+                    return True
+            if queues and self._pause < left and self._has_work(queues):
                 self._pause = _FIRST_LOOK
                 return True
             self._pause = min(self._pause * _SLOWER, _LAST_LOOK)
-
-    def _doze(self, seconds: float, heard: int) -> bool:
-        with self._woken:
-            self._sleepers += 1
-            try:
-                self._woken.wait_for(lambda: self._rings or self._interrupts != heard, seconds)
-                was_rung = self._rings > 0
-                self._rings -= was_rung
-                return was_rung or self._interrupts != heard
-            finally:
-                self._sleepers -= 1
-                self._rings = min(self._rings, self._sleepers)
 
     def _leave_parent(self) -> None:
         """After a fork: the parent's sleepers are not ours, and its lock may be held for ever."""

@@ -93,9 +93,10 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
 
         self._db.read_with("enqueue", work)
         self._counting(len(deltas))
+        queues = {new.queue for new in jobs}
         if any(new.priority > LOWEST_PRIORITY for new in jobs):
-            self._starts.forget({new.queue for new in jobs})
-        self._bell.ring()
+            self._starts.forget(queues)
+        self._bell.ring(queues)
         return [Enqueued(new.id) for new in jobs]
 
     # --- the sure way ---------------------------------------------------------------------------------------------

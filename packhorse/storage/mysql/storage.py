@@ -98,15 +98,13 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float) -> bool:
-        return self._bell.wait(timeout)
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        return self._bell.wait(timeout, queues)
 
     def interrupt(self) -> None:
         self._bell.interrupt()
 
     def _has_work(self, queues: Sequence[str]) -> bool:
-        if not queues:
-            return bool(self._db.read("wait", self._sql["has_any_work"]))
         return bool(self._db.read("wait", self._sql["has_work"], (to_json(queues),)))
 
     # --- health ---------------------------------------------------------------------------------------------------

@@ -53,8 +53,6 @@ class Working(MySQLKeeper, Finishing):
     # --- reserve --------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
-        self._bell.serve(queues)
-
         if self._found_nothing and not self._is_worth_it(owner, queues):
             return []
         jobs = self._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
@@ -264,8 +262,6 @@ class Working(MySQLKeeper, Finishing):
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
     ) -> tuple[list[Verdict], list[Job]]:
-        self._bell.serve(queues)
-
         def call(dealt: _Dealt) -> tuple[list[Verdict], list[Job]]:
             def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
                 verdicts = self._finish(tx, outcomes, dealt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from psycopg import ProgrammingError
@@ -134,8 +134,8 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float) -> bool:
-        return self._bell.wait(timeout)
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        return self._bell.wait(timeout, queues)
 
     def interrupt(self) -> None:
         self._bell.interrupt()

@@ -74,11 +74,11 @@ class Working(PostgresKeeper, working.Working):
     _last_line: str
     _marks: Marks
     _in_vain: tuple[float, int | None] | None = None  # when nothing was found last, and when the next is due after that
+    _in_vain_for: str | None = None  # the worker that looked
 
     # --- reserve --------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
-        self._bell.serve(queues)
         self._in_vain = None
         taken: list[Job] = []  # each batch in it is committed: nothing that fails later may forget one
         try:
@@ -90,15 +90,15 @@ class Working(PostgresKeeper, working.Working):
                 raise
         self._counting(_counted_for(taken))
         if taken:
-            self._bell.rouse()
+            self._bell.rouse(queues)
         else:
-            self._in_vain = self._due_seen
+            self._in_vain, self._in_vain_for = self._due_seen, owner
         return taken
 
     def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
-        is_rung = self._bell.wait(timeout)
-        looked = self._in_vain
-        if is_rung or looked is None or self._clock is not None or not self._bell.is_lasting():
+        is_rung = self._bell.wait(timeout, list(queues))
+        looked = self._in_vain if self._in_vain_for == owner else None
+        if is_rung or looked is None or self._clock is not None or not self._bell.is_lasting(queues):
             return self.reserve(owner, queues, limit)
         ago = time.monotonic() - looked[0]
         due_in = None if looked[1] is None else looked[1] - round(ago * SECOND)
@@ -259,7 +259,6 @@ class Working(PostgresKeeper, working.Working):
         if not _are_plain(outcomes):
             verdicts = self._write("finish", lambda tx: self._finish(tx, outcomes, owner))
             return verdicts, self.reserve(owner, queues, limit)
-        self._bell.serve(queues)
         accepted, (taken, is_late) = self._db.read_with(
             "finish_and_reserve", lambda link: self._complete_and_take(link, outcomes, owner, queues, limit)
         )

@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from packhorse.errors import StorageError
@@ -33,6 +34,9 @@ second."""
 _AGAIN = 0.02
 """Seconds between two tries to be woken by the server."""
 _MOST_HOPS = 16
+_ANY: frozenset[str] = frozenset()
+_MOST_CHOICES = 1_000
+"""Of queues, for which something is remembered."""
 
 
 class _Sleeper:
@@ -41,6 +45,7 @@ class _Sleeper:
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.queues: frozenset[str] = frozenset()  # for which it sleeps
         self.ends_at: float | None = None  # when the server will answer at the latest; None: it was not asked
         self._alarm, self._bed = socket.socketpair()
         self._alarm.setblocking(False)
@@ -93,15 +98,16 @@ class Bell:
         self._asleep: set[_Sleeper] = set()
         self._free: list[_Sleeper] = []
         self._is_interrupted = False
-        self._hops = 0  # how often the token that woke us may still be passed on
+        # How often the token that woke the latest who serves these queues may still be passed on.
+        self._hops: dict[frozenset[str], int] = {}
         self._mute_until = 0.0  # until then nothing is asked in advance
 
     # --- ringing --------------------------------------------------------------------------------------------------
 
-    def reserved(self, got: int, limit: int) -> None:
+    def reserved(self, got: int, limit: int, queues: Iterable[str] = ()) -> None:
         """After each reserve. Woken for nothing: the token was for somebody else. Got all that was asked for: this
         process will be busy, and must not take the tokens of those that are not."""
-        hops, self._hops = self._hops, 0
+        hops = self._hops.pop(frozenset(queues), 0) or self._hops.pop(_ANY, 0) if self._hops else 0
         if got == 0 and hops > 1:
             self._ring(hops - 1)
         elif got >= limit and self._free:
@@ -128,17 +134,18 @@ class Bell:
 
     # --- sleeping -------------------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float) -> bool:
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Sleep until rung, interrupted, or `timeout` seconds are over. While the server is away, only sleep."""
-        sleeper = self._lie_down()
+        sleeper = self._lie_down(queues)
         try:
             return self._sleep(sleeper, time.monotonic() + timeout)
         finally:
             self._rise(sleeper)
 
-    def _lie_down(self) -> _Sleeper:
+    def _lie_down(self, queues: Iterable[str]) -> _Sleeper:
         with self._lock:
             sleeper = self._free.pop() if self._free else _Sleeper()
+            sleeper.queues = frozenset(queues)
             self._asleep.add(sleeper)
         return sleeper
 
@@ -147,11 +154,11 @@ class Bell:
             self._asleep.discard(sleeper)
             self._free.append(sleeper)
 
-    def ask_when_rung(self, timeout: float, name: str, *args: Word) -> Any:
+    def ask_when_rung(self, timeout: float, name: str, *args: Word, queues: Iterable[str] = ()) -> Any:
         """Sleep as `wait` does, with a script that the server runs the moment that it lets us go, whether rung or not;
         answers its reply. That saves who is rung a round trip. None: the server was away, or would not run it; nothing
         was done. Raises `StorageUnavailable` when the answer was lost, for it may have been run."""
-        sleeper = self._lie_down()
+        sleeper = self._lie_down(queues)
         try:
             if time.monotonic() < self._mute_until or not self._listen(sleeper):
                 self._sleep(sleeper, time.monotonic() + timeout)
@@ -264,7 +271,8 @@ class Bell:
         return True
 
     def _hear(self, sleeper: _Sleeper) -> bool:
-        """Read the server's answer. True: a token. Not one that we passed on ourselves: then nobody else sleeps."""
+        """Read the server's answer. True: a token. Not one that we passed on ourselves: then nobody else sleeps, unless
+        others do in this very process, who may serve other queues."""
         assert sleeper.connection is not None
         reply = sleeper.connection.read()
         sleeper.ends_at = None
@@ -273,9 +281,11 @@ class Bell:
         if reply is None:
             return False
         hops, _, who = reply[1].decode().partition(":")
-        if who == self._me:
+        if who == self._me and len(self._asleep) + len(self._free) < 2:
             return False
-        self._hops = int(hops)
+        if len(self._hops) >= _MOST_CHOICES:
+            self._hops.clear()
+        self._hops[sleeper.queues] = int(hops)
         return True
 
     def interrupt(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from packhorse import clock
@@ -64,8 +66,8 @@ class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queue
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float) -> bool:
-        return self._bell.wait(timeout)
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        return self._bell.wait(timeout, queues)
 
     def interrupt(self) -> None:
         self._bell.interrupt()

@@ -45,7 +45,8 @@ class Working(Keeper):
         """The question lies at the server already when the bell rings, behind the one that blocks."""
         if self._now is not None:  # a test's clock, which the server does not have
             return super().reserve_when_rung(owner, queues, limit, timeout)
-        reply = self._bell.ask_when_rung(timeout, "reserve", *self._wishes(owner, queues, limit, is_seen=False))
+        wishes = self._wishes(owner, queues, limit, is_seen=False)
+        reply = self._bell.ask_when_rung(timeout, "reserve", *wishes, queues=queues)
         if reply == 0:
             raise WorkerNotFound(owner)
         if reply is None:
@@ -92,7 +93,7 @@ class Working(Keeper):
         if len(turns) > 1 or (turns and len(turns[0]) > 2):
             jobs.sort(key=lambda job: (job.rank, job.seq))
         self._next_due = None if jobs or self._now else NextDue(due_in, time.monotonic())
-        self._bell.reserved(len(jobs), limit)
+        self._bell.reserved(len(jobs), limit, queues)
         return jobs
 
     def _take_turns(self, turns: Sequence[Sequence[Any]], queues: Mapping[str, int]) -> None:

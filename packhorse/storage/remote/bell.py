@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from packhorse.errors import StorageUnavailable
@@ -15,10 +15,10 @@ LONGEST = 20.0
 
 
 class Bell:
-    """Wakes this process's sleepers. `sleep` waits at the manager for some seconds; it is told how many interrupts were
-    heard before, and makes the link known on which it waits, by `lying_on`. True: it was woken."""
+    """Wakes this process's sleepers. `sleep` waits at the manager for some seconds, for some queues; it is told how
+    many interrupts were heard before, and makes the link known on which it waits, by `lying_on`. True: it was woken."""
 
-    def __init__(self, sleep: Callable[[float, int], bool]) -> None:
+    def __init__(self, sleep: Callable[[float, Sequence[str], int], bool]) -> None:
         self._sleep = sleep
         self._begin_anew()
 
@@ -29,7 +29,7 @@ class Bell:
         self._interrupts = 0
         self._heard = 0  # how many of them those who slept have heard
 
-    def wait(self, timeout: float) -> bool:
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Sleep until rung at the manager, interrupted, or `timeout` seconds are over. A manager that is away rings for
         nobody: whoever sleeps then looks for work by himself."""
         self._leave_parent()
@@ -38,7 +38,7 @@ class Bell:
             if self._interrupts != heard:
                 return True
             try:
-                return self._sleep(min(timeout, LONGEST), heard) or self._interrupts != heard
+                return self._sleep(min(timeout, LONGEST), queues, heard) or self._interrupts != heard
             except (Unanswered, StorageUnavailable):
                 with self._woken:
                     return self._woken.wait_for(lambda: self._interrupts != heard, min(timeout, LONGEST))

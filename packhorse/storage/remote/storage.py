@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from abc import update_abstractmethods
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -113,18 +113,19 @@ class Remote(Storage):
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float) -> bool:
-        return self._bell.wait(timeout)
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        return self._bell.wait(timeout, queues)
 
     def interrupt(self) -> None:
         self._bell.interrupt()
 
-    def _sleep(self, timeout: float, heard: int) -> bool:
+    def _sleep(self, timeout: float, queues: Sequence[str], heard: int) -> bool:
         question = QUESTIONS["wait"]
         with self._pool.lent() as link, self._bell.lying_on(link, heard) as may_sleep:
             if not may_sleep:
                 return True
-            return bool(self._answer(question, self._put(link, question, (timeout,), {}, longer=timeout), (), {}))
+            reply = self._put(link, question, (timeout, queues), {}, longer=timeout)
+            return bool(self._answer(question, reply, (), {}))
 
     # --- asking ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # who only reads needs no sockets, and pays for loading them
 _LONGEST_PATH = 90  # the kernel allows 107 bytes, of which a socket's own name needs some
 _POLL = 0.02
 MOST_HOPS = 16
+_ANY: frozenset[str] = frozenset()
+_MOST_CHOICES = 1_000
+"""Of queues, for which something is remembered."""
 
 
 class Bell:
@@ -31,11 +34,12 @@ class Bell:
     def __init__(self, database: Path, version: Callable[[], int]) -> None:
         self._database = database
         self._version = version
-        self._seen_version = -1
+        self._seen_version = -1  # by whoever looked last
+        self._seen: dict[frozenset[str], int] = {}  # the same for each choice of queues: workers may share a storage
         self._sleepers: set[socket.socket] = set()
         self._lock = threading.RLock()  # a signal handler may interrupt the very thread that lies down
         self._pid = os.getpid()
-        self._hops = 0  # of the ring that woke us last
+        self._hops: dict[frozenset[str], int] = {}  # of the ring that woke the latest who serves these queues
         self._listed: list[str] = []
         self._listed_at = -1  # the directory's time of change when it was listed
 
@@ -53,9 +57,9 @@ class Bell:
             if self._send(self.directory / name, hops):
                 return
 
-    def pass_on(self) -> None:
-        """This process was woken for nothing, or has taken as much as it can: let the next have a look."""
-        hops, self._hops = self._hops, 0
+    def pass_on(self, queues: Iterable[str] = ()) -> None:
+        """Who serves these queues was woken for nothing: let the next have a look."""
+        hops = self._hops.pop(frozenset(queues), 0) or self._hops.pop(_ANY, 0) if self._hops else 0
         if hops > 1:
             self.ring(hops - 1)
 
@@ -90,26 +94,35 @@ class Bell:
 
     # --- sleeping -------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Remember how the file is now: `wait` returns at once if it changed since."""
-        self._seen_version = self._version()
+    def look(self, queues: Iterable[str] = ()) -> None:
+        """Remember how the file is now, when somebody looks for jobs in these queues: `wait` returns at once if it
+        changed since."""
+        seen = self._seen
+        self._seen_version = version = self._version()
+        if len(seen) >= _MOST_CHOICES:
+            seen.clear()
+        seen[frozenset(queues)] = version  # not in a new one: an interrupt meanwhile stays heard
 
-    def wait(self, timeout: float) -> bool:
+    def _has_changed(self, served: frozenset[str]) -> bool:
+        return self._version() != (self._seen.get(served, -1) if served else self._seen_version)
+
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Sleep until rung, interrupted, or `timeout` seconds are over."""
         self._leave_parent()
+        served = frozenset(queues)
         try:
             sleeper, path = self._lie_down()
         except OSError:
-            return self._poll(timeout)  # no sockets on this file system
+            return self._poll(timeout, served)  # no sockets on this file system
         try:
             # Only now that the bell can reach us: was there a change before we lay down?
-            if self._version() != self._seen_version:
+            if self._has_changed(served):
                 return True
             poll = select.poll()  # unlike select, it takes any file descriptor
             poll.register(sleeper, select.POLLIN)
             if not poll.poll(max(0.0, timeout) * 1000):
                 return False
-            self._hops = int.from_bytes(sleeper.recv(1), "big")
+            self._heard(served, int.from_bytes(sleeper.recv(1), "big"))
             return True
         finally:
             with self._lock:
@@ -118,9 +131,15 @@ class Bell:
             with contextlib.suppress(OSError):
                 path.unlink()
 
+    def _heard(self, served: frozenset[str], hops: int) -> None:
+        if len(self._hops) >= _MOST_CHOICES:
+            self._hops.clear()
+        self._hops[served] = hops
+
     def interrupt(self) -> None:
         """Wake every sleeper of this process, and whoever is about to lie down."""
         self._leave_parent()
+        self._seen = {}
         self._seen_version = -1  # before the sleepers are counted: who comes too late to be among them looks at it
         with self._lock:
             paths = [Path(sleeper.getsockname()) for sleeper in self._sleepers]
@@ -149,9 +168,9 @@ class Bell:
             self._sleepers.add(sleeper)
         return sleeper, path
 
-    def _poll(self, timeout: float) -> bool:
+    def _poll(self, timeout: float, served: frozenset[str]) -> bool:
         deadline = time.monotonic() + timeout
-        while self._version() == self._seen_version:
+        while not self._has_changed(served):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False

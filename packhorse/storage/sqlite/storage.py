@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -106,8 +107,8 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float) -> bool:
-        return self._bell.wait(timeout)
+    def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
+        return self._bell.wait(timeout, queues)
 
     def interrupt(self) -> None:
         self._bell.interrupt()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import TypeVar
@@ -65,15 +65,15 @@ class Working(SQLiteKeeper, Finishing):
     # --- reserve --------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
-        self._bell.look()
+        self._bell.look(queues)
         jobs = self._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
-        self._hand_bell_on(len(jobs), limit)
+        self._hand_bell_on(len(jobs), limit, queues)
         return jobs
 
-    def _hand_bell_on(self, got: int, limit: int) -> None:
+    def _hand_bell_on(self, got: int, limit: int, queues: Iterable[str]) -> None:
         """Woken for nothing: the ring was for somebody else. Got all that was asked for: there may be more."""
         if got == 0:
-            self._bell.pass_on()
+            self._bell.pass_on(queues)
         elif got >= limit:
             self._bell.ring()
 
@@ -272,13 +272,13 @@ class Working(SQLiteKeeper, Finishing):
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
     ) -> tuple[list[Verdict], list[Job]]:
-        self._bell.look()
+        self._bell.look(queues)
 
         def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
             return self._finish(tx, outcomes), self._reserve(tx, owner, queues, limit)
 
         verdicts, jobs = self._end("finish_and_reserve", work)
-        self._hand_bell_on(len(jobs), limit)
+        self._hand_bell_on(len(jobs), limit, queues)
         return verdicts, jobs
 
     def _finish(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:

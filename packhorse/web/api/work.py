@@ -119,20 +119,17 @@ class Work:
     async def _sleep(self, request: Request, body: bytes) -> bytes:
         """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
         with _understanding():
-            deadline = time.monotonic() + min(msgspec.json.decode(body, type=_Wait).timeout, _LONGEST_SLEEP)
+            given = QUESTIONS["wait"].given(body)
+        deadline = time.monotonic() + min(given.timeout, _LONGEST_SLEEP)
         while True:
             nap = min(_NAP, max(0.0, deadline - time.monotonic()))
             if self._sleepers.available_tokens == 0:
                 await anyio.sleep(nap)
                 return b"false"
-            if await anyio.to_thread.run_sync(self._storage.wait, nap, limiter=self._sleepers):
+            if await anyio.to_thread.run_sync(self._storage.wait, nap, given.queues, limiter=self._sleepers):
                 return b"true"
             if time.monotonic() >= deadline or await request.is_disconnected():
                 return b"false"
-
-
-class _Wait(msgspec.Struct):
-    timeout: float
 
 
 @contextmanager

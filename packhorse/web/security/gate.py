@@ -1,12 +1,14 @@
 """The gate: what every request passes before anything else looks at it.
 
 It answers only to our own names, takes changes only from our own pages or from programs, reads no endless bodies, finds
-out who asks, and puts the headers on every answer that keep a browser from being turned against its user.
+out who asks, lets only so many in at once, and puts the headers on every answer that keep a browser from being turned
+against its user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
@@ -38,14 +40,40 @@ _HEADERS = {
 }
 
 
+class Lane:
+    """Requests below one path, which are counted apart from all others: however many there are of one lane, those of
+    another come through."""
+
+    def __init__(self, start: str, body_limit: int, *, most: int, full: Callable[[], PackhorseError]) -> None:
+        self.body_limit = body_limit  # bytes
+        self._start = start
+        self._most = most
+        self._full = full
+        self._in_hand = 0
+
+    def is_for(self, path: str) -> bool:
+        return not self._start or path == self._start or path.startswith(f"{self._start}/")
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """One request of this lane is in hand. Raises `full` if there are too many."""
+        if self._in_hand >= self._most:
+            raise self._full()
+        self._in_hand += 1
+        try:
+            yield
+        finally:
+            self._in_hand -= 1
+
+
 class Gate:
     """ASGI middleware around the whole web."""
 
-    def __init__(self, app: ASGIApp, access: Access, refuse: Refuse, body_limits: Mapping[str, int]) -> None:
+    def __init__(self, app: ASGIApp, access: Access, refuse: Refuse, lanes: Sequence[Lane]) -> None:
         self._app = app
         self._access = access
         self._refuse = refuse
-        self._body_limits = body_limits  # bytes, by what the path begins with; the first that fits
+        self._lanes = lanes  # the first that fits is taken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no web sockets here, and a start or an end is none of our business
@@ -56,16 +84,17 @@ class Gate:
         headers = Headers(scope=scope)
         guarded = _with_headers(send)
         try:
-            limit = self._body_limit(scope)
-            self._check(scope, headers, limit)
+            lane = self._lane(scope)
+            self._check(scope, headers, lane.body_limit)
             scope["state"]["operator"] = self._operator(scope, headers)
-            await self._app(scope, _limited(receive, limit), guarded)
+            with lane.entered():  # strangers, who are refused before, count nowhere
+                await self._app(scope, _limited(receive, lane.body_limit), guarded)
         except PackhorseError as error:
             await self._refuse(Request(scope), error)(scope, receive, guarded)
 
-    def _body_limit(self, scope: Scope) -> int:
+    def _lane(self, scope: Scope) -> Lane:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        return next(limit for start, limit in self._body_limits.items() if path.startswith(start))
+        return next(lane for lane in self._lanes if lane.is_for(path))
 
     def _check(self, scope: Scope, headers: Headers, limit: int) -> None:
         host = headers.get("host", "")

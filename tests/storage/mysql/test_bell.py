@@ -10,11 +10,11 @@ from packhorse.storage.mysql.bell import Bell
 from tests.children import PATIENCE, until
 
 
-def lie_down(bell: Bell, woken: list[bool], timeout: float = PATIENCE) -> threading.Thread:
-    thread = threading.Thread(target=lambda: woken.append(bell.wait(timeout)), daemon=True)
-    before = bell._sleepers
+def lie_down(bell: Bell, woken: list[bool], *queues: str) -> threading.Thread:
+    thread = threading.Thread(target=lambda: woken.append(bell.wait(PATIENCE, queues)), daemon=True)
+    before = len(bell._sleepers)
     thread.start()
-    until(lambda: bell._sleepers > before, "it lies down")
+    until(lambda: len(bell._sleepers) > before, "it lies down")
     return thread
 
 
@@ -33,6 +33,23 @@ def test_one_ring_wakes_one_sleeper() -> None:
     assert woken == [True, True, True]
 
 
+def test_a_ring_wakes_one_who_serves_the_queue_or_one_of_each_kind_if_that_is_unknown() -> None:
+    bell = Bell(lambda queues: False)
+    bell._pause = PATIENCE
+    mail, pics, more = [], [], []  # type: tuple[list[bool], list[bool], list[bool]]
+    sleepers = [lie_down(bell, pics, "pics"), lie_down(bell, mail, "mail"), lie_down(bell, more, "mail")]
+
+    bell._pause = PATIENCE
+    bell.ring(["mail"])
+    sleepers[1].join(PATIENCE)
+    assert (pics, mail, more) == ([], [True], [])
+
+    bell.ring()
+    for sleeper in sleepers:
+        sleeper.join(PATIENCE)
+    assert (pics, mail, more) == ([True], [True], [True])
+
+
 def test_a_ring_that_nobody_hears_wakes_nobody_later() -> None:
     bell = Bell(lambda queues: False)
     bell.ring()
@@ -47,7 +64,7 @@ def test_an_interrupt_is_heard_by_one_who_is_just_looking_for_work() -> None:
 
     bell = Bell(look)
 
-    assert bell.wait(PATIENCE / 6) is True
+    assert bell.wait(PATIENCE / 6, ["mail"]) is True
 
 
 def test_an_interrupt_just_before_lying_down_is_not_lost_and_counts_once() -> None:
@@ -63,7 +80,7 @@ def test_what_another_process_brings_is_found(storage: MySQL, url: str) -> None:
     assert storage.reserve("ann", {"mail": 1}, 10) == []
     other = MySQL.from_url(url)
     woken: list[bool] = []
-    sleeper = lie_down(storage._bell, woken)
+    sleeper = lie_down(storage._bell, woken, "mail")
     add(other)
     sleeper.join(PATIENCE)
 
@@ -76,7 +93,7 @@ def test_work_that_came_in_before_one_lies_down_is_seen(storage: MySQL) -> None:
     assert storage.reserve("ann", {"mail": 1}, 10) == []
     storage.enqueue([new_job()])
 
-    assert storage.wait(PATIENCE) is True
+    assert storage.wait(PATIENCE, ["mail"]) is True
 
 
 def test_work_for_others_and_paused_queues_keep_nobody_awake(storage: MySQL) -> None:
@@ -84,20 +101,20 @@ def test_work_for_others_and_paused_queues_keep_nobody_awake(storage: MySQL) -> 
     storage.pause("mail")
     storage.enqueue([new_job(), new_job(queue="other")])
     assert storage.reserve("ann", {"mail": 1}, 10) == []
-    assert storage.wait(0.1) is False
+    assert storage.wait(0.1, ["mail"]) is False
 
     storage.force_start([storage.enqueue([new_job()])[0].job_id])
-    assert storage.wait(PATIENCE) is True
+    assert storage.wait(PATIENCE, ["mail"]) is True
 
 
 def test_who_has_waited_for_a_while_looks_no_more_often_than_it_asks_for_jobs() -> None:
     looks: list[object] = []
     bell = Bell(lambda queues: bool(looks.append(queues)))
-    bell.wait(1)
+    bell.wait(1, ["mail"])
     assert looks
 
-    until(lambda: bell.wait(1) or bell._pause >= 1.0, "it has become patient")
+    until(lambda: bell.wait(1, ["mail"]) or bell._pause >= 1.0, "it has become patient")
     looks.clear()
 
-    assert bell.wait(1) is False
+    assert bell.wait(1, ["mail"]) is False
     assert looks == []

@@ -158,7 +158,6 @@ def test_enqueueing(crowded: MySQL) -> None:
         ("jobs_of_owner", ("ann", 100)),
         ("has_work", ('["mail", "print"]',)),
         ("has_work", ('["empty"]',)),
-        ("has_any_work", ()),
         ("first_in_line", ('["mail", "print"]',)),
         ("oldest_in_line", ("mail", 12, 100)),
         ("lines_of_rank", (12, "", 100)),

@@ -13,6 +13,7 @@ import pytest
 
 from packhorse.clock import SECOND
 from packhorse.conformance.builders import add, join, new_job
+from packhorse.errors import StorageUnavailable
 from packhorse.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
 from packhorse.storage.sql.rows import to_json
@@ -29,8 +30,11 @@ class Sleeper:
         join(self.storage, name)
         assert self.storage.reserve(name, dict.fromkeys(queues, 1), 10) == []
         self.woken: list[bool] = []
-        self._thread = threading.Thread(target=lambda: self.woken.append(self.storage.wait(PATIENCE)), daemon=True)
+        self._thread = threading.Thread(target=self._sleep, args=(queues,), daemon=True)
         self._thread.start()
+
+    def _sleep(self, queues: tuple[str, ...]) -> None:
+        self.woken.append(self.storage.wait(PATIENCE, queues))
 
     @property
     def is_asleep(self) -> bool:
@@ -104,7 +108,7 @@ def test_work_that_came_in_before_one_lies_down_is_seen(storage: Postgres) -> No
     assert storage.reserve("ann", {"mail": 1}, 10) == []
     storage.enqueue([new_job()])
 
-    assert storage.wait(PATIENCE) is True
+    assert storage.wait(PATIENCE, ["mail"]) is True
 
 
 def test_a_paused_queue_keeps_nobody_awake(storage: Postgres) -> None:
@@ -113,7 +117,7 @@ def test_a_paused_queue_keeps_nobody_awake(storage: Postgres) -> None:
     storage.enqueue([new_job()])
     assert storage.reserve("ann", {"mail": 1}, 10) == []
 
-    assert storage.wait(0.05) is False
+    assert storage.wait(0.05, ["mail"]) is False
 
 
 def test_a_job_that_is_due_soon_wakes_a_sleeper_so_that_it_asks_again(
@@ -131,12 +135,13 @@ def test_a_connection_that_listens_is_replaced_when_the_server_cuts_it(
     with asleep(url, bystander, ("mail",)) as (sleeper,):
         storage.enqueue([new_job()])
         until(lambda: sleeper.woken, "it wakes")
-        (ear,) = sleeper.storage._bell._ears
+        ear = sleeper.storage._bell._ear
+        assert ear is not None
         bystander.execute("SELECT pg_terminate_backend(%s)", [ear.connection.info.backend_pid])
         until(lambda: _has_hung_up(ear.connection), "it is cut")
         sleeper.storage.reserve("w0", {"mail": 1}, 10)
 
-        assert sleeper.storage.wait(0.1) is False
+        assert sleeper.storage.wait(0.1, ["mail"]) is False
 
 
 def _has_hung_up(connection: bell.Pg) -> bool:
@@ -154,16 +159,16 @@ def test_a_row_that_stands_is_not_written_again_and_still_wakes(
     join(sleeper)
     for _ in range(bell._IN_VAIN + 2):
         sleeper.reserve("ann", {"mail": 1}, 1)
-        assert sleeper.wait(0.03) is False
+        assert sleeper.wait(0.03, ["mail"]) is False
     written = asleep_since(storage, schema)
     for _ in range(5):
         sleeper.reserve("ann", {"mail": 1}, 1)
-        assert sleeper.wait(0.03) is False
+        assert sleeper.wait(0.03, ["mail"]) is False
     assert asleep_since(storage, schema) == written != []
 
     add(storage)  # between two sleeps
 
-    assert sleeper.wait(PATIENCE) is True
+    assert sleeper.wait(PATIENCE, ["mail"]) is True
     assert asleep_since(storage, schema) == []
     sleeper.close()
 
@@ -177,7 +182,7 @@ def test_one_who_finds_work_although_nobody_rang_gets_up(
     join(sleeper)
     for _ in range(bell._IN_VAIN + 1):
         sleeper.reserve("ann", {"mail": 1}, 1)
-        assert sleeper.wait(0.03) is False
+        assert sleeper.wait(0.03, ["mail"]) is False
     assert len(asleep_since(storage, schema)) == 1
     with storage._db.lent() as link:  # as somebody would whose ring got lost
         link.rows(storage._sql["enqueue"], (to_json([new_job()]), None, False))
@@ -200,14 +205,14 @@ def test_a_nap_is_woken_too_and_the_sleep_after_it_costs_no_write(
     sleeper = Postgres.from_url(url)
     join(sleeper)
     sleeper.reserve("ann", {"mail": 1}, 1)
-    assert sleeper.wait(0.01) is False
+    assert sleeper.wait(0.01, ["mail"]) is False
     written = asleep_since(storage, schema)
-    assert sleeper.wait(0.02) is False
+    assert sleeper.wait(0.02, ["mail"]) is False
     assert asleep_since(storage, schema) == written != []
 
     add(storage)
 
-    until(lambda: sleeper.wait(0.01), "it is woken, be it in its next nap")
+    until(lambda: sleeper.wait(0.01, ["mail"]), "it is woken, be it in its next nap")
     assert asleep_since(storage, schema) == []
     sleeper.close()
 
@@ -255,3 +260,124 @@ def test_a_worker_that_sleeps_on_looks_when_a_job_is_due_or_was_brought(
 
 def looks(storage: Postgres) -> int:
     return sum(each.calls for each in storage._db.meter.report() if each.name == "reserve")
+
+
+# --- many sleepers with one storage, as at a manager ------------------------------------------------------------------
+
+
+class Dormitory:
+    """Threads that sleep with one storage."""
+
+    def __init__(self, url: str) -> None:
+        self.storage = Postgres.from_url(url)
+        self.woken: list[tuple[str, ...]] = []
+        self._threads: list[threading.Thread] = []
+
+    def sleep(self, *queues: str) -> None:
+        self._threads.append(threading.Thread(target=self._sleep, args=(queues,), daemon=True))
+        self._threads[-1].start()
+
+    def _sleep(self, queues: tuple[str, ...]) -> None:
+        with contextlib.suppress(StorageUnavailable):  # the one who listens is told
+            if self.storage.wait(PATIENCE, queues):
+                self.woken.append(queues)
+
+    def end(self) -> None:
+        for thread in self._threads:
+            while thread.is_alive():
+                self.storage.interrupt()
+                thread.join(0.01)
+        self.storage.close()
+
+
+@pytest.fixture
+def dormitory(storage: Postgres, url: str) -> Iterator[Dormitory]:
+    join(storage)  # which makes the tables
+    dormitory = Dormitory(url)
+    yield dormitory
+    dormitory.end()
+
+
+def test_all_sleepers_of_a_storage_have_one_connection_to_listen(
+    dormitory: Dormitory, bystander: Bystander, schema: str
+) -> None:
+    before = listeners(bystander)
+    for _ in range(40):
+        dormitory.sleep("mail")
+    until(lambda: number_asleep(bystander, schema) == 40, "all lie down")
+
+    assert len(listeners(bystander) - before) == 1
+
+
+def listeners(bystander: Bystander) -> set[object]:
+    """The sessions whose last statement was to listen. Others, of the pool, have done something else since."""
+    return {
+        pid for (pid,) in bystander.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN packhorse%'")
+    }
+
+
+def test_the_right_one_of_many_is_woken_whoever_listens(
+    dormitory: Dormitory, storage: Postgres, bystander: Bystander, schema: str
+) -> None:
+    queues = ["print", "mail", "print", "pics", "mail"]
+    for number, queue in enumerate(queues, 1):
+        dormitory.sleep(queue)
+        until(lambda number=number: number_asleep(bystander, schema) == number, "it lies down")
+
+    expected: list[tuple[str, ...]] = []
+    for queue in ("mail", "pics", "print", "mail", "print"):
+        expected.append((queue,))
+        storage.enqueue([new_job(queue=queue)])
+        until(lambda: len(dormitory.woken) >= len(expected), "one wakes")
+        assert dormitory.woken == expected
+        assert number_asleep(bystander, schema) == 5 - len(expected)
+
+
+def test_a_sleeper_goes_on_listening_for_the_others_when_the_first_has_left(
+    dormitory: Dormitory, storage: Postgres, bystander: Bystander, schema: str
+) -> None:
+    first = threading.Thread(target=dormitory.storage.wait, args=(0.5, ["print"]))
+    first.start()
+    until(lambda: number_asleep(bystander, schema) == 1, "it lies down")
+    dormitory.sleep("mail")
+    until(lambda: number_asleep(bystander, schema) == 2, "the other one too")
+    first.join(PATIENCE)
+
+    storage.enqueue([new_job()])
+
+    until(lambda: dormitory.woken == [("mail",)], "the other one is woken")
+
+
+def test_a_ring_for_one_who_has_just_risen_is_heard_by_another_with_the_same_queues(
+    dormitory: Dormitory, storage: Postgres, bystander: Bystander, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "_NAPS_ON", 10 * PATIENCE)
+    dormitory.storage.wait(0.01, ["mail"])  # its row stands on
+    assert number_asleep(bystander, schema) == 1
+    (empty,) = dormitory.storage._bell._free
+    dormitory.storage._bell._free.clear()
+    dormitory.sleep("mail")
+    until(lambda: number_asleep(bystander, schema) == 2, "another one lies down")
+    with bystander.transaction():
+        bystander.execute(f"DELETE FROM {schema}.packhorse_sleeper WHERE channel = %s", [empty.channel])
+        bystander.execute("SELECT pg_notify(%s, '')", [empty.channel])
+
+    until(lambda: dormitory.woken == [("mail",)], "it is woken in its place")
+
+
+def test_who_sleeps_looks_for_himself_when_the_server_cuts_the_connection(
+    dormitory: Dormitory, storage: Postgres, bystander: Bystander, schema: str
+) -> None:
+    for queue in ("mail", "print"):
+        dormitory.sleep(queue)
+    until(lambda: number_asleep(bystander, schema) == 2 and dormitory.storage._bell._listener, "both lie down")
+    ear = dormitory.storage._bell._ear
+    assert ear is not None
+    deaf = [bed for bed in dormitory.storage._bell._sleepers if bed is not dormitory.storage._bell._listener]
+
+    bystander.execute("SELECT pg_terminate_backend(%s)", [ear.connection.info.backend_pid])
+
+    until(lambda: not dormitory.storage._bell._sleepers, "nobody sleeps on")
+    assert [tuple(bed.queues) for bed in deaf] == dormitory.woken
+    dormitory.sleep("mail")
+    until(lambda: dormitory.storage._bell._ear not in (None, ear), "there is a new one")

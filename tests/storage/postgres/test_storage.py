@@ -281,9 +281,9 @@ def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url:
     with pooled._db.lent() as link:
         assert link.rows("SELECT name FROM pg_prepared_statements") == []
         assert link.rows("SELECT pg_listening_channels()") == []
-    assert pooled.wait(0.1) is False
+    assert pooled.wait(0.1, ["mail"]) is False
     pooled.enqueue(new_jobs(1))
-    assert pooled.wait(60) is True
+    assert pooled.wait(60, ["mail"]) is True
     pooled.close()
 
 

@@ -62,9 +62,6 @@ INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount) V
 -- Whether a job is in line for these queues.
 {has_work_for_1}
 
--- name: has_any_work
-SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line) WHERE line IS NOT NULL AND {open} LIMIT 1
-
 -- name: server_facts
 SELECT version(), @@version_comment, @@innodb_flush_log_at_trx_commit, @@max_connections, @@max_allowed_packet,
        (SELECT sum(data_length + index_length) FROM information_schema.tables

@@ -103,8 +103,8 @@ SELECT {open} AND EXISTS (
 DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
 
 -- name: has_work
--- Whether a job is in line for these queues; for any, if none is named.
-SELECT {open} AND (EXISTS (
+-- Whether a job is in line for these queues.
+SELECT {open} AND EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS name (queue)
     WHERE (
         SELECT true FROM {schema}.packhorse_job AS job WHERE job.state = 'queued' AND job.queue = name.queue
@@ -114,9 +114,7 @@ SELECT {open} AND (EXISTS (
         ))
         ORDER BY job.rank LIMIT 1
     )
-) OR json_array_length($1::json) = 0 AND EXISTS (
-    SELECT 1 FROM {schema}.packhorse_job WHERE state = 'queued'
-))
+)
 
 -- name: wake
 DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
