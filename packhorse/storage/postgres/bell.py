@@ -22,7 +22,7 @@ import psycopg
 
 from packhorse import clock
 from packhorse.errors import StorageError
-from packhorse.storage.postgres.link import Pg, has_not_hung_up
+from packhorse.storage.postgres.link import Pg
 from packhorse.storage.postgres.trouble import translate
 from packhorse.storage.sql.rows import to_json
 
@@ -56,8 +56,18 @@ class _Ear:
             self.connection.execute(f"LISTEN {channel}")
 
     def is_open(self) -> bool:
+        """Has the server not hung up? It says why before it does; what else it says is kept."""
         with self._lock:
-            return has_not_hung_up(self.connection)
+            if self.connection.closed:
+                return False
+            poll = select.poll()
+            poll.register(self.connection.fileno(), select.POLLIN)
+            try:
+                while poll.poll(0):
+                    self.connection.pgconn.consume_input()
+            except psycopg.OperationalError:
+                return False
+            return True
 
     def hear(self) -> list[str]:
         """The channels on which something was said since the last time."""
@@ -273,9 +283,15 @@ class Bell:
         served = list(queues)
         with self._lock:
             standing = [bed for bed in self._free if bed.queues == served and not bed.is_up()]
-        with contextlib.suppress(StorageError):
             for bed in standing:
-                self._get_up(bed)
+                self._free.remove(bed)  # nobody shall lie down in it meanwhile, and trust its row
+        try:
+            with contextlib.suppress(StorageError):
+                for bed in standing:
+                    self._get_up(bed)
+        finally:
+            with self._lock:
+                self._free += standing
 
     def _sleep(self, bed: _Bed, ear: _Ear, deadline: float) -> bool:
         """The first one listens, for the others too; these sleep until it wakes them or leaves."""
@@ -309,7 +325,8 @@ class Bell:
             for number, _ in poll.poll(left * 1000):
                 if number == alarm.theirs.fileno():
                     alarm.silence()
-                else:
+                    continue
+                with contextlib.suppress(StorageError):  # it is lost, and all are called, this one too
                     self._hear(ear)
 
     def _doze(self, bed: _Bed, deadline: float) -> bool:

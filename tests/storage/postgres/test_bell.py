@@ -13,7 +13,6 @@ import pytest
 
 from packhorse.clock import SECOND
 from packhorse.conformance.builders import add, join, new_job
-from packhorse.errors import StorageUnavailable
 from packhorse.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
 from packhorse.storage.sql.rows import to_json
@@ -142,6 +141,30 @@ def test_a_connection_that_listens_is_replaced_when_the_server_cuts_it(
         sleeper.storage.reserve("w0", {"mail": 1}, 10)
 
         assert sleeper.storage.wait(0.1, ["mail"]) is False
+
+
+def test_a_connection_on_which_something_was_said_is_not_taken_for_a_broken_one(
+    storage: Postgres, url: str, bystander: Bystander
+) -> None:
+    with asleep(url, bystander, ("mail",)) as (sleeper,):
+        storage.enqueue([new_job()])
+        until(lambda: sleeper.woken, "it wakes")
+        bell_ = sleeper.storage._bell
+        (ear, (bed,)) = (bell_._ear, bell_._free)
+        assert ear is not None
+        bystander.execute("SELECT pg_notify(%s, '')", [bed.channel])
+        until(lambda: _has_something_to_read(ear.connection), "it has come in")
+
+        assert ear.is_open()
+        sleeper.storage.reserve("w0", {"mail": 1}, 10)
+        sleeper.storage.wait(0.05, ["mail"])
+        assert bell_._ear is ear
+
+
+def _has_something_to_read(connection: bell.Pg) -> bool:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _has_hung_up(connection: bell.Pg) -> bool:
@@ -278,9 +301,8 @@ class Dormitory:
         self._threads[-1].start()
 
     def _sleep(self, queues: tuple[str, ...]) -> None:
-        with contextlib.suppress(StorageUnavailable):  # the one who listens is told
-            if self.storage.wait(PATIENCE, queues):
-                self.woken.append(queues)
+        if self.storage.wait(PATIENCE, queues):
+            self.woken.append(queues)
 
     def end(self) -> None:
         for thread in self._threads:
@@ -373,11 +395,9 @@ def test_who_sleeps_looks_for_himself_when_the_server_cuts_the_connection(
     until(lambda: number_asleep(bystander, schema) == 2 and dormitory.storage._bell._listener, "both lie down")
     ear = dormitory.storage._bell._ear
     assert ear is not None
-    deaf = [bed for bed in dormitory.storage._bell._sleepers if bed is not dormitory.storage._bell._listener]
 
     bystander.execute("SELECT pg_terminate_backend(%s)", [ear.connection.info.backend_pid])
 
-    until(lambda: not dormitory.storage._bell._sleepers, "nobody sleeps on")
-    assert [tuple(bed.queues) for bed in deaf] == dormitory.woken
+    until(lambda: sorted(dormitory.woken) == [("mail",), ("print",)], "nobody sleeps on")
     dormitory.sleep("mail")
     until(lambda: dormitory.storage._bell._ear not in (None, ear), "there is a new one")
