@@ -364,9 +364,14 @@ def test_all_arguments_can_be_hidden(yard: Yard):
     job = yard.job("completed", args={"image_id": 4711})
     with TestClient(application, base_url=BASE) as web:
         answer = web.get(f"{API}/jobs/{job.id}")
+        page = web.get(f"/jobs/{job.id}", headers={"accept": "text/html"})
 
     assert "4711" not in answer.text
     assert "thumbs" not in answer.text
+    assert answer.json()["call"] == "resize(…)"
+    assert "resize(…)" in page.text
+    assert "hidden=true" not in page.text
+    assert "app.enqueue(" not in page.text
 
 
 def test_masked_values_come_back_as_they_were():

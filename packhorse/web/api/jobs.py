@@ -34,6 +34,7 @@ from packhorse.named_filters import spelled_out
 from packhorse.storage.records import Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
+from packhorse.web.security.redaction import HIDDEN
 from packhorse.web.step import Step
 
 LONG_CALL = 120
@@ -253,6 +254,8 @@ def listed(job: Job, now: int) -> ListedJob:
 
 def short_call(job: Job) -> str:
     """The call, cut to the length of a line."""
+    if job.args == HIDDEN:  # stored arguments have no spaces
+        return f"{job.task}(…)"
     if len(job.args) > _LONG_JSON:
         return f"{job.task}(… {len(job.args):,} characters)"
     return cut(call_text(job), LONG_CALL)

@@ -21,6 +21,7 @@ from packhorse.web.pages.life import life_of
 from packhorse.web.pages.traceback import Piece, pieces_of
 from packhorse.web.pages.words import capital, pretty, safe, with_commands, with_moment
 from packhorse.web.pages.workers import may_order, stood_at
+from packhorse.web.security.redaction import HIDDEN
 from packhorse.web.site import Call
 
 EVENTS = 500
@@ -117,7 +118,8 @@ def _history(seen: Seen) -> dict[str, Any]:
 
 def _arguments(seen: Seen) -> dict[str, Any]:
     shown, is_cut = pretty(seen.job.args)
-    return {"args": shown, "args_cut": is_cut, "as_python": "" if is_cut else safe(python_text(seen.job))}
+    is_whole = not is_cut and seen.job.args != HIDDEN
+    return {"args": shown, "args_cut": is_cut, "as_python": safe(python_text(seen.job)) if is_whole else ""}
 
 
 def _result(seen: Seen) -> dict[str, Any]:
@@ -131,6 +133,7 @@ def _facts(seen: Seen) -> dict[str, Any]:
         "worker": seen.worker,
         "code_version": _code_version(seen.call, seen.job, seen.failure),
         "time_left": _time_left(seen.job, seen.now),
+        "memory_limit": _memory_limit(seen.call, seen.job),
         "copied_from": _copied_from(seen.events),
         "subscribers": seen.call.site.storage.subscribers(seen.job.id),
         "meta": pretty(seen.job.meta)[0],
@@ -160,6 +163,13 @@ def _why(call: Call, job: Job, failure: Failure | None) -> str:
 
 def _worker(call: Call, owner: str | None) -> WorkerInfo | None:
     return next((each for each in call.reader.workers() if each.id == owner), None)
+
+
+def _memory_limit(call: Call, job: Job) -> int | None:
+    """What its process may hold, as its task has announced."""
+    limits = (task.options.get("memory_limit") for task in call.reader.tasks() if task.name == job.task)
+    limit = next(limits, None)
+    return limit if isinstance(limit, int) else None
 
 
 def _cause(call: Call, job: Job) -> FailureGroup | None:

@@ -17,6 +17,8 @@ from packhorse.job import Job
 from packhorse.settings import mask_urls
 
 MASK = "•••"
+HIDDEN = '{"hidden": true}'
+"""What stands for arguments and results that are not shown at all."""
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)?$|pwd|token|secret|api[_-]?key|authori[sz]ation|credential|card|cvv|cookie", re.I
 )
@@ -58,7 +60,7 @@ class Redaction:
         if text is None:
             return None
         if self.hide_args:
-            return '{"hidden": true}'
+            return HIDDEN
         if not any(found[1] for found in _MAYBE.finditer(text)) and not _ESCAPED_NAME.search(text):
             return text
         try:
