@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -50,7 +50,9 @@ _PATIENCE = 0.08  # seconds of looking through ids
 _LOOKING = 0.03  # seconds of looking for jobs that no index leads to
 _COUNTING = 0.03  # seconds of counting, of all causes what is left, or what fits in each state
 _COUNTING_ON = 1.0  # seconds of counting exactly, before whoever asked is told how far it is
+_LEFT = (RETRYING, DEAD)
 _MOST_LEFT = 1_000
+_FEW_LEFT = 200  # jobs of all causes in a state that are read rather than counted cause by cause
 
 
 class Reader:
@@ -310,16 +312,34 @@ class Reader:
         """How many jobs of each cause retry and are dead, up to a thousand of either. Where no index leads to them that
         takes a while: what cannot be counted at once is left out, and is there when somebody looks again."""
         found: dict[str, dict[str, Count]] = {}
+        few = self._glance.left_of(("few", self._operator.queues), self._few_left)
         until = time.monotonic() + _COUNTING
         for cause in causes:
             key = (cause, self._operator.queues)
-            if not found or self._glance.is_known(key) or time.monotonic() < until:
-                found[cause] = self._glance.left_of(key, partial(self._left_of, cause))
+            if len(few) == len(_LEFT):
+                found[cause] = {state.value: Count(few[state][cause]) for state in _LEFT}
+            elif not found or self._glance.is_known(key) or time.monotonic() < until:
+                found[cause] = self._glance.left_of(key, partial(self._left_of, cause, few))
         return found
 
-    def _left_of(self, cause: str) -> dict[str, Count]:
-        wanted = {state.value: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD)}
-        return {name: self.count(where, _MOST_LEFT) for name, where in wanted.items()}
+    def _few_left(self) -> dict[State, Counter[str | None]]:
+        """How many jobs of each cause there are, in the states in which there are few at all: one look finds them."""
+        found: dict[State, Counter[str | None]] = {}
+        for state in _LEFT:
+            where = Filter(states=frozenset({state}))
+            if self.count(where).number <= _FEW_LEFT:
+                page = self.find(where, None, _FEW_LEFT)
+                if page.next is None:
+                    found[state] = Counter(job.cause for job in page.jobs)
+        return found
+
+    def _left_of(self, cause: str, few: Mapping[State, Counter[str | None]]) -> dict[str, Count]:
+        return {
+            state.value: Count(few[state][cause])
+            if state in few
+            else self.count(Filter(states=frozenset({state}), cause=cause), _MOST_LEFT)
+            for state in _LEFT
+        }
 
     def jobs_of(self, cause: str, cap: int = 10_000) -> dict[str, int]:
         """How many of its jobs there are to do something about, by state; `cap` may mean more."""

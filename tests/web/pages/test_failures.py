@@ -141,6 +141,7 @@ def test_what_cannot_be_counted_at_once_is_there_when_somebody_looks_again(
     web: TestClient, yard: Yard, monkeypatch: Any
 ):
     monkeypatch.setattr(reader, "_COUNTING", -1.0)
+    monkeypatch.setattr(reader, "_FEW_LEFT", 1)
     for word in ("one", "two"):
         job = yard.start(yard.add())
         yard.finish(Failed(job.token, Failure("ValueError", word)))
@@ -150,6 +151,27 @@ def test_what_cannot_be_counted_at_once_is_there_when_somebody_looks_again(
     assert counted(web) == [True, True]
     monkeypatch.setattr(reader, "_COUNTING", -1.0)
     assert counted(web) == [True, True]
+
+
+def test_where_few_have_failed_all_causes_are_counted_at_once(web: TestClient, yard: Yard, monkeypatch: Any):
+    monkeypatch.setattr(reader, "_COUNTING", -1.0)
+    for word in ("one", "two", "three"):
+        job = yard.start(yard.add())
+        yard.finish(Failed(job.token, Failure("ValueError", word)))
+
+    assert counted(web) == [True] * 3
+
+
+def test_a_state_in_which_there_are_few_is_counted_apart_from_one_with_many(
+    web: TestClient, yard: Yard, monkeypatch: Any
+):
+    monkeypatch.setattr(reader, "_FEW_LEFT", 1)
+    for number in (None, 60_000_000, None):
+        fail(yard, retry_in=number)
+
+    text = text_of(web, "/failures")
+
+    assert "1 retrying 2 dead" in text
 
 
 def counted(web: TestClient) -> list[bool]:
