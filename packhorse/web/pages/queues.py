@@ -44,7 +44,7 @@ class Flow(NamedTuple):
     held: int
     came: float
     went: float
-    empty_in: float | None
+    empty_in: float | None  # None: it does not become shorter, or is paused
     history: list[float]
     workers: int
 
@@ -69,7 +69,8 @@ def _flow(queue: QueueInfo, recent: Measured, history: list[float], workers: int
     length = _FLOW / MINUTE
     came, went = recent.added / length, (recent.completed + recent.dead + recent.aborted) / length
     waiting = queue.counts.get(State.QUEUED, 0)
-    empty_in = 60 * waiting / (went - came) if waiting and went > came else None
+    is_shrinking = waiting and went > came and not queue.is_paused
+    empty_in = 60 * waiting / (went - came) if is_shrinking else None
     return Flow(queue, sum(queue.counts.get(state, 0) for state in HELD), came, went, empty_in, history, workers)
 
 

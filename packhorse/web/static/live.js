@@ -37,7 +37,7 @@ const FIGURES = {
     const busy = `${t.states.running + t.states.reserved}/${t.slots}`;
     return !t.workers ? "none" : busy.length > 7 ? busy : `${t.workers} · ${busy}`;
   },
-  oldest: (t) => span(t.oldest),
+  oldest: (t) => (t.oldest === null && t.paused && t.states.queued ? "all in paused queues" : `oldest ${span(t.oldest)}`),
   held: (t) => number(t.states.running + t.states.reserved),
   slots: (t) => (t.slots ? ` / ${number(t.slots)}` : ""),
   workercount: (t) => `${number(t.workers)} worker${t.workers === 1 ? "" : "s"}`,
