@@ -65,10 +65,11 @@ class Page:
 
 
 class Deed:
-    """What a form does, and the role that it takes."""
+    """What a form does, and the role that it takes; `place` is where the form is, should it be shown again."""
 
     def __init__(self, path: str, role: Role, do: Callable[..., Shown | Elsewhere]) -> None:
         self.path = path
+        self.place = "jobs" if path == "/bulk" else path.split("/")[1]
         self.role = role
         self.do = do
 

@@ -85,7 +85,7 @@ def _either(site: Site, page: Page | None, deed: Deed) -> Answer:
         call.operator.require(deed.role)
         before = asked_of(request)
         asked = Asked(before.path, before.query, before.root, parse_form(await read_body(request)), True)
-        return await _answered(call, deed.do, asked, request.path_params, "jobs")
+        return await _answered(call, deed.do, asked, request.path_params, deed.place)
 
     return answer
 

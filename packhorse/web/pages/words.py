@@ -22,7 +22,7 @@ _UNSAFE = re.compile(
 _LONG_JSON = 64_000
 _AGO = re.compile(r"\b(?:[\d.]+[a-zµ]+)+ ago\b")
 _COMMAND = re.compile(r"`([^`\n]+)`")
-_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,;:]|$)")
+_PLAIN_WORD = re.compile(r"(?!packhorse )[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 STATE_ICONS = {
@@ -45,7 +45,7 @@ def safe(text: object) -> str:
 
 
 def capital(text: str) -> str:
-    """The beginning of a sentence. A name in front of it, as of a function, stays as it is."""
+    """The beginning of a sentence. A name in front of it, as of a function or a command, stays as it is."""
     return safe(text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text)
 
 

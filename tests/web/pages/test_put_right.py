@@ -28,6 +28,7 @@ def test_a_pause_for_a_time_that_is_none_shows_the_queue_with_all_that_was_typed
     assert 'value="server down"' in answer.text
     assert 'value="2 fortnights" aria-invalid="true"' in answer.text
     assert "/queues/mail?range=" in answer.text
+    assert '<a href="/queues" aria-current="page">' in answer.text
     assert not yard.storage.queues()[0].is_paused
 
 

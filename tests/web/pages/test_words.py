@@ -74,6 +74,7 @@ def test_ids_are_short_where_they_differ():
         ("there is no job", "There is no job."),
         ("order_mail() needs the argument 'to'", "order_mail() needs the argument 'to'."),
         ("shop.mail has none", "shop.mail has none."),
+        ("packhorse help filters shows them", "packhorse help filters shows them."),
         ("no state; did you mean 'dead'?", "No state; did you mean 'dead'?"),
     ],
 )
