@@ -347,5 +347,6 @@ class Reader:
         key = (name, span, self._operator.queues)
         return self._glance.reckoned(key, self._glance.series(span), lambda: reckon(self.series(span)))
 
-    def totals(self) -> dict[str, int]:
-        return self._glance.totals()
+    def totals(self) -> dict[str, int] | None:
+        """What was counted since ever. None if only some queues concern them: it is counted of all together."""
+        return None if self._operator.queues else self._glance.totals()
