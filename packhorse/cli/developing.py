@@ -17,7 +17,7 @@ from packhorse.app import Packhorse
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
-from packhorse.cli.serving import WEB_OPTIONS, check_web, web_beside
+from packhorse.cli.serving import WEB_OPTIONS, check_web, redact_option, web_beside
 from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
 from packhorse.errors import BadValue, StorageError
 from packhorse.foreman.pulse import FIGURES
@@ -31,7 +31,10 @@ _LOOK_FOR_CHANGES = 0.5
 @click.argument("target", required=False)
 @crew_options
 @click.option("--no-web", is_flag=True, help="Serve no web pages.")
-def dev(invocation: Invocation, target: str | None, no_web: bool, **options: Any) -> int:
+@redact_option
+def dev(
+    invocation: Invocation, target: str | None, no_web: bool, redact: tuple[str, ...] | None, **options: Any
+) -> int:
     """Run jobs while you write them: as `up`, with a line for each job that begins and ends, and workers that are
     replaced whenever a Python file here is saved. The web pages are at port 5040, or at a free one if that is taken."""
     seen = _saved(Path.cwd())  # before anything is imported: whatever is saved from here on is not what runs
@@ -49,7 +52,8 @@ def dev(invocation: Invocation, target: str | None, no_web: bool, **options: Any
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask, over), daemon=True)
     watch.start()
-    web = contextlib.nullcontext() if no_web else web_beside(settings, _web_options(settings), quiet=invocation.quiet)
+    served = {**WEB_OPTIONS, "redact": redact}
+    web = contextlib.nullcontext() if no_web else web_beside(settings, _at(settings, served), quiet=invocation.quiet)
     try:
         with web:
             return foreman.run()
@@ -57,13 +61,13 @@ def dev(invocation: Invocation, target: str | None, no_web: bool, **options: Any
         over.set()
 
 
-def _web_options(settings: Settings) -> dict[str, Any]:
+def _at(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     """Where the settings say; at a free port if somebody has that one, such as another `dev`."""
     try:
-        check_web(settings, WEB_OPTIONS, "packhorse dev")
+        check_web(settings, options, "packhorse dev")
     except BadValue:
-        return {**WEB_OPTIONS, "port": 0}
-    return WEB_OPTIONS
+        return {**options, "port": 0}
+    return options
 
 
 def _tell_how_to_begin(app: Packhorse) -> None:

@@ -149,7 +149,9 @@ def issue_of(call: Call, job: Job, failure: Failure, args: str) -> str:
         versions.insert(0, f"own code {code}")
     cause, why = _cause(call, job), _why(call, job, failure)
     same = cause.number if cause else 0
-    return safe(issue_text(job, short_call(job), failure, args=args, why=why, same=same, versions=versions))
+    names = call.site.redaction.names(job.task)
+    text = issue_text(job, short_call(job), failure, args=args, why=why, same=same, versions=versions, names=names)
+    return safe(text)
 
 
 def _why(call: Call, job: Job, failure: Failure | None) -> str:
