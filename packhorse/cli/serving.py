@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 _AGAIN_AFTER = 2.0  # seconds before a web server that ended is started again
 
+PORT_OPTION = click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port (5040); 0 is a free one."
+)
+"""Where the web listens, of all commands that serve it."""
+
 
 def _read_words(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
     return None if value is None else read_setting("redact", value, "--redact")
@@ -41,9 +46,7 @@ def web_options(function: Function) -> Function:
     """The options that `web` and `up` share."""
     options = [
         click.option("--host", metavar="ADDRESS", help="Where to listen (127.0.0.1). Others need a token."),
-        click.option(
-            "--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port (5040); 0 is a free one."
-        ),
+        PORT_OPTION,
         click.option("--token-file", metavar="FILE", help="Who may come in: lines of name, role, token [queues]."),
         click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Answer to this host name too."),
         click.option("--read-only", is_flag=True, help="Nobody may change anything."),

@@ -43,6 +43,7 @@ from packhorse.web.glance import Glance
 from packhorse.web.history import History
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
+from packhorse.why import span_text
 
 T = TypeVar("T")
 _MOST_HELD = 5_000
@@ -188,10 +189,10 @@ class Reader:
         found, _ = jobs_with_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= SURE else 2)
         return [self._redaction.job(job) for job in found if self._operator.sees(job.queue)]
 
-    def why(self, job_id: str) -> str:
-        """Why the job is where it is, in a clause."""
+    def why(self, job_id: str, span: Callable[[int], str] = span_text) -> str:
+        """Why the job is where it is, in a clause; `span` says how a duration is written."""
         self.stored(job_id)
-        return self._redaction.text(JobHandle(self._app, job_id).why()) or ""
+        return self._redaction.text(JobHandle(self._app, job_id).why(span=span)) or ""
 
     def log_lines(self, job_id: str, after: int, limit: int) -> list[LogLine]:
         self.stored(job_id)

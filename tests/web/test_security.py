@@ -226,7 +226,7 @@ def test_a_token_of_one_queue_sees_and_steers_that_queue_only(guarded_web: TestC
     assert [queue["name"] for queue in guarded_web.get(f"{API}/queues").json()["items"]] == ["mail"]
     assert guarded_web.get(f"{API}/totals").json()["states"]["dead"] == 1
     assert guarded_web.get(f"{API}/jobs", params={"queue": "images", "count": True}).json()["items"] == []
-    for path in ("", "/log", "/events", "/subscribers"):
+    for path in ("", "/log", "/log.txt", "/events", "/subscribers"):
         assert guarded_web.get(f"{API}/jobs/{other.id}{path}").status_code == 404
     assert guarded_web.post(f"{API}/jobs/{other.id}/retry").status_code == 404
     assert guarded_web.delete(f"{API}/jobs/{other.id}").status_code == 404
