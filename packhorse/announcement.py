@@ -23,7 +23,7 @@ from packhorse.task import RegisteredTask, TaskOptions, parse_unique
 
 _TOLD = (
     *("priority", "weight", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires", "total_timeout"),
-    *("persistent", "isolate", "memory_limit", "unique"),
+    *("persistent", "isolate", "memory_limit", "unique", "redact"),
 )
 _TRUSTED_FOR = 300.0
 """Seconds for which an announcement is taken to be true."""
@@ -46,6 +46,7 @@ class _Told(msgspec.Struct, frozen=True):
     isolate: bool | None = None
     memory_limit: int | None = None
     unique: dict[str, Any] | None = None
+    redact: tuple[str, ...] = ()
     defaults: dict[str, Any] = {}
     parameters: Any = None
 
@@ -70,7 +71,7 @@ def _plain(task: RegisteredTask) -> dict[str, Any]:
         told["defaults"] = task.signature.plain_defaults
     told["parameters"] = parameters_of(task.signature)
     plain: dict[str, Any] = msgspec.json.decode(
-        canonical_json({name: value for name, value in told.items() if value is not None})
+        canonical_json({name: value for name, value in told.items() if value is not None and value != ()})
     )
     return plain
 

@@ -55,6 +55,7 @@ class TaskKeywords(_Keywords, total=False):
     per_error: Mapping[type[BaseException], Mapping[str, object]]
     isolate: bool | None
     memory_limit: int | str | None
+    redact: str | Iterable[str] | None
 
 
 class ScheduleKeywords(_Keywords, total=False):

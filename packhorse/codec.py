@@ -181,6 +181,14 @@ class Signature:
     @functools.cached_property
     def result_hint(self) -> Any:
         """The type that the function says it returns, for `decode_result`; Any if it says none that can be read."""
+        return self._returned()
+
+    def may_hold_keys(self) -> bool:
+        """Whether an argument or the result may be an object, or hold one: so it is unless all hints say otherwise.
+        Nothing is remembered, as a hint may name what its module is yet to define."""
+        return not all(_is_plain(hint) for hint in [*(hint for _, hint, _, _ in self.described()), self._returned()])
+
+    def _returned(self) -> Any:
         try:
             returned = _signature(self.function).return_annotation
             return Any if returned is inspect.Signature.empty else _readable(_resolve(returned, self.function))
@@ -343,6 +351,23 @@ def _readable(hint: Any) -> Any:
         if not isinstance(origin, type) or not members:
             raise
         return origin[tuple(member if member is ... else _readable(member) for member in members)]  # type: ignore[index]
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether such values have no keys in JSON, nor anything inside that has."""
+    if isinstance(hint, _EitherType):
+        return all(map(_is_plain, hint.members))
+    origin, members = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return True
+    if origin is typing.Annotated:
+        return _is_plain(members[0])
+    if origin in (typing.Union, types.UnionType, list, set, frozenset, tuple):
+        return all(member is ... or _is_plain(member) for member in members)
+    if hint is None or hint is types.NoneType:
+        return True
+    plain = (str, bytes, int, float, PurePath)
+    return isinstance(hint, type) and (issubclass(hint, plain) or hint.__module__ in ("datetime", "decimal", "uuid"))
 
 
 class _EitherType(type):

@@ -19,8 +19,12 @@ TRACEBACK_LIMIT = 32_000
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]packhorse[/\\](worker|middleware|codec|task|calls)|^<frozen"
 )
-# What differs between two failures of the same cause: numbers, addresses, ids, quoted values.
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+|'[^']*'|\"[^\"]*\"")
+# What differs between two failures of one cause: people's addresses, numbers, places in memory, ids, quoted values.
+# An address is tried only where a word begins, and not again within it: the text may be one long word.
+_VARYING = re.compile(
+    r"(?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)*+"
+    r"|0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+|'[^']*'|\"[^\"]*\""
+)
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):

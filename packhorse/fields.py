@@ -20,6 +20,7 @@ from packhorse.storage.records import (
     FailureGroup,
     Health,
     LogKind,
+    LogLevel,
     LogLine,
     OperationTimes,
     Point,
@@ -151,6 +152,7 @@ class LogFields(msgspec.Struct):
 
     message: str
     kind: LogKind
+    level: LogLevel
     at: Moment
     attempt: int
     id: int
@@ -158,7 +160,7 @@ class LogFields(msgspec.Struct):
 
 def log_fields(line: LogLine) -> LogFields:
     """A line of a job's log."""
-    return LogFields(**{**msgspec.structs.asdict(line), "at": iso(line.at)})
+    return LogFields(**{**msgspec.structs.asdict(line), "level": line.level, "at": iso(line.at)})
 
 
 class SteeredFields(msgspec.Struct):

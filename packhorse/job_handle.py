@@ -294,8 +294,9 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         storage = self._app.storage
         return _all_of(lambda after: storage.log_lines(self.id, after=after, limit=BATCH))
 
-    def why(self) -> str:
-        """Why the job is where it is, as a clause: "its queue mail is paused by anna since …"."""
+    def why(self, *, span: Callable[[int], str] = span_text) -> str:
+        """Why the job is where it is, as a clause: "its queue mail is paused by anna since …". `span` says how a
+        duration, in microseconds, is written."""
         storage, lease = self._app.storage, self._app.settings.lease
         job = self.refresh().record
         seen = look_around(storage, lease, job)
@@ -305,7 +306,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
                 break
             # Somebody has taken or moved it meanwhile, and what was seen is of the past.
             seen = look_around(storage, lease, job)
-        return explain(job, seen)
+        return explain(job, msgspec.structs.replace(seen, span=span))
 
     # --- steering: `by` is who, for the record --------------------------------------------------------------------
     # A job whose state does not allow the step is left alone: WrongState. One that is gone: JobNotFound.

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeGuard, get_type_hints
 
 import msgspec
 
@@ -76,6 +76,31 @@ class Secret(Text, frozen=True):
 
     def show(self, value: Any) -> str:
         return "***"
+
+
+class Words(msgspec.Struct, frozen=True):
+    """Words: users write a list of them, or one text with commas between. Nothing in them has a meaning of its own."""
+
+    example: str
+
+    def read(self, name: str, value: object) -> object:
+        given = value.split(",") if isinstance(value, str) else value
+        words = [word.strip() if isinstance(word, str) else word for word in given] if _is_list(given) else [value]
+        words = [word for word in words if word != ""]
+        if isinstance(value, str) and not words:
+            raise BadValue(f"{name} names no word", hint=f"write e.g. {self.example}, or leave it out")
+        for word in words:
+            if not isinstance(word, str) or not re.fullmatch(r"[\w-]{1,60}", word):
+                hint = "letters, digits, _ and -; it is found wherever it is part of a name"
+                raise BadValue(f"{name} must be words such as {self.example}, not {word!r}", hint=hint)
+        return tuple(dict.fromkeys(words))
+
+    def show(self, value: Any) -> str:
+        return ",".join(value)
+
+
+def _is_list(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, list | tuple | set | frozenset)
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -173,6 +198,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     web_port: Annotated[int, Whole(0, 65_535)] = 5040  # 0: any free port
     web_token: Annotated[str | None, Secret("")] = None  # of an admin; others are in the file
     web_token_file: Annotated[str | None, Text("tokens.txt")] = None
+    redact: Annotated[tuple[str, ...], Words("iban,ssn")] = ()  # parts of names whose values the web does not show
 
     filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `named_filters.py`
     bad_filters: dict[str, str] = {}  # what is wrong with those that are none at all, by their names
@@ -195,7 +221,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return [(name, self.shown(name)) for name in _KINDS]
 
 
-_KINDS: dict[str, Text | Whole] = {
+_KINDS: dict[str, Text | Words | Whole] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Settings, include_extras=True).items()
     if name not in ("filters", "bad_filters", "sources")
@@ -206,7 +232,7 @@ NAMES = tuple(_KINDS)
 """Of all settings."""
 
 
-def _kind(name: str) -> Text | Whole:
+def _kind(name: str) -> Text | Words | Whole:
     if name in _KINDS:
         return _KINDS[name]
     near = _like(name, cutoff=0.6)
@@ -223,6 +249,11 @@ def _like(name: str, cutoff: float) -> list[str]:
 
 Found = dict[str, tuple[object, str]]
 """For each name the value as it was written, and its source."""
+
+
+def read_setting(name: str, value: object, called: str | None = None) -> Any:
+    """A user's value of one setting as it is kept; BadValue, in which it is `called` so, if it is none."""
+    return _kind(name).read(called or name, value)
 
 
 def load_settings(

@@ -154,6 +154,38 @@ def _check_known(names: tuple[str, ...], task: str, args: Iterable[str], signatu
             raise BadValue(f"{task} cannot be unique by {name!r}: it has no such argument{nearest(name, known)}")
 
 
+def parse_redacted(value: object) -> tuple[str, ...]:
+    """What a user wrote for `redact=`: names of arguments, or of keys at any depth within them; `customer.ssn` is `ssn`
+    directly within `customer`.
+
+    >>> parse_redacted(["iban", "customer.ssn"])
+    ('customer.ssn', 'iban')
+    """
+    names = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(names, Iterable) or isinstance(names, Mapping):
+        raise BadValue(f"redact must be names of arguments, not {value!r}", hint="e.g. ['iban', 'customer.ssn']")
+    found: set[str] = set()
+    for name in names:
+        if not isinstance(name, str) or len(name) > NAME_LIMIT or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", name):
+            raise BadValue(
+                f"redact takes names of arguments, or of keys within them, not {name!r}",
+                hint="letters, digits, _ and -, with dots between the names of a path: 'customer.ssn'",
+            )
+        found.add(name)
+    return tuple(sorted(found))
+
+
+def _check_redacted(names: tuple[str, ...], task: str, signature: Signature) -> None:
+    """A name that can stand for nothing was written wrong, and what it was meant for would be shown."""
+    unknown = [name for name in names if name not in signature.names]
+    if unknown and not signature.takes_any_name and not signature.may_hold_keys():
+        near = nearest(unknown[0], signature.names)
+        raise BadValue(
+            f"{task} cannot redact {unknown[0]!r}: it has no such argument{near}",
+            why="by their type hints none of its arguments, nor its result, has keys",
+        )
+
+
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a task's jobs are queued, tried and timed. Durations are microseconds; None is "no limit"."""
 
@@ -174,6 +206,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_halts: int = 3
     unique: Unique | None = None
     persistent: bool = False  # kept for ever
+    redact: tuple[str, ...] = ()  # names of arguments and keys whose values the web does not show
 
     @classmethod
     def parse(cls, **words: Any) -> TaskOptions:
@@ -260,6 +293,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "max_halts": _whole(1, MOST_HALTS),
     "unique": lambda _, value: parse_unique(value),
     "persistent": _flag,
+    "redact": lambda _, value: parse_redacted(value),
 }
 
 
@@ -358,6 +392,7 @@ def _registered(target: Any, name: str | None, options: TaskOptions) -> Register
     )
     if options.unique and isinstance(options.unique.by, tuple):
         _check_known(options.unique.by, task.name, (), task.signature)
+    _check_redacted(options.redact, task.name, task.signature)
     return task
 
 

@@ -20,13 +20,15 @@ _COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
 
 class Totals(msgspec.Struct, kw_only=True):
     """How everything stands. `ever` and `today` (since midnight UTC) have added, completed, failed, dead, aborted and
-    halted; `processed` are attempts that ended, `failed` those that raised or ran too long: halts are in `ever`."""
+    halted; `processed` are attempts that ended, `failed` those that raised or ran too long: halts are in `ever`.
+
+    Since ever is counted for all queues together: for whom only some concern, `ever` is empty and these are null."""
 
     states: dict[State, int]
     ever: dict[str, int]
     today: dict[str, int]
-    processed: int
-    failed: int
+    processed: int | None
+    failed: int | None
     queues: int
     paused: int
     oldest: Seconds
@@ -43,13 +45,13 @@ def totals_of(
     lease: int,
     queues: Sequence[QueueInfo],
     workers: Sequence[WorkerInfo],
-    ever: Mapping[str, int],
+    ever: Mapping[str, int] | None,
     today: Mapping[str, int],
     *,
     failure_kinds: int,
     schedules: int,
 ) -> Totals:
-    """The numbers; `ever` are the counts since ever, `today` those that `today_of` tells."""
+    """The numbers; `ever` are the counts since ever, if they may be told, `today` those that `today_of` tells."""
     states: Counter[State] = Counter()
     for queue in queues:
         states.update(queue.counts)
@@ -59,10 +61,10 @@ def totals_of(
     slots = sum(worker.concurrency for worker in crew)
     return Totals(
         states={state: states[state] for state in State},
-        ever={name: ever.get(name, 0) for name in _COUNTED},
+        ever={} if ever is None else {name: ever.get(name, 0) for name in _COUNTED},
         today={name: today.get(name, 0) for name in _COUNTED},
-        processed=ended(ever),
-        failed=ever.get("failed", 0),
+        processed=None if ever is None else ended(ever),
+        failed=None if ever is None else ever.get("failed", 0),
         queues=len(queues),
         paused=sum(queue.is_paused for queue in queues),
         oldest=max(waits) / SECOND if waits else None,

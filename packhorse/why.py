@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,26 @@ _SUMMARY_LIMIT = 120
 _GIVEN_UP = "did not end when asked"  # also what the failure of such a run says
 
 
+def span_text(duration: int) -> str:
+    """A duration as short text, in its two largest units; a few seconds with their tenths.
+
+    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
+    ('2d4h', '1.6s')
+    """
+    if duration < SECOND:
+        return f"{max(0, duration) // 1_000}ms"
+    if duration < 10 * SECOND:
+        return f"{duration // 100_000 / 10:g}s"
+    rest, parts = duration, []
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break  # "1d", not "1d5s"
+    return "".join(parts[:2])
+
+
 class Seen(msgspec.Struct, frozen=True):
     """What there is to be seen around a job. One that has ended needs little more than `now`."""
 
@@ -36,6 +56,7 @@ class Seen(msgspec.Struct, frozen=True):
     held: Mapping[str, int] = {}  # jobs in workers' hands, by queue
     closed: str | None = None  # that the storage is moved, or was
     aborts: Sequence[Event] = ()  # of an aborted job: that it was asked to stop, and that it ended
+    span: Callable[[int], str] = span_text  # how a duration is written
 
 
 def explain(job: Job, seen: Seen) -> str:
@@ -63,26 +84,6 @@ def _reason(job: Job, seen: Seen) -> str:
             return _aborted(job, seen)
 
 
-def span_text(duration: int) -> str:
-    """A duration as short text, in its two largest units; a few seconds with their tenths.
-
-    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
-    ('2d4h', '1.6s')
-    """
-    if duration < SECOND:
-        return f"{max(0, duration) // 1_000}ms"
-    if duration < 10 * SECOND:
-        return f"{duration // 100_000 / 10:g}s"
-    rest, parts = duration, []
-    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
-        count, rest = divmod(rest, size)
-        if count:
-            parts.append(f"{count}{unit}")
-        elif parts:
-            break  # "1d", not "1d5s"
-    return "".join(parts[:2])
-
-
 # --- waiting ------------------------------------------------------------------------------------------------------
 
 
@@ -101,9 +102,9 @@ def _until(word: str, job: Job, seen: Seen) -> str:
     due_at = job.due_at or 0
     if due_at > seen.now:
         joint = "at" if word.endswith("again") else "until"
-        return f"{word} {joint} {_moment(due_at)} (in {span_text(due_at - seen.now)})"
+        return f"{word} {joint} {_moment(due_at)} (in {seen.span(due_at - seen.now)})"
     rest = _nobody(seen) or "it joins the line when a worker next looks"
-    return f"it has been due for {span_text(seen.now - due_at)}; {rest}"
+    return f"it has been due for {seen.span(seen.now - due_at)}; {rest}"
 
 
 def _queued(job: Job, seen: Seen) -> str:
@@ -147,17 +148,17 @@ def _nobody(seen: Seen) -> str | None:
     if quiet := [each for each in _alive(seen) if is_quiet(each) and each.foreman not in told]:
         return quiet_text(quiet)
     if foremen:
-        return _about_to_start(next(each for each in foremen if each.id not in told))
+        return _about_to_start(next(each for each in foremen if each.id not in told), seen)
     beats = [worker.beat_at for worker in seen.workers if worker.subject is Subject.WORKER]
     if not beats:
         return "no worker is running"
     who = "the only worker has been" if len(beats) == 1 else f"all {len(beats)} workers have been"
-    return f"{who} silent for {span_text(seen.now - max(beats))}: none may be running any more"
+    return f"{who} silent for {seen.span(seen.now - max(beats))}: none may be running any more"
 
 
-def _about_to_start(foreman: WorkerInfo) -> str:
+def _about_to_start(foreman: WorkerInfo, seen: Seen) -> str:
     wait = foreman.report.get("next_start_in")
-    when = f"starts one in {span_text(round(wait * SECOND))}" if wait else "is about to start one"
+    when = f"starts one in {seen.span(round(wait * SECOND))}" if wait else "is about to start one"
     return f"no worker is running yet; the foreman {foreman.host}:{foreman.pid} {when}"
 
 
@@ -227,13 +228,13 @@ def _lost(job: Job, seen: Seen) -> str | None:
         rest = f"the foreman {foremen[0].host}:{foremen[0].pid} is about to take it back"
     else:
         rest = "no foreman is there to take it back: `packhorse work` starts one"
-    return f"its worker {job.owner} has been silent for {span_text(seen.now - worker.beat_at)}; {rest}"
+    return f"its worker {job.owner} has been silent for {seen.span(seen.now - worker.beat_at)}; {rest}"
 
 
 def _held(job: Job, seen: Seen) -> str:
     if job.state is State.RESERVED:
         return f"worker {job.owner} has taken it and begins it as soon as a slot is free"
-    since = f" for {span_text(seen.now - job.started_at)}" if job.started_at is not None else ""
+    since = f" for {seen.span(seen.now - job.started_at)}" if job.started_at is not None else ""
     progress = "" if job.progress is None else f", {job.progress} % done"
     return f"it runs on worker {job.owner}{since}{progress}"
 
@@ -245,17 +246,17 @@ def _asked_to_stop(job: Job, seen: Seen) -> str:
 # --- given up ---------------------------------------------------------------------------------------------------------
 
 
-def still_goes_on(job: Job, now: int) -> str | None:
+def still_goes_on(job: Job, now: int, span: Callable[[int], str] = span_text) -> str | None:
     """That the last run of a job which has ended, or waits for its next try, was given up and may still go on."""
     left = _goes_on(job) + (job.finished_at or job.updated_at) - now
     if job.state not in (State.ABORTED, State.RETRYING) or left <= 0:
         return None
-    return f"its last run {_GIVEN_UP}, and may go on for {span_text(left)}, until its worker is replaced"
+    return f"its last run {_GIVEN_UP}, and may go on for {span(left)}, until its worker is replaced"
 
 
 def _run_beside(job: Job, seen: Seen) -> str | None:
     """As above; and of a job that shall run again, as long as that worker is there."""
-    if told := still_goes_on(job, seen.now):
+    if told := still_goes_on(job, seen.now, seen.span):
         return told
     worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
     if worker is not None and any(each.id == worker for each in _alive(seen)):
@@ -295,28 +296,28 @@ def _final(job: Job) -> str:
 
 def _aborted(job: Job, seen: Seen) -> str:
     by = next((event.data["by"] for event in reversed(seen.aborts) if event.data and "by" in event.data), None)
-    cause = f"by {by}" if by else f"because {why_aborted(job)}"
+    cause = f"by {by}" if by else f"because {why_aborted(job, seen.span)}"
     return f"it was aborted {_ago(job.finished_at, seen)}, {cause}"
 
 
-def why_aborted(job: Job) -> str:
+def why_aborted(job: Job, span: Callable[[int], str] = span_text) -> str:
     """What an aborted job's own record says about the reason, as a sentence: "it waited longer than its expires of
     10s". Who gave an order is in its events."""
     failure = Failure.from_json(job.error) if job.error else None
     if job.reason is Reason.JOB_TIMEOUT:
-        return _over(job) or (failure.message if failure else "its time was over")
+        return _over(job, span) or (failure.message if failure else "its time was over")
     if failure is not None and failure.type == ABORT and job.abort_at is None:
         return f"its task said: {failure.message}"
     return "an operator wanted it"
 
 
-def _over(job: Job) -> str | None:
+def _over(job: Job, span: Callable[[int], str]) -> str | None:
     """Which time was over, if it was one that runs while the job waits too."""
     ended_at, begun_at = job.finished_at or 0, job.started_at or 0
     if job.total_timeout is not None and ended_at >= (job.first_queued_at or 0) + job.total_timeout:
-        return f"it lived longer than its total_timeout of {span_text(job.total_timeout)}"
+        return f"it lived longer than its total_timeout of {span(job.total_timeout)}"
     if job.expires is not None and begun_at < (job.queued_at or 0) <= ended_at - job.expires:
-        return f"it waited longer than its expires of {span_text(job.expires)}"
+        return f"it waited longer than its expires of {span(job.expires)}"
     return None
 
 
@@ -331,7 +332,7 @@ def _error(job: Job) -> str:
 
 
 def _ago(at: int | None, seen: Seen) -> str:
-    return f"{span_text(seen.now - (at or 0))} ago"
+    return f"{seen.span(seen.now - (at or 0))} ago"
 
 
 def _moment(at: int) -> str:

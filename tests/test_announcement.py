@@ -40,12 +40,19 @@ def test_a_worker_announces_each_task_with_its_queue_and_options(storage: Memory
     assert (told.name, told.queue) == ("report", "reports")
     assert told.options["weight"] == 5
     assert (told.options["max_attempts"], told.options["timeout"]) == (2, MINUTE)
+    assert "redact" not in told.options
     assert json.loads(json.dumps(told.options)) == told.options
+
+
+def test_a_worker_announces_what_is_not_shown_of_a_task(storage: Memory):
+    (told,) = worker_of(storage, redact=["year", "kind"]).announcements()
+
+    assert told.options["redact"] == ["kind", "year"]
 
 
 def test_what_was_announced_is_read_back_as_it_was(storage: Memory):
     unique = Unique(by=("kind",), period=60 * SECOND, on_conflict="replace")
-    limits = {"expires": "1h", "memory_limit": "512MiB"}
+    limits = {"expires": "1h", "memory_limit": "512MiB", "redact": ["kind"]}
     app = worker_of(storage, queue="reports", priority=3, isolate=True, persistent=True, unique=unique, **limits)
 
     (task,) = storage.tasks()

@@ -62,6 +62,14 @@ def test_failures_that_differ_in_numbers_ids_and_values_have_one_cause() -> None
     assert first.pattern() == "ValueError: cannot decode image <…> of <…> at <…>"
 
 
+def test_failures_that_differ_in_whose_address_it_was_have_one_cause() -> None:
+    first = Failure("Bounced", "550 no such user ann@example.org")
+    second = Failure("Bounced", "550 no such user bob.b+shop@mail.example.co.uk")
+
+    assert first.cause("notify") == second.cause("notify")
+    assert first.pattern() == "Bounced: <…> no such user <…>"
+
+
 def test_another_task_type_or_place_is_another_cause() -> None:
     failure = Failure("ValueError", "no", place="shop.py:41")
     others = [

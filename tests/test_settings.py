@@ -120,6 +120,22 @@ def test_a_size_is_kept_in_bytes(folder, written, kept):
     assert load_settings({"payload_limit": written}, {}, folder).payload_limit == kept
 
 
+@pytest.mark.parametrize("written", ["iban, ssn", "iban,ssn,iban,", ["iban", "ssn"], ("iban", " ssn ")])
+def test_words_are_a_list_or_have_commas_between(folder, written):
+    settings = load_settings({"redact": written}, {}, folder)
+
+    assert settings.redact == ("iban", "ssn")
+    assert settings.shown("redact") == "iban,ssn"
+
+
+def test_words_come_from_the_file_and_the_environment(folder):
+    write(folder, '[tool.packhorse]\nredact = ["iban"]')
+
+    assert load_settings({}, {}, folder).redact == ("iban",)
+    assert load_settings({}, {"PACKHORSE_REDACT": "ssn"}, folder).redact == ("ssn",)
+    assert load_settings({"redact": []}, {}, folder).redact == ()
+
+
 def test_text_around_a_value_is_trimmed(folder):
     settings = load_settings({}, {"PACKHORSE_URL": "memory://\n", "PACKHORSE_WEB_PORT": " 80 "}, folder)
 
@@ -151,6 +167,11 @@ def test_an_app_is_a_module_and_attribute_or_a_file(folder, written):
         ("client_timeout", "366d", "client_timeout must be from 1s to 365d, not 366d"),
         ("stop_grace", -1, "stop_grace cannot be negative: -1"),
         ("app", "no app", "app must be text such as 'module:attribute', not 'no app'"),
+        ("redact", ".*", "redact must be words such as iban,ssn, not '.*'"),
+        ("redact", "iban,a b", "redact must be words such as iban,ssn, not 'a b'"),
+        ("redact", ["iban", 7], "redact must be words such as iban,ssn, not 7"),
+        ("redact", {"iban": 1}, "redact must be words such as iban,ssn, not {'iban': 1}"),
+        ("redact", " , ", "redact names no word"),
         ("url", 5, "url must be text such as 'sqlite:///packhorse.db', not of type int"),
         ("url", " ", "url must be text such as 'sqlite:///packhorse.db', not ' '"),
     ],

@@ -10,8 +10,9 @@ import sys
 import types
 from collections.abc import Callable
 from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -249,6 +250,63 @@ def test_a_named_argument_that_nobody_knows_is_refused() -> None:
     with pytest.raises(BadValue) as caught:
         Registry().add(send_notice, options=TaskOptions(unique=unique))
     assert str(caught.value) == sentence
+
+
+def _pay(iban: str, amount: Decimal | int = 1, tags: list[str] | None = None) -> str | None: ...
+
+
+def _pay_by(iban: str, **others: str) -> None: ...
+
+
+def _pay_all(payments: list[dict[str, str]]) -> None: ...
+
+
+def _pay_to(account: Literal["a", "b"]) -> dict[str, str]: ...
+
+
+def _pay_untold(iban): ...  # type: ignore[no-untyped-def]
+
+
+@pytest.mark.parametrize("names", [["ibann"], ["iban", "customer.ssn"], ["iban.country"]])
+def test_a_name_to_redact_that_can_stand_for_nothing_is_refused(names: list[str]) -> None:
+    wrong = names[-1]
+
+    with pytest.raises(BadValue) as caught:
+        Registry().add(_pay, options=TaskOptions.parse(redact=names))
+
+    assert f"_pay cannot redact {wrong!r}: it has no such argument" in str(caught.value)
+    assert ("did you mean 'iban'?" in str(caught.value)) is (wrong == "ibann")
+
+
+@pytest.mark.parametrize("function", [_pay_by, _pay_all, _pay_to, _pay_untold])
+def test_a_name_to_redact_may_be_of_a_key_within(function: Callable[..., Any]) -> None:
+    task = Registry().add(function, options=TaskOptions.parse(redact=["customer.ssn", "key"]))
+
+    assert task.options.redact == ("customer.ssn", "key")
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [(None, ()), ("iban", ("iban",)), (["iban", "customer.ssn", "iban"], ("customer.ssn", "iban")), (set(), ())],
+)
+def test_names_to_redact_are_one_or_a_list(value: object, names: tuple[str, ...]) -> None:
+    assert TaskOptions.parse(redact=value).redact == names
+
+
+@pytest.mark.parametrize("value", [7, {"iban": 1}, ["a b"], ["a..b"], [".a"], [""], [7], [".*"], ["x" * 200], True])
+def test_what_cannot_be_a_name_to_redact_is_refused(value: object) -> None:
+    with pytest.raises(BadValue, match="redact"):
+        TaskOptions.parse(redact=value)
+
+
+def test_a_hint_that_is_defined_after_the_task_is_found_later() -> None:
+    module: dict[str, Any] = {"__name__": "later"}
+    exec("def pay(order: int) -> 'Receipt': ...", module)
+
+    task = Registry().add(module["pay"], options=TaskOptions.parse(redact=["ssn"]))
+
+    module["Receipt"] = msgspec.defstruct("Receipt", ["ssn"])
+    assert task.signature.result_hint is module["Receipt"]
 
 
 def test_a_named_argument_may_be_left_to_its_default() -> None:

@@ -258,6 +258,17 @@ def test_a_running_job_does_not_wait():
     assert explain(job, seen()) == "it runs on worker ann for 12s, 40 % done"
 
 
+def test_whoever_asks_says_how_a_duration_is_written():
+    around = seen(span=lambda duration: f"{duration // SECOND} s")
+    dead = a_job(State.DEAD, finished_at=NOW - 21 * SECOND, failures=1)
+    aborted = a_job(State.ABORTED, finished_at=NOW, reason=Reason.JOB_TIMEOUT, queued_at=NOW - HOUR, expires=MINUTE)
+
+    assert "it is delayed until" in (told := explain(a_job(State.SCHEDULED, due_at=NOW + MINUTE), around))
+    assert told.endswith("(in 60 s)")
+    assert explain(dead, around).startswith("it died 21 s ago")
+    assert "longer than its expires of 60 s" in explain(aborted, around)
+
+
 def test_a_running_job_may_have_been_asked_to_stop():
     job = a_job(RUNNING, owner="ann", started_at=NOW - 12 * SECOND, abort_at=NOW - 3 * SECOND)
 

@@ -17,7 +17,7 @@ from packhorse.app import Packhorse
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
-from packhorse.cli.serving import WEB_OPTIONS, check_web, web_beside
+from packhorse.cli.serving import PORT_OPTION, WEB_OPTIONS, check_web, redact_option, web_beside
 from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
 from packhorse.errors import BadValue, StorageError
 from packhorse.foreman.pulse import FIGURES
@@ -27,16 +27,29 @@ from packhorse.settings import Settings
 _LOOK_FOR_CHANGES = 0.5
 
 
-@command("dev", "packhorse dev", "packhorse dev jobs.py -c 2", "packhorse dev --no-web")
+@command("dev", "packhorse dev", "packhorse dev jobs.py -c 2", "packhorse dev --port 8080", "packhorse dev --no-web")
 @click.argument("target", required=False)
 @crew_options
+@PORT_OPTION
 @click.option("--no-web", is_flag=True, help="Serve no web pages.")
-def dev(invocation: Invocation, target: str | None, no_web: bool, **options: Any) -> int:
+@redact_option
+def dev(
+    invocation: Invocation,
+    target: str | None,
+    port: int | None,
+    no_web: bool,
+    redact: tuple[str, ...] | None,
+    **options: Any,
+) -> int:
     """Run jobs while you write them: as `up`, with a line for each job that begins and ends, and workers that are
-    replaced whenever a Python file here is saved. The web pages are at port 5040, or at a free one if that is taken."""
+    replaced whenever a Python file here is saved. The web pages are at port 5040, or at a free one if that is taken;
+    with --port, there and nowhere else."""
+    if no_web and port is not None:
+        raise BadValue("--port says where the web is, and --no-web that there is none", hint="leave one of them out")
     seen = _saved(Path.cwd())  # before anything is imported: whatever is saved from here on is not what runs
     target = target or invocation.settings.app or find_target()
     app, settings = app_and_settings(invocation, target, options)
+    web_options = None if no_web else _web_options(settings, {**WEB_OPTIONS, "port": port, "redact": redact})
     FIGURES.setLevel(
         max(logging.WARNING, logging.getLogger("packhorse").getEffectiveLevel())
     )  # jobs say more than these
@@ -49,7 +62,7 @@ def dev(invocation: Invocation, target: str | None, no_web: bool, **options: Any
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask, over), daemon=True)
     watch.start()
-    web = contextlib.nullcontext() if no_web else web_beside(settings, _web_options(settings), quiet=invocation.quiet)
+    web = web_beside(settings, web_options, quiet=invocation.quiet) if web_options else contextlib.nullcontext()
     try:
         with web:
             return foreman.run()
@@ -57,13 +70,16 @@ def dev(invocation: Invocation, target: str | None, no_web: bool, **options: Any
         over.set()
 
 
-def _web_options(settings: Settings) -> dict[str, Any]:
-    """Where the settings say; at a free port if somebody has that one, such as another `dev`."""
+def _web_options(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
+    """At the port that was asked for, which must be free; else where the settings say, or at a free one if somebody has
+    that, such as another `dev`."""
     try:
-        check_web(settings, WEB_OPTIONS, "packhorse dev")
+        check_web(settings, options, "packhorse dev")
     except BadValue:
-        return {**WEB_OPTIONS, "port": 0}
-    return WEB_OPTIONS
+        if options["port"] is not None:
+            raise
+        return {**options, "port": 0}
+    return options
 
 
 def _tell_how_to_begin(app: Packhorse) -> None:

@@ -95,7 +95,7 @@ class Command(click.Command):
 
 _TWICE = {
     "--where": "put all words into one: --where 'dead queue:mail'",
-    **{name: f"several are written {name} a,b" for name in ("--fields", "--queues")},
+    **{name: f"several are written {name} a,b" for name in ("--fields", "--queues", "--redact")},
     **{f"jobs {name}": f"several are written {name} a,b" for name in ("--queue", "--task")},
 }
 """What to do instead of giving an option twice, where there is more to say than for all others."""

@@ -20,31 +20,44 @@ from packhorse.cli.output import say
 from packhorse.cli.target import open_for_writing
 from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
 from packhorse.loading import find_target
-from packhorse.settings import Settings
+from packhorse.settings import Settings, read_setting
 
 if TYPE_CHECKING:
     from packhorse.web.security.access import Access
 
 _AGAIN_AFTER = 2.0  # seconds before a web server that ended is started again
 
+PORT_OPTION = click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port (5040); 0 is a free one."
+)
+"""Where the web listens, of all commands that serve it."""
+
+
+def _read_words(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    return None if value is None else read_setting("redact", value, "--redact")
+
+
+redact_option = click.option(
+    "--redact", metavar="A,B", callback=_read_words, help="Hide values whose name has one of these words, too."
+)
+
 
 def web_options(function: Function) -> Function:
     """The options that `web` and `up` share."""
     options = [
         click.option("--host", metavar="ADDRESS", help="Where to listen (127.0.0.1). Others need a token."),
-        click.option(
-            "--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port (5040); 0 is a free one."
-        ),
+        PORT_OPTION,
         click.option("--token-file", metavar="FILE", help="Who may come in: lines of name, role, token [queues]."),
         click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Answer to this host name too."),
         click.option("--read-only", is_flag=True, help="Nobody may change anything."),
         click.option("--hide-args", is_flag=True, help="Show no arguments and no results."),
+        redact_option,
     ]
     return with_options(function, options)
 
 
 WEB_OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(("host", "port", "token_file")),
+    **dict.fromkeys(("host", "port", "token_file", "redact")),
     "hosts": (),
     "read_only": False,
     "hide_args": False,
@@ -86,12 +99,18 @@ def _server(invocation: Invocation, options: dict[str, Any], make: Callable[...,
     host, port = _address(settings, options)
     access = _access(settings, options)
     app = Packhorse(storage=invocation.remembered(open_for_writing(settings)))
-    return make(make_application(app, access, redaction=Redaction(hide_args=options["hide_args"])), host, port)
+    redaction = Redaction(hide_args=options["hide_args"], words=_words(settings, options))
+    return make(make_application(app, access, redaction=redaction), host, port)
 
 
 def _address(settings: Settings, options: dict[str, Any]) -> tuple[str, int]:
     host = options["host"] if options["host"] is not None else settings.web_host
     return host, options["port"] if options["port"] is not None else settings.web_port
+
+
+def _words(settings: Settings, options: dict[str, Any]) -> tuple[str, ...]:
+    """The option adds to the settings: what one place wants hidden, another cannot show."""
+    return tuple(dict.fromkeys((*settings.redact, *(options["redact"] or ()))))
 
 
 def _access(settings: Settings, options: dict[str, Any]) -> Access:
@@ -160,13 +179,16 @@ def web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> I
 def web_command(settings: Settings, options: dict[str, Any], *, quiet: bool) -> tuple[list[str], dict[str, str]]:
     """The words that start the web beside a foreman, and its environment. The URL is in the latter: it may hold a
     password, and everybody on the machine can read the words."""
-    words = [sys.executable, "-m", "packhorse", "web", "--until-eof", *_web_words(options)]
+    words = [sys.executable, "-m", "packhorse", "web", "--until-eof", *_web_words(settings, options)]
     words += ["--quiet"] if quiet else []
     return words, {**os.environ, "PACKHORSE_URL": settings.url}
 
 
-def _web_words(options: dict[str, Any]) -> list[str]:
+def _web_words(settings: Settings, options: dict[str, Any]) -> list[str]:
     given = {"--host": options["host"], "--port": options["port"], "--token-file": options["token_file"]}
+    given["--redact"] = (
+        ",".join(_words(settings, options)) or None
+    )  # an app may have set it, which the web does not load
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     words += [word for host in options["hosts"] for word in ("--allow-host", host)]
     return words + [f"--{name.replace('_', '-')}" for name in ("read_only", "hide_args") if options[name]]

@@ -6,6 +6,7 @@ back as they are (`wire.py`): a field that is added needs a default.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
@@ -428,6 +429,24 @@ DROPPED_LINES = "… earlier lines were dropped …"
 """Stands first in a log that has lost its beginning."""
 
 
+class LogLevel(StrEnum):
+    """How grave a line is. What a job says in passing, its progress and its check-ins, is as `debug` is."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    def reaches(self, least: LogLevel) -> bool:
+        """Is it this level, or above it?"""
+        return _RISING.index(self) >= _RISING.index(least)
+
+
+_RISING = tuple(LogLevel)
+_LEVELS = {**{level.value: level for level in LogLevel}, "critical": LogLevel.ERROR}
+_LOGGED = re.compile(r"([a-z]+) \S+: ")  # as `worker/capture.py` writes what comes by Python's logging
+
+
 class LogLine(msgspec.Struct, frozen=True):
     """A line that a job wrote."""
 
@@ -436,6 +455,14 @@ class LogLine(msgspec.Struct, frozen=True):
     at: int = 0
     attempt: int = 0
     id: int = 0
+
+    @property
+    def level(self) -> LogLevel:
+        """By its kind, and by the word with which a line of Python's logging begins; else `info`."""
+        if self.kind is not LogKind.LOG:
+            return LogLevel.ERROR if self.kind is LogKind.ERROR else LogLevel.DEBUG
+        logged = _LOGGED.match(self.message)
+        return _LEVELS.get(logged[1], LogLevel.INFO) if logged else LogLevel.INFO
 
 
 class FailureGroup(msgspec.Struct, frozen=True):

@@ -141,5 +141,5 @@ class History:
             name: self._redaction.text(value) if isinstance(value, str) else value for name, value in event.data.items()
         }
         if "args" in data:
-            data["args"] = self._redaction.json(str(data["args"]))
+            data["args"] = self._redaction.json(str(data["args"]))  # of which task is not told
         return replace(event, data=data)

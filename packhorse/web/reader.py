@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from packhorse.app import Packhorse
@@ -21,7 +23,7 @@ from packhorse.id_part import SHORTEST, SURE, jobs_with_part
 from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State
 from packhorse.job_handle import JobHandle
 from packhorse.presence import Presence, is_alive, presence_of
-from packhorse.storage.listing import is_dear, is_tallied, sum_tallies
+from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
     FailureGroup,
@@ -41,6 +43,7 @@ from packhorse.web.glance import Glance
 from packhorse.web.history import History
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
+from packhorse.why import span_text
 
 T = TypeVar("T")
 _MOST_HELD = 5_000
@@ -188,10 +191,10 @@ class Reader:
         found, _ = jobs_with_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= SURE else 2)
         return [self._redaction.job(job) for job in found if self._operator.sees(job.queue)]
 
-    def why(self, job_id: str) -> str:
-        """Why the job is where it is, in a clause."""
+    def why(self, job_id: str, span: Callable[[int], str] = span_text) -> str:
+        """Why the job is where it is, in a clause; `span` says how a duration is written."""
         self.stored(job_id)
-        return self._redaction.text(JobHandle(self._app, job_id).why()) or ""
+        return self._redaction.text(JobHandle(self._app, job_id).why(span=span)) or ""
 
     def log_lines(self, job_id: str, after: int, limit: int) -> list[LogLine]:
         self.stored(job_id)
@@ -201,7 +204,7 @@ class Reader:
     def _scoped(self, where: Filter) -> Filter:
         """The filter for this operator. An argument that is not shown cannot be asked for, either. A search for text
         goes through stored jobs, masked values included: who may search can try out what is in them."""
-        if hidden := next((one.path for one in where.args if any(map(self._redaction.hides, one.path))), None):
+        if hidden := self._hidden_path(where):
             raise BadValue(
                 f"args.{'.'.join(hidden)} is not shown here, and cannot be searched for",
                 hint="the command line can: packhorse jobs",
@@ -209,6 +212,19 @@ class Reader:
         if where.queue is None and len(self._operator.queues) == 1:
             return replace(where, queue=next(iter(self._operator.queues)))
         return where
+
+    def _hidden_path(self, where: Filter) -> tuple[str, ...] | None:
+        """What the filter asks for although one of the tasks that it may mean does not show it."""
+        if not where.args:
+            return None
+        names = self._redaction.names_of_any(
+            lambda task: where.task in (None, task) and is_one_of(task, where.tasks),
+        )
+        return next((one.path for one in where.args if self._redaction.hides(one.path, names)), None)
+
+    def hides(self, argument: str, task: str) -> bool:
+        """Is this argument of this task not shown?"""
+        return self._redaction.hides((argument,), self._redaction.names(task))
 
     # --- around them ----------------------------------------------------------------------------------------------
 
@@ -230,7 +246,15 @@ class Reader:
         return known[name]
 
     def tasks(self) -> list[TaskInfo]:
-        return [task for task in self._glance.tasks() if self._operator.sees(task.queue)]
+        return [self._shown_task(task) for task in self._glance.tasks() if self._operator.sees(task.queue)]
+
+    def _shown_task(self, task: TaskInfo) -> TaskInfo:
+        """Of a unique one workers also tell the defaults of its arguments."""
+        if not task.options.get("defaults"):
+            return task
+        stored = msgspec.json.encode(task.options["defaults"]).decode()
+        shown = self._redaction.json(stored, task.name)
+        return task if shown is stored else replace(task, options={**task.options, "defaults": json.loads(shown or "")})
 
     def workers(self) -> list[WorkerInfo]:
         """Every worker and foreman that is known, gone or not; of what they run, what concerns this operator."""
@@ -279,7 +303,7 @@ class Reader:
 
     def schedules(self) -> list[ScheduleInfo]:
         return [
-            replace(schedule, args=self._redaction.json(schedule.args) or "{}")
+            replace(schedule, args=self._redaction.json(schedule.args, schedule.task) or "{}")
             for schedule in self._glance.schedules()
             if self._operator.sees(schedule.queue or schedule.task)
         ]
@@ -367,5 +391,6 @@ class Reader:
         key = (name, span, self._operator.queues)
         return self._glance.reckoned(key, self._glance.series(span), lambda: reckon(self.series(span)))
 
-    def totals(self) -> dict[str, int]:
-        return self._glance.totals()
+    def totals(self) -> dict[str, int] | None:
+        """What was counted since ever. None if only some queues concern them: it is counted of all together."""
+        return None if self._operator.queues else self._glance.totals()

@@ -15,6 +15,7 @@ from packhorse.named_filters import usable_filters
 from packhorse.storage import Storage
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
+from packhorse.web.redacted_names import redacted_names
 from packhorse.web.security.access import Access
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
@@ -29,7 +30,8 @@ class Site:
     def __init__(self, app: Packhorse, access: Access, *, redaction: Redaction | None = None) -> None:
         self.app = app
         self.access = access
-        self.redaction = redaction or Redaction()
+        redaction = redaction or Redaction(words=app.settings.redact)
+        self.redaction = redaction.knowing(lambda: redacted_names(app.registry, self.glance))
         self.filters = usable_filters(app.settings, clock.now())
         for problem in self.filters.bad.values():
             log.warning("%s; it is left out", problem)

@@ -140,5 +140,7 @@ def _arguments(reader: Reader, part: str) -> Iterator[tuple[str, str]]:
         each = parameters.get("each") if isinstance(parameters, dict) else None
         for one in each if isinstance(each, list) else []:
             name = one.get("name") if isinstance(one, dict) else None
-            if isinstance(name, str) and re.fullmatch(r"\w+", name) and name.lower().startswith(part):
+            if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or not name.lower().startswith(part):
+                continue
+            if not reader.hides(name, task.name):  # else it could not be asked for
                 yield name, task.name

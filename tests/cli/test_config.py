@@ -24,6 +24,14 @@ def test_every_setting_is_told_with_its_source(here: Path, packhorse: Call, monk
     assert told["web_token"]["value"] is None
 
 
+def test_the_words_to_hide_are_told_with_their_source(here: Path, packhorse: Call):
+    (here / "pyproject.toml").write_text('[tool.packhorse]\nredact = ["iban", "ssn"]\n')
+
+    told = json.loads(packhorse("config", "redact", "--json").stdout)
+
+    assert told == {"name": "redact", "value": "iban,ssn", "source": "[tool.packhorse] redact in pyproject.toml"}
+
+
 def test_one_name_prints_its_value_alone(packhorse: Call):
     assert packhorse("config", "url", "--url", "redis://u:secret@h/0").stdout == "redis://u:***@h/0\n"
 

@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 
 from packhorse.cli.failing import ExitCode
-from packhorse.cli.serving import web_command
+from packhorse.cli.serving import WEB_OPTIONS, web_command
 from packhorse.settings import load_settings
 from tests.children import PATIENCE, ROOT, until
 from tests.cli.conftest import Call
+from tests.cli.yard import Yard
 
 TOKEN = "a-token-of-enough-letters"
 JOBS = """\
@@ -84,6 +85,30 @@ def test_a_token_from_the_environment_is_asked_for(here: Path):
     with running(here, "web", "--port", "0", "--host", "0.0.0.0", PACKHORSE_WEB_TOKEN=TOKEN) as url:
         assert get(f"{url}api/v1/totals")[0] == 401
         assert get(f"{url}api/v1/totals", authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_words_of_the_settings_and_of_the_option_are_hidden(here: Path):
+    yard = Yard(here)
+    job = yard.add(args={"iban": "i1", "ssn": "s1", "n": 7})
+    yard.close()
+    with running(here, "web", "--port", "0", "--redact", "ssn", PACKHORSE_REDACT="iban") as url:
+        told = json.loads(get(f"{url}api/v1/jobs/{job.id}")[1])
+
+    assert told["args"] == {"iban": "•••", "ssn": "•••", "n": 7}
+
+
+@pytest.mark.parametrize("command", ["web", "up", "dev"])
+def test_a_word_to_hide_that_is_none_is_refused(packhorse: Call, command: str):
+    result = packhorse(command, "--redact", "iban,pass.*")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "--redact must be words such as iban,ssn, not 'pass.*'" in result.stderr
+
+
+def test_the_web_beside_a_foreman_hides_what_the_app_has_set():
+    words, _ = web_command(load_settings({"redact": ["iban"]}), {**WEB_OPTIONS, "redact": ("ssn",)}, quiet=False)
+
+    assert words[-2:] == ["--redact", "iban,ssn"]
 
 
 def test_an_address_for_others_is_refused_without_a_token(packhorse: Call):
@@ -163,11 +188,13 @@ def test_a_password_is_not_among_the_words_that_others_can_read():
         "hosts": ["jobs.example"],
         "read_only": True,
         "hide_args": False,
+        "redact": ("iban", "ssn"),
     }
 
     words, environment = web_command(settings, options, quiet=True)
 
-    assert words[3:] == ["web", "--until-eof", "--port", "0", "--allow-host", "jobs.example", "--read-only", "--quiet"]
+    told = ["--port", "0", "--redact", "iban,ssn", "--allow-host", "jobs.example", "--read-only", "--quiet"]
+    assert words[3:] == ["web", "--until-eof", *told]
     assert environment["PACKHORSE_URL"] == settings.url
 
 

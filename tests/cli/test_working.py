@@ -150,6 +150,35 @@ def test_dev_serves_the_web_at_a_free_port_if_its_own_is_taken(tmp_path: Path, s
     assert dev.end() == 0
 
 
+def test_dev_ends_before_any_worker_starts_if_the_port_that_it_was_told_is_taken(here: Path, packhorse: Call):
+    save(here, APP.format(text="one"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        result = packhorse("dev", "--port", str(port))
+
+    assert result.exit_code == 2
+    assert f"cannot listen at 127.0.0.1:{port}" in result.output
+    assert "Workers are replaced" not in result.output
+
+
+def test_dev_hands_its_port_to_the_web(here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    save(here, APP.format(text="one"))
+    handed: list[object] = []
+
+    def beside(settings: object, options: dict[str, object], *, quiet: bool) -> None:
+        handed.append(options["port"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("packhorse.cli.developing.web_beside", beside)
+    packhorse("dev", "--port", "0")
+    refused = packhorse("dev", "--port", "0", "--no-web")
+
+    assert handed == [0]
+    assert refused.exit_code == 2
+    assert "leave one of them out" in refused.output
+
+
 def test_dev_tells_of_each_job_that_begins_and_ends(tmp_path: Path, start: Start):
     (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
     dev = start("dev", "--max", "1", "--no-web")

@@ -34,6 +34,10 @@ async def fetch(name: str, *, size: int = 1) -> list[int]:
     return [len(name)] * size
 
 
+@app.task(redact=["iban", "customer.ssn"])
+def pay(iban: str, customer: dict[str, str]) -> None: ...
+
+
 @app.task(backoff=[1, "10s", timedelta(minutes=1)], give_up_on=KeyError, name="mail.clean", isolate=True)
 def clean() -> None: ...
 

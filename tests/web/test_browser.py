@@ -265,6 +265,37 @@ def test_a_log_is_divided_where_another_attempt_begins(browser: Any, application
         playwright.expect(page.locator("[data-log] .next")).to_contain_text("the second try")
 
 
+def test_a_log_that_is_followed_keeps_the_level_that_was_chosen(browser: Any, application: Application, yard: Yard):
+    job = yard.job("running")
+    with served(application) as base, opened(browser, base) as page:
+        page.goto(f"/jobs/{job.id}")
+        page.get_by_role("link", name="warning+").click()
+        page.wait_for_url("**level=warning#log")
+        log = page.locator("[data-log]")
+        playwright.expect(log).to_have_text("It has written nothing of this level.")
+        for text in ("goes on", "warning shop: slow", "still goes on", "error shop: too slow"):
+            yard.storage.append_log(job.token, [LogLine(text)])
+
+        playwright.expect(log).to_contain_text("too slow")
+        playwright.expect(log.locator("p")).to_have_count(2)
+        playwright.expect(log.locator(".l-warning, .l-error")).to_have_count(2)
+        playwright.expect(page.locator("[data-line-count]")).to_have_text("2 lines")
+
+
+def test_a_stream_that_was_refused_is_tried_again_at_the_time_that_is_told(
+    browser: Any, application: Application, yard: Yard
+):
+    with served(application) as base, opened(browser, base) as page:
+        page.clock.install()
+        page.route("**/stream?*", lambda route: route.fulfill(status=404), times=1)
+        page.goto("/queues")
+        mark = page.locator("[data-livetext]")
+
+        playwright.expect(mark).to_have_text(re.compile(r"^reconnecting in \d s$"))
+        page.clock.fast_forward(7_000)
+        playwright.expect(mark).to_have_text(re.compile("^live"))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_list_of_jobs_shows_no_column_that_was_not_chosen(
@@ -382,6 +413,25 @@ def test_keys_find_go_tick_and_help(browser: Any, application: Application, yard
         playwright.expect(page.locator("input[name=id]:checked")).to_have_count(1)
         page.keyboard.press("?")
         playwright.expect(page.locator("#keys")).to_be_visible()
+
+
+def test_keys_retry_a_job_and_edit_a_copy_of_it(browser: Any, application: Application, yard: Yard):
+    job = yard.job("dead")
+    with served(application) as base, opened(browser, base) as page:
+        page.goto(f"/jobs/{job.id}")
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        page.get_by_label("Find").press_sequentially("rc")
+        playwright.expect(page.get_by_label("Find")).to_have_value("rc")
+        assert yard.get(job.id).state is State.DEAD
+        page.keyboard.press("Escape")
+        page.keyboard.press("c")
+        page.wait_for_url(f"**/jobs/{job.id}/copy")
+        page.go_back()
+        page.locator("[data-livemark]:not([hidden])").wait_for()
+        page.keyboard.press("r")
+        page.wait_for_url("**said=retried")
+
+    assert yard.get(job.id).state is State.QUEUED
 
 
 def test_keys_tick_a_range_turn_pages_and_read_charts(browser: Any, application: Application, yard: Yard):

@@ -226,7 +226,7 @@ def test_a_token_of_one_queue_sees_and_steers_that_queue_only(guarded_web: TestC
     assert [queue["name"] for queue in guarded_web.get(f"{API}/queues").json()["items"]] == ["mail"]
     assert guarded_web.get(f"{API}/totals").json()["states"]["dead"] == 1
     assert guarded_web.get(f"{API}/jobs", params={"queue": "images", "count": True}).json()["items"] == []
-    for path in ("", "/log", "/events", "/subscribers"):
+    for path in ("", "/log", "/log.txt", "/events", "/subscribers"):
         assert guarded_web.get(f"{API}/jobs/{other.id}{path}").status_code == 404
     assert guarded_web.post(f"{API}/jobs/{other.id}/retry").status_code == 404
     assert guarded_web.delete(f"{API}/jobs/{other.id}").status_code == 404
@@ -240,6 +240,43 @@ def test_a_token_of_one_queue_sees_and_steers_that_queue_only(guarded_web: TestC
     assert answer["changed"] == 0
     assert yard.get(other.id) == other
     assert {event["queue"] for event in guarded_web.get(f"{API}/events").json()["items"]} <= {"mail", None}
+
+
+def test_a_token_of_some_queues_learns_nothing_of_how_much_the_others_do(guarded_web: TestClient, yard: Yard):
+    yard.job("completed", queue="mail")
+    for _ in range(3):
+        yard.job("dead", queue="images")
+
+    mine = guarded_web.get(f"{API}/totals", headers=bearer(MAIL_SECRET)).json()
+    all_of_it = guarded_web.get(f"{API}/totals", headers=bearer(SECRETS[Role.VIEW])).json()
+
+    assert (mine["ever"], mine["processed"], mine["failed"]) == ({}, None, None)
+    assert (mine["today"]["completed"], mine["today"]["failed"], mine["states"]["dead"]) == (1, 0, 0)
+    assert (all_of_it["ever"]["completed"], all_of_it["processed"], all_of_it["failed"]) == (1, 4, 3)
+
+
+def test_the_overview_of_some_queues_tells_of_today_only(guarded_web: TestClient, yard: Yard):
+    yard.job("completed", queue="mail")
+    yard.job("dead", queue="images")
+
+    page = guarded_web.get("/", headers={"accept": "text/html"} | bearer(MAIL_SECRET)).text
+
+    assert "attempts processed" not in page
+    assert "Today 1 completed, 0 failed" in page
+
+
+def test_metrics_for_some_queues_are_of_these_alone(guarded_web: TestClient, yard: Yard):
+    yard.job("queued", queue="mail")
+    yard.job("completed", queue="images")
+
+    mine = guarded_web.get("/metrics", headers=bearer(MAIL_SECRET)).text
+    all_of_it = guarded_web.get("/metrics", headers=bearer(SECRETS[Role.VIEW])).text
+
+    series = [line for line in mine.splitlines() if not line.startswith("#")]
+    assert 'packhorse_jobs{queue="mail",state="queued"} 1' in series
+    assert all('queue="mail"' in line for line in series)
+    assert "packhorse_run_seconds_count 1" in all_of_it
+    assert 'packhorse_jobs_total{what="completed"} 1' in all_of_it
 
 
 # --- files with tokens ------------------------------------------------------------------------------------------------

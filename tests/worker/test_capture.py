@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from packhorse.context import CURRENT, JobContext
+from packhorse.storage.records import LogKind, LogLine
 from packhorse.worker import attempt
 from packhorse.worker.capture import capture_logging
 from tests.worker.making import RESULT_LIMIT, RememberingLine, a_job, chain_of, task_of
@@ -38,6 +39,19 @@ def test_a_record_becomes_a_line_of_the_job():
         run_plain(lambda: log.warning("no answer from %s", "smtp"), line)
 
     assert line.lines == [("log", "warning shop.mail: no answer from smtp")]
+
+
+@pytest.mark.parametrize(
+    ("level", "told"), [("INFO", "info"), ("WARNING", "warning"), ("ERROR", "error"), ("CRITICAL", "error")]
+)
+def test_a_line_knows_the_level_of_the_record(level: str, told: str):
+    line = RememberingLine()
+
+    with capture_logging():
+        run_plain(lambda: log.log(logging.getLevelNamesMapping()[level], "no answer"), line)
+
+    ((kind, message),) = line.lines
+    assert LogLine(message, LogKind(kind)).level == told
 
 
 def test_information_is_captured_and_details_are_not():

@@ -8,6 +8,7 @@ from packhorse.web.api import (
     failures,
     filters,
     jobs,
+    logs,
     queues,
     schedules,
     series,
@@ -20,7 +21,7 @@ from packhorse.web.api import (
 from packhorse.web.api.endpoint import Endpoint
 
 _MODULES = (
-    *(jobs, filters, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events),
+    *(jobs, logs, filters, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events),
     suggestions,
 )
 

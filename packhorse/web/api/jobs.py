@@ -19,11 +19,9 @@ from packhorse.fields import (
     STORED_JSON,
     EventFields,
     JobFields,
-    LogFields,
     SteeredFields,
     event_fields,
     iso,
-    log_fields,
     plain_fields,
 )
 from packhorse.filter_words import parse_parts, say_which
@@ -88,8 +86,8 @@ class CountQuery(FilterQuery, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
-class LogQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """From where on, and how many; `after` is the id of the last line seen."""
+class AfterQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """From where on, and how many; `after` is the id of the last one seen."""
 
     after: Annotated[int, Meta(ge=0, le=2**62)] = 0
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
@@ -208,13 +206,6 @@ class JobPage(msgspec.Struct):
     count: CountFields | None = None
 
 
-class LogPage(msgspec.Struct):
-    """Lines of a log; `last` is the `after` of the next page."""
-
-    items: list[LogFields]
-    last: int
-
-
 class EventPage(msgspec.Struct):
     """Events; `last` is the `after` of the next page, `next` the `before` of the one further back. There may be more
     although a page is empty: one look goes over a bounded number of events."""
@@ -322,15 +313,8 @@ def get_job(call: Call, id: str) -> ShownJob:
     return ShownJob(**plain_fields(job, call.reader.now()), call=short_call(job), why=call.reader.why(id))
 
 
-@get("/jobs/{id}/log")
-def get_log(call: Call, id: str, query: LogQuery) -> LogPage:
-    """The lines that a job wrote, the oldest first."""
-    lines = call.reader.log_lines(id, query.after, query.limit)
-    return LogPage([log_fields(line) for line in lines], lines[-1].id if lines else query.after)
-
-
 @get("/jobs/{id}/events")
-def get_job_events(call: Call, id: str, query: LogQuery) -> EventPage:
+def get_job_events(call: Call, id: str, query: AfterQuery) -> EventPage:
     """What happened to a job, the oldest first; also when it is deleted already."""
     events = call.reader.history.of_job(id, query.limit, query.after)
     return EventPage([event_fields(event) for event in events], events.last)

@@ -21,7 +21,7 @@ Sample = tuple[dict[str, str], float]
 
 
 def metrics_text(call: Call) -> str:
-    """All metrics."""
+    """All metrics; for whom only some queues concern, those of these queues."""
     return "".join(
         line for name, kind, purpose, samples in _families(call) for line in _family(name, kind, purpose, samples)
     )
@@ -45,11 +45,13 @@ def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
         *("packhorse_queue_paused", "gauge", "1 if the queue is paused."),
         [({"queue": queue.name}, int(queue.is_paused)) for queue in queues],
     )
+    ever = call.reader.totals()
+    if ever is None:  # all that follows is of every queue
+        return
     yield (
         *("packhorse_jobs_total", "counter", "What became of jobs and attempts since ever."),
         [({"what": name}, number) for name, number in totals.ever.items()],
     )
-    ever = call.reader.totals()
     yield _histogram("packhorse_wait_seconds", "How long attempts had waited in line when they began.", ever, "wait")
     yield _histogram("packhorse_run_seconds", "How long attempts ran.", ever, "run")
     yield from _crew(totals)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
 from packhorse import __version__
 from packhorse.web.api.endpoint import Endpoint
@@ -39,10 +40,13 @@ def document(endpoints: Iterable[Endpoint], prefix: str = "/api/v1") -> dict[str
 
 
 def _types(endpoints: list[Endpoint]) -> list[Any]:
-    wanted = [
-        kind for endpoint in endpoints for kind in (endpoint.query, endpoint.body, endpoint.answer) if kind is not None
-    ]
-    return list({_key(kind): kind for kind in [*wanted, Problem]}.values())
+    wanted = [kind for each in endpoints for kind in (each.query, each.body, each.answer) if kind is not None]
+    return list({_key(kind): kind for kind in [*wanted, Problem] if not _is_text(kind)}.values())
+
+
+def _is_text(kind: Any) -> bool:
+    """Is it an answer that is no JSON, but comes as it is?"""
+    return isinstance(kind, type) and issubclass(kind, Response)
 
 
 def _key(kind: Any) -> str:
@@ -92,10 +96,12 @@ def _responses(endpoint: Endpoint, of: dict[str, Any]) -> dict[str, Any]:
         "description": "What went wrong, why, and what to do next.",
         "content": {"application/problem+json": {"schema": of[_key(Problem)]}},
     }
-    answer = {
-        "description": (endpoint.answer.__doc__ or "").strip().partition("\n")[0],
-        "content": {"application/json": {"schema": of[_key(endpoint.answer)]}},
-    }
+    content = (
+        {endpoint.answer.media_type: {"schema": {"type": "string"}}}
+        if _is_text(endpoint.answer)
+        else {"application/json": {"schema": of[_key(endpoint.answer)]}}
+    )
+    answer = {"description": (endpoint.answer.__doc__ or "").strip().partition("\n")[0], "content": content}
     responses = {str(endpoint.status): answer, "default": problem}
     return {"200": answer, **responses} if endpoint.status == 201 else responses
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from packhorse.event import Event, Kind, Subject
 from packhorse.job_text import cut
 from packhorse.web.pages.chart import Chart, Flag
-from packhorse.web.pages.words import safe
+from packhorse.web.safe_text import safe
 
 _LONG = 60
 _MOST = 40

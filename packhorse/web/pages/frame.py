@@ -22,6 +22,7 @@ from packhorse.web.pages.assets import digest
 from packhorse.web.pages.banners import banners
 from packhorse.web.pages.page import Asked, Shown, address
 from packhorse.web.pages.ranges import RANGES, chosen_range
+from packhorse.web.safe_text import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call, Site
 
@@ -124,7 +125,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
     health = call.site.glance.health()
     frame: dict[str, Any] = {
         **_surroundings(call.site, asked),
-        "title": words.safe(shown.title),
+        "title": safe(shown.title),
         "place": place,
         "topics": ",".join(("overview", *shown.topics)),
         "places": places(totals),
@@ -239,7 +240,7 @@ def _said(asked: Asked) -> str:
         before, after = (size_text(_counted(asked, name)) for name in ("changed", "skipped"))
         return f"The storage had {before}, and has {after} now."
     if said == "backed_up":
-        return f"The copy is {words.safe(asked.query.get('file', ''))[:120]}, beside the storage."
+        return f"The copy is {safe(asked.query.get('file', ''))[:120]}, beside the storage."
     return SAYINGS.get(said, "")
 
 

@@ -8,32 +8,44 @@ a link, an image or a mention.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from packhorse.failure import Failure
 from packhorse.job import Job
 from packhorse.job_text import cut, try_text
-from packhorse.web.security.redaction import without_secrets
+from packhorse.web.security.redaction import USUAL, Names, without_secrets
 
 _MOST_ARGUMENTS = 2_000
 _LONGEST = 300
 
 
-def issue_text(job: Job, call: str, failure: Failure, *, args: str, why: str, same: int, versions: list[str]) -> str:
-    """The failure of this job; `args` and `why` as the page shows them, `versions` as "name 1.2"."""
-    head = cut(f"{failure.type}: {without_secrets(failure.message.partition(chr(10))[0])}", _LONGEST)
+def issue_text(
+    job: Job,
+    call: str,
+    failure: Failure,
+    *,
+    args: str,
+    why: str,
+    same: int,
+    versions: list[str],
+    names: Names = USUAL,
+) -> str:
+    """The failure of this job; `args` and `why` as the page shows them, `versions` as "name 1.2", without `names`."""
+    clean = partial(without_secrets, names=names)
+    head = cut(f"{failure.type}: {clean(failure.message.partition(chr(10))[0])}", _LONGEST)
     kinds = f"; one of {same:,} failures of this kind" if same > 1 else ""
     return "\n".join(
         [
             f"### {_code(head)}",
             "",
             *([f"At {_code(failure.place)}.", ""] if failure.place else []),
-            f"- call: {_code(without_secrets(call))}",
+            f"- call: {_code(clean(call))}",
             f"- job: {_code(job.id)}, queue {_code(job.queue)}, {job.state}, attempt {try_text(job)}{kinds}",
-            f"- why: {_code(without_secrets(why))}",
+            f"- why: {_code(clean(why))}",
             f"- versions: {', '.join(map(_code, versions))}",
             "",
-            *_fenced("Arguments", cut(without_secrets(args), _MOST_ARGUMENTS), "json"),
-            *_fenced("Traceback", without_secrets(failure.traceback or "(none was kept)"), "text"),
+            *_fenced("Arguments", cut(clean(args), _MOST_ARGUMENTS), "json"),
+            *_fenced("Traceback", clean(failure.traceback or "(none was kept)"), "text"),
         ]
     )
 

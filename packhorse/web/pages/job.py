@@ -18,7 +18,7 @@ from packhorse.web.pages.job_cards import EVENTS, Seen, cards_of
 from packhorse.web.pages.jobs import UNKNOWN_QUEUE
 from packhorse.web.pages.life import life_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right, undoable
-from packhorse.web.pages.words import safe
+from packhorse.web.safe_text import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 from packhorse.web.step import Step
@@ -46,7 +46,7 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
         "job.html",
         f"{record.task} {record.state}",
         {
-            **cards_of(Seen.of(call, record)),
+            **cards_of(Seen.of(call, record, asked.query.get("level", ""))),
             "problem": problem,
             "typed": {name: asked.field(name) for name in ("queue", "priority", "new")},
         },

@@ -13,19 +13,22 @@ from packhorse.failure import Failure
 from packhorse.job import DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job
 from packhorse.job_text import python_text, state_text, try_text
 from packhorse.stacks import stacks_of
-from packhorse.storage.records import FailureGroup, LogLine, WorkerInfo
+from packhorse.storage.records import FailureGroup, LogLevel, LogLine, WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.pages.issue_text import issue_text
 from packhorse.web.pages.jobs import operations_for, queue_names
 from packhorse.web.pages.life import life_of
 from packhorse.web.pages.traceback import Piece, pieces_of
-from packhorse.web.pages.words import capital, pretty, safe, with_commands, with_moment
+from packhorse.web.pages.words import capital, pretty, span, with_commands, with_moment
 from packhorse.web.pages.workers import may_order, stood_at
+from packhorse.web.safe_text import safe
 from packhorse.web.security.redaction import HIDDEN
 from packhorse.web.site import Call
 
 EVENTS = 500
 """The events of one job that its page knows of."""
+LEVELS = {"": "all", LogLevel.INFO: "info+", LogLevel.WARNING: "warning+", LogLevel.ERROR: "error"}
+"""What can be chosen of a log, as the address says it and as the page does."""
 _FEW_EVENTS = 30
 _LINES = 1_000
 _LOOKS = 50  # for the end of a log; a job keeps a thousand lines unless it is told to keep more
@@ -41,9 +44,10 @@ class Seen(NamedTuple):
     failure: Failure | None
     worker: WorkerInfo | None  # the process that runs it
     cause: FailureGroup | None  # all failures of its kind
+    level: str  # of the log: one of `LEVELS`
 
     @classmethod
-    def of(cls, call: Call, job: Job) -> Self:
+    def of(cls, call: Call, job: Job, level: str = "") -> Self:
         return cls(
             call,
             job,
@@ -52,6 +56,7 @@ class Seen(NamedTuple):
             Failure.from_json(job.error) if job.error else None,
             _worker(call, job.owner),
             _cause(call, job),
+            level if level in LEVELS else "",
         )
 
 
@@ -99,7 +104,8 @@ def _failure(seen: Seen) -> dict[str, Any]:
 
 def _attempts(seen: Seen) -> dict[str, Any]:
     versions = _code_versions_of(seen.call, seen.events)
-    return {"life": life_of(seen.job, seen.events, seen.now, versions)}
+    life = life_of(seen.job, seen.events, seen.now, versions)
+    return {"life": life, "kept": life.kept(seen.failure)}
 
 
 def _standing(seen: Seen) -> dict[str, Any]:
@@ -108,8 +114,8 @@ def _standing(seen: Seen) -> dict[str, Any]:
 
 
 def _log(seen: Seen) -> dict[str, Any]:
-    lines, number = _last_lines(seen.call, seen.job.id)
-    return {"lines": lines, "line_count": number}
+    lines, number, last = _last_lines(seen.call, seen.job.id, LogLevel(seen.level or LogLevel.DEBUG))
+    return {"lines": lines, "line_count": number, "last_line": last, "level": seen.level, "levels": LEVELS}
 
 
 def _history(seen: Seen) -> dict[str, Any]:
@@ -152,12 +158,14 @@ def issue_of(call: Call, job: Job, failure: Failure, args: str) -> str:
         versions.insert(0, f"own code {code}")
     cause, why = _cause(call, job), _why(call, job, failure)
     same = cause.number if cause else 0
-    return safe(issue_text(job, short_call(job), failure, args=args, why=why, same=same, versions=versions))
+    names = call.site.redaction.names(job.task)
+    text = issue_text(job, short_call(job), failure, args=args, why=why, same=same, versions=versions, names=names)
+    return safe(text)
 
 
 def _why(call: Call, job: Job, failure: Failure | None) -> str:
     """Why it is where it is; the error itself stands before it already."""
-    why = call.reader.why(job.id)
+    why = call.reader.why(job.id, span)
     return why.partition(f" with {failure.type}")[0] if failure is not None and job.state is DEAD else why
 
 
@@ -215,17 +223,18 @@ def _stood(seen: Seen) -> tuple[int, list[Piece]] | None:
     return stood_at(worker, told), pieces_of(found.text)
 
 
-def _last_lines(call: Call, id: str) -> tuple[list[LogLine], int]:
-    """The last lines of its log, and how many there are, as far as they were gone through."""
-    lines, number = call.reader.log_lines(id, 0, _LINES), 0
-    page = lines
+def _last_lines(call: Call, id: str, level: LogLevel) -> tuple[list[LogLine], int, int]:
+    """The last lines of this level or above, how many there are, and the id of the last of all lines, as far as they
+    were gone through."""
+    lines: list[LogLine] = []
+    number = last = 0
     for _ in range(_LOOKS):
-        number += len(page)
+        page = call.reader.log_lines(id, last, _LINES)
+        found = [line for line in page if line.level.reaches(level)]
+        lines, number, last = [*lines, *found][-_LINES:], number + len(found), page[-1].id if page else last
         if len(page) < _LINES:
             break
-        page = call.reader.log_lines(id, page[-1].id, _LINES)
-        lines = [*lines, *page][-_LINES:]
-    return lines, number
+    return lines, number, last
 
 
 def _time_left(job: Job, now: int) -> int | None:

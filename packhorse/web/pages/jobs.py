@@ -24,8 +24,8 @@ from packhorse.web.pages.chips import (
     without_state,
 )
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
-from packhorse.web.pages.words import safe
 from packhorse.web.reader import Reader
+from packhorse.web.safe_text import safe
 from packhorse.web.site import Call
 
 PAGE_SIZE = 50

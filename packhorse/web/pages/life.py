@@ -8,8 +8,10 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from packhorse.event import Event, Kind
+from packhorse.failure import Failure
 from packhorse.job import FINAL, Job, Reason
 from packhorse.web.pages.words import plain, span
+from packhorse.web.safe_text import safe
 
 _ENDS = {
     Kind.COMPLETED: "completed",
@@ -20,6 +22,7 @@ _ENDS = {
     Kind.SNOOZED: "snoozed",
 }
 _IN_LINE = (Kind.QUEUED, Kind.READDED, Kind.RETRIED, Kind.FORCE_STARTED)
+_BLAMED = ("failed", "halted", "aborted")  # a job may keep a failure of an attempt that ended so
 _LEAST = 6.0  # units of width that even the shortest stretch has
 _WIDTH = 1000.0
 
@@ -65,6 +68,19 @@ class Life(NamedTuple):
     @property
     def has_versions(self) -> bool:
         return any(each.version is not None for each in self.attempts)
+
+    def kept(self, failure: Failure | None) -> Attempt | None:
+        """The attempt that failed so, if that is certain. A job keeps its latest failure only; the events tell of each
+        attempt how it ended, in a line."""
+        latest = next((each for each in reversed(self.attempts) if each.outcome in _BLAMED), None)
+        if failure is None or latest is None or latest.outcome != "failed" or not latest.why:
+            return None
+        return latest if safe(failure.summary()).startswith(latest.why) else None
+
+    @property
+    def failed(self) -> int:
+        """How many attempts failed."""
+        return sum(each.outcome == "failed" for each in self.attempts)
 
     def total(self, kind: str) -> int:
         return sum(each.length for each in self.stretches if each.kind == kind)

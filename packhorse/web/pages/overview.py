@@ -80,7 +80,11 @@ def charts_of(
 
 def _has_jobs(reader: Reader, points: list[Point]) -> bool:
     """Was there ever one? Workers make queues by announcing their tasks, so there being some says nothing."""
-    return bool(points) or any(any(queue.counts.values()) for queue in reader.queues()) or any(reader.totals().values())
+    return (
+        bool(points)
+        or any(any(queue.counts.values()) for queue in reader.queues())
+        or any((reader.totals() or {}).values())
+    )
 
 
 def _oldest(queues: Iterable[QueueInfo]) -> int | None:

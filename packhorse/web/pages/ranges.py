@@ -37,6 +37,11 @@ class Range(NamedTuple):
         return end - self.length, end
 
     @property
+    def short(self) -> str:
+        """How long it is, where there is little room: "48 h"."""
+        return f"{self.name[:-1]} {self.name[-1]}"
+
+    @property
     def within(self) -> str:
         """When something was, in a sentence."""
         return f"in the {self.title}" if self.end is None else f"in {self.title}"

@@ -13,7 +13,8 @@ from packhorse.job import FINAL, Job
 from packhorse.schedule import cron_of
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
-from packhorse.web.pages.words import safe, span
+from packhorse.web.pages.words import span
+from packhorse.web.safe_text import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 

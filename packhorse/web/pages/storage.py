@@ -10,7 +10,7 @@ from packhorse.web.api.storage import worker_operations
 from packhorse.web.latencies import MINUTES, Latencies
 from packhorse.web.pages.chart import Chart, by_minute
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page
-from packhorse.web.pages.words import safe
+from packhorse.web.safe_text import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from packhorse.failure import is_library
-from packhorse.web.pages.words import safe
+from packhorse.web.safe_text import safe
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')
 

@@ -13,14 +13,11 @@ from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import State
 from packhorse.measures import bounded
+from packhorse.web.safe_text import safe
 from packhorse.why import span_text
 
-# Control characters, and those that turn the direction of writing around.
-_UNSAFE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 _LONG_JSON = 64_000
-_AGO = re.compile(r"\b(?:[\d.]+[a-zµ]+)+ ago\b")
+_AGO = re.compile(r"\b(?:[\d.]+ [a-zµ]+ )+ago\b")
 _COMMAND = re.compile(r"`([^`\n]+)`")
 _PLAIN_WORD = re.compile(r"(?!packhorse )[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -35,13 +32,6 @@ STATE_ICONS = {
     State.DEAD: "cross",
     State.ABORTED: "slash",
 }
-
-
-def safe(text: object) -> str:
-    """Text that somebody else wrote, with control characters made visible."""
-    return _UNSAFE.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", str(text)
-    )
 
 
 def capital(text: str) -> str:
@@ -76,7 +66,7 @@ def size(value: int | None) -> str:
 
 
 def span(duration: float | None) -> str:
-    """A duration in microseconds: "1m25s", "480ms", "31µs"."""
+    """A duration in microseconds: "1 m 25 s", "480 ms", "31 µs"."""
     if duration is None:
         return "–"
     if duration < 1_000:

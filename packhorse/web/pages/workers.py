@@ -16,7 +16,8 @@ from packhorse.web.api.jobs import short_call
 from packhorse.web.api.workers import scaling
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
 from packhorse.web.pages.traceback import Piece, pieces_of
-from packhorse.web.pages.words import safe, short
+from packhorse.web.pages.words import short
+from packhorse.web.safe_text import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 

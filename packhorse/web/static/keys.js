@@ -58,6 +58,7 @@ export function startKeys(nextTheme) {
       case "[": history.back(); break;
       case "Enter": if (row && !event.target.closest("a, button, summary")) row.querySelector("a")?.click(); break;
       case "u": document.querySelector("[data-undo]")?.requestSubmit(); break;
+      case "r": case "c": if (!event.repeat) document.querySelector(`#actions [aria-keyshortcuts=${event.key}]`)?.click(); break;
       case "p": pauseLive(); break;
       case "t": nextTheme(); break;
       case "?": dialog?.showModal(); break;

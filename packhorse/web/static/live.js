@@ -4,9 +4,9 @@ import { toggledLog } from "./log.js";
 
 const body = document.body;
 const root = body.dataset.root;
-const SOON = 3000, SLOW = 15000, HIDDEN = 30000, CLICK = 400;
+const SOON = 3000, SLOW = 15000, HIDDEN = 30000, CLICK = 400, AGAIN = 3000;
 let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", lastId = "", later = 0, isRefreshing = false;
+let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", lastId = "", later = 0, isRefreshing = false, againAt = 0;
 
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
@@ -168,9 +168,19 @@ function heard(kind, data) {
 
 function open() {
   if (source || isPaused) return;
-  source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}`);
+  const since = againAt ? `&last_event_id=${encodeURIComponent(lastId)}` : "";
+  againAt = 0;
+  source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}${since}`);
   for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => { lastId = event.lastEventId; heard(kind, event.data); });
-  source.addEventListener("error", () => mark("away", heardAt ? `reconnecting, no data since ${new Date(heardAt).toTimeString().slice(0, 8)}` : "reconnecting"));
+  source.addEventListener("error", () => { close(); againAt = Date.now() + AGAIN * (1 + Math.random()); tell(); });
+}
+
+// A browser comes back by itself only to a server that broke off, not to one that refused, and does not tell when.
+function comeBack() {
+  const left = Math.ceil((againAt - Date.now()) / 1000);
+  const since = heardAt ? `, no data since ${new Date(heardAt).toTimeString().slice(0, 8)}` : "";
+  mark("away", `reconnecting${left > 0 ? ` in ${left} s` : ""}${since}`);
+  if (left <= 0) open();
 }
 
 function close() {
@@ -189,11 +199,13 @@ function mark(state, text) {
 
 function tell() {
   if (isPaused) return mark("paused", "paused");
-  if (trouble) return mark("away", trouble);
   if (document.hidden && Date.now() - hiddenAt > HIDDEN) return close();
+  if (!source) return comeBack();
+  if (source.readyState !== EventSource.OPEN) return;
+  if (trouble) return mark("away", trouble);
   const age = Math.round((Date.now() - heardAt) / 1000);
   if (heardAt && age < 5) mark("live", "live");
-  else if (heardAt && source?.readyState === EventSource.OPEN) mark("live", `live, ${age} s ago`);
+  else if (heardAt) mark("live", `live, ${age} s ago`);
 }
 
 export function pauseLive() {

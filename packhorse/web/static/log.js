@@ -5,7 +5,7 @@ const hours = (text) => text.slice(11, 23);
 
 function shown(line, before) {
   const row = document.createElement("p");
-  row.className = `l-${line.kind}`;
+  row.className = `l-${line.level}`;
   row.classList.toggle("next", before !== "" && line.attempt !== Number(before)); // the first line of another attempt
   const time = document.createElement("time");
   time.dateTime = line.at;
@@ -35,12 +35,12 @@ export async function toggledLog(job) {
 }
 
 async function fetchLines(log) {
-  const path = `${document.body.dataset.root}/api/v1/jobs/${encodeURIComponent(log.dataset.log)}/log?after=${log.dataset.last}`;
+  const path = `${document.body.dataset.root}/api/v1/jobs/${encodeURIComponent(log.dataset.log)}/log?after=${log.dataset.last}&level=${log.dataset.level}`;
   const answer = await fetch(path);
   if (!answer.ok) return false;
   const page = await answer.json();
-  if (!page.items.length) return false;
-  log.querySelector("[data-none]")?.remove();
+  if (page.last === Number(log.dataset.last)) return false;
+  if (page.items.length) log.querySelector("[data-none]")?.remove();
   for (const line of page.items) {
     log.append(shown(line, log.dataset.attempt));
     log.dataset.attempt = line.attempt;
@@ -48,7 +48,7 @@ async function fetchLines(log) {
   while (log.children.length > 1000) log.firstElementChild.remove();
   log.dataset.last = page.last;
   const count = document.querySelector("[data-line-count]");
-  if (count) count.textContent = `${log.children.length} line${log.children.length === 1 ? "" : "s"}`;
+  if (count && page.items.length) count.textContent = `${log.children.length} line${log.children.length === 1 ? "" : "s"}`;
   if (document.querySelector("[data-follow]")?.checked) log.scrollTop = log.scrollHeight;
   return true;
 }

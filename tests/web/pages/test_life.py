@@ -6,6 +6,7 @@ from starlette.testclient import TestClient
 
 from packhorse.clock import MINUTE, SECOND
 from packhorse.event import Event, Kind
+from packhorse.failure import Failure
 from packhorse.job import State
 from packhorse.outcome import Completed, Failed, Halted
 from packhorse.storage.records import EventFilter, LogLine, WorkerInfo
@@ -52,6 +53,36 @@ def test_each_attempt_is_told_with_its_end(yard: Yard):
     assert [(each.number, each.outcome) for each in told.attempts] == [(1, "failed"), (2, "completed")]
     assert "cannot decode image" in told.attempts[0].why
     assert {each.kind for each in told.stretches} >= {"run", "delay"}
+
+
+def test_the_traceback_is_of_the_latest_failure_and_the_page_says_so(web: TestClient, yard: Yard):
+    job = yard.start(yard.add(queue="mail"))
+    yard.finish(Failed(job.token, Failure("KeyError", "y" * 400, traceback="of the first"), retry_in=MINUTE))
+    yard.storage.force_start([job.id])
+    again = yard.start(yard.get(job.id))
+    yard.finish(Failed(again.token, FAILURE))
+
+    told = life(yard, job.id)
+    text = web.get(f"/jobs/{job.id}").text
+
+    assert told.kept(FAILURE) is told.attempts[1]
+    assert told.kept(Failure("KeyError", "another")) is None  # nobody knows whose it is
+    assert text.count('<a class="chip" href="#traceback">traceback</a>') == 1
+    assert '<span class="quiet count">of attempt 2</span>' in text
+    assert "its traceback only of the latest" in text
+    assert f"<bdi>KeyError: {'y' * 400}</bdi></details>" in text  # all that is kept of the first
+    assert "of the first" not in text
+
+
+def test_a_failure_without_a_word_in_the_events_is_nobodys(yard: Yard):
+    job = yard.start(yard.add(queue="mail"))
+    yard.finish(Failed(job.token, FAILURE, retry_in=MINUTE))
+    yard.storage.force_start([job.id])
+    again = yard.start(yard.get(job.id))
+    yard.storage.abort([job.id])
+    yard.finish(Failed(again.token, FAILURE))
+
+    assert life(yard, job.id).kept(FAILURE) is None  # of the attempt that was aborted, no event tells the error
 
 
 def test_a_running_job_is_still_at_it(yard: Yard):
@@ -130,7 +161,7 @@ def test_the_log_is_divided_where_another_attempt_begins(web: TestClient, yard: 
     again = yard.start(yard.get(job.id))
     yard.storage.append_log(again.token, [LogLine("three"), LogLine("four")])
 
-    (divided,) = re.findall(r'<p class="l-log next">.*?</p>', web.get(f"/jobs/{job.id}").text)
+    (divided,) = re.findall(r'<p class="l-info next">.*?</p>', web.get(f"/jobs/{job.id}").text)
 
     assert "three" in divided
 

@@ -103,7 +103,8 @@ def test_an_overview_on_which_all_is_silenced_does_not_say_that_nothing_failed(w
 
     assert 'No failures but those that are <a href="/failures?show=silenced">silenced</a>.' in text
     assert '<p class="empty good">' not in text
-    assert "<span>now · 1 died in this time</span>" in text
+    assert "<span>Dead now</span>" in text
+    assert "<span>1 died in 1 h</span>" in text
 
 
 def test_the_audit_tells_until_when_a_queue_is_paused_as_a_time(web: TestClient, yard: Yard):

@@ -4,6 +4,7 @@ import pytest
 
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.web.pages import words
+from packhorse.web.safe_text import safe
 
 NOW = 1_800_000_000 * SECOND
 
@@ -53,7 +54,7 @@ def test_a_moment_is_told_in_whole_seconds():
 
 
 def test_control_characters_are_made_visible():
-    assert words.safe("a\x1b[2J\u202eb\tc\n") == "a\\x1b[2J\\u202eb\tc\n"
+    assert safe("a\x1b[2J\u202eb\tc\n") == "a\\x1b[2J\\u202eb\tc\n"
 
 
 def test_long_json_is_cut_and_says_so():
@@ -98,11 +99,11 @@ def test_small_shares_are_told_without_powers_of_ten(part: float, text: str):
 
 
 def test_how_long_ago_something_was_is_a_moment_of_its_own_in_a_sentence():
-    shown = words.with_moment("it was aborted 360ms ago, by <anna>, 3s ago", NOW, NOW + 360_000)
+    shown = words.with_moment("it was aborted 360 ms ago, by <anna>, 3 s ago", NOW, NOW + 360_000)
 
     assert shown.startswith('it was aborted <time datetime="2027')
-    assert shown.endswith(">just now</time>, by &lt;anna&gt;, 3s ago")
-    assert ">2 m ago</time>" in words.with_moment("it died 2m5s ago", NOW, NOW + 125 * SECOND)
+    assert shown.endswith(">just now</time>, by &lt;anna&gt;, 3 s ago")
+    assert ">2 m ago</time>" in words.with_moment("it died 2 m 5 s ago", NOW, NOW + 125 * SECOND)
 
 
 def test_what_is_to_be_typed_is_told_apart_and_markup_stays_text():
