@@ -114,6 +114,7 @@ def fitted(given: Given, signature: Signature) -> dict[str, Any] | list[Any]:
     """The arguments as this function takes them, checked; raises BadArguments as the worker would."""
     bound = signature.bind(tuple(given.by_place), given.by_name)
     plain = {name: _plain(each) for name, each in bound.items()}
+    as_json: dict[str, BadArguments] = {}
     while True:
         try:
             signature.decode(encode_args(plain, _ANY_SIZE))
@@ -121,8 +122,11 @@ def fitted(given: Given, signature: Signature) -> dict[str, Any] | list[Any]:
         except BadArguments as error:
             name = error.argument or ""
             text = _meant_as_text(bound.get(name))
-            if text is None or plain[name] == text:
+            if text is None:
                 raise
+            if name in as_json:  # neither fits: tell of the value as it was written
+                raise as_json[name] from None
+            as_json[name] = error
             plain[name] = text
     args, kwargs = signature.call_with(plain)
     return kwargs if not args else [*args] if not kwargs else plain

@@ -16,7 +16,7 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, say
-from packhorse.cli.putting_back import check_target, is_storage, is_whole, put_back
+from packhorse.cli.putting_back import check_target, is_storage, is_whole, put_back, size_of
 from packhorse.cli.target import open_for_writing
 from packhorse.storage import Storage
 
@@ -83,6 +83,7 @@ def restore(invocation: Invocation, file: Path, yes: bool) -> None:
     storage.close()
     try:
         kept = put_back(file, path, lease)
+        size = size_of(path)
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         what, hint = (
@@ -91,9 +92,9 @@ def restore(invocation: Invocation, file: Path, yes: bool) -> None:
         )
         raise CommandError(what, ExitCode.STORAGE, why=why, hint=hint) from error
     if invocation.as_json:
-        invocation.print_json({"file": str(path), "kept": kept and str(kept), "size": path.stat().st_size})
+        invocation.print_json({"file": str(path), "kept": kept and str(kept), "size": size})
         return
-    say(f"{escape(str(path))} is as {escape(str(file))} was: {size_text(path.stat().st_size)}")
+    say(f"{escape(str(path))} is as {escape(str(file))} was: {size_text(size)}")
     if kept:
         invocation.note(f"what was there is kept in {escape(str(kept))}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 import click
@@ -102,7 +103,7 @@ def _fitting(invocation: Invocation, words: Sequence[str], groups: list[Numbered
         if colon and name in _WORDS:
             groups = [each for each in groups if _fits(invocation, each.group, name, value)]
         elif colon and name.isidentifier() and name.islower() and not value.startswith((" ", "//")):
-            hint = f"failures are found by {', '.join(_WORDS)}; to search for this very text: 'text:{word}'"
+            hint = f"failures are found by {', '.join(_WORDS)}; by a word in them: {shlex.quote(f'text:{value}')}"
             raise CommandError(
                 f"failures cannot be found by {name!r}{nearest(name, _WORDS)}", ExitCode.USAGE, hint=hint
             )

@@ -134,6 +134,13 @@ def is_whole(file: Path) -> bool:
         raise
 
 
+def size_of(path: Path) -> int:
+    """In bytes, with what stands in the log and is not in the file yet."""
+    with closing(_reader(path)) as reader:
+        (pages,), (page_size,) = (reader.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+        return int(pages * page_size)
+
+
 def check_target(path: Path, lease: int) -> None:
     """Nothing, a storage of ours that nobody works on, an empty file, or a damaged one; else a CommandError."""
     if not path.exists():

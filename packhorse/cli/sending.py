@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
 from packhorse.amounts import count_text
 from packhorse.announcement import known_task
@@ -211,6 +212,8 @@ def _send(invocation: Invocation, name: str, asked: Asked) -> tuple[Packhorse, J
     handle = send(name, args, known=not asked.force, **options)
     if not invocation.quiet and not invocation.as_json:
         _tell_sent(invocation, asked, handle, client)
+        if not handle.is_new and _differ(args, handle.record, recipient.signature):
+            invocation.note("it keeps its own arguments, which are others than those given")
     return client, handle
 
 
@@ -253,7 +256,7 @@ def _some(names: list[str]) -> str:
 
 def _tell_sent(invocation: Invocation, asked: Asked, handle: JobHandle[Any], client: Packhorse) -> None:
     job = handle.record
-    word = "enqueued" if handle.is_new else f"already {job.state}"
+    word = "enqueued" if handle.is_new else f"nothing new was enqueued: already {job.state}"
     call = cut(escape(call_text(job)), 100)
     invocation.note(f"{paint(word, 'green', err=True)} {call} in queue {job.queue}")
     at = asked.options.get("at")
@@ -262,6 +265,15 @@ def _tell_sent(invocation: Invocation, asked: Asked, handle: JobHandle[Any], cli
         invocation.note(f"the time of --at was {ago} ago: it does not wait")
     if invocation.url is None and client.settings.url != invocation.settings.url:
         invocation.note(f"the app keeps its jobs elsewhere; look at them with --url {client.settings.shown('url')}")
+
+
+def _differ(args: dict[str, Any] | list[Any], job: Job, signature: Signature | None) -> bool:
+    """Would a job of these arguments do another thing than this one?"""
+    there: dict[str, Any] = msgspec.json.decode(job.args)
+    if signature is None:
+        return there != args
+    named = signature.bind(tuple(args), {}) if isinstance(args, list) else args
+    return signature.plain_defaults | there != signature.plain_defaults | named
 
 
 def _seconds(duration: int | None) -> float | None:

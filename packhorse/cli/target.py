@@ -122,9 +122,15 @@ def open_for_writing(settings: Settings) -> Storage:
 
 
 def missing_file(storage: Storage) -> Path | None:
-    """The file that the storage would make if it were used; None: it is there, or the storage is no file."""
+    """The file that the storage would make if it were used; None: it is there, or the storage is no file. Raises
+    StorageUnavailable if it was there, and its log still is."""
     path = getattr(storage, "path", None)
-    return path if isinstance(path, Path) and not path.exists() else None
+    if not isinstance(path, Path) or path.exists():
+        return None
+    from packhorse.storage.sqlite.companions import refuse_orphans  # loaded already, as the storage is a file
+
+    refuse_orphans(path)
+    return path
 
 
 # --- the app ----------------------------------------------------------------------------------------------------------

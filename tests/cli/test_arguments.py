@@ -71,6 +71,15 @@ def test_arguments_that_the_worker_would_refuse_are_refused_at_once(words: list[
         fit(resize, *words)
 
 
+def test_a_value_that_fits_neither_as_json_nor_as_text_is_told_as_it_was_written():
+    def buy(order: dict[str, int]) -> None: ...
+
+    with pytest.raises(BadArguments, match="expected object, got int") as raised:
+        fit(buy, "7")
+
+    assert raised.value.why == "it is 7"
+
+
 @pytest.mark.parametrize(
     ("words", "args", "complaint"),
     [

@@ -277,6 +277,19 @@ def test_a_log_that_has_lost_its_file_does_not_get_into_the_new_one(yard: Yard, 
     assert ids_in(yard.directory / "new.db") == {job.id}
 
 
+def test_the_size_is_told_with_what_still_stands_in_the_log(yard: Yard, packhorse: Call) -> None:
+    yard.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(50)])
+    packhorse("backup", "copy.db")
+    size = (yard.directory / "copy.db").stat().st_size
+    packhorse("enqueue", "resize", "--force", "--url", "sqlite:///new.db")
+    assert (yard.directory / "new.db").stat().st_size < size / 2
+
+    restored = packhorse("restore", "copy.db", "--url", "sqlite:///new.db", "--yes", "--json")
+
+    assert restored.exit_code == 0, restored.output
+    assert json.loads(restored.stdout)["size"] == size > 1_000_000
+
+
 # --- the space of what was removed ------------------------------------------------------------------------------------
 
 

@@ -97,6 +97,23 @@ def test_without_a_storage_it_tells_what_it_can(here: Path, packhorse: Call):
     assert list(here.iterdir()) == []
 
 
+def test_a_file_that_was_removed_without_its_log_is_told_by_every_command(yard: Yard, packhorse: Call):
+    yard.add()
+    path = yard.directory / "packhorse.db"
+    path.unlink()
+    step = f"stop what uses it, remove {path}-wal and {path}-shm, and start again, or put a backup there"
+
+    [(verdict, sentence, fix)] = found(packhorse)["reach"]
+    assert verdict == "bad"
+    assert f"{path} was removed" in sentence
+    assert step in (fix or "")
+    for words in (["status"], ["enqueue", "resize", "image_id=7"], ["enqueue", "resize", "--force"]):
+        result = packhorse(*words)
+        assert result.exit_code == 4, result.output
+        assert step in result.stderr
+    assert not path.exists()
+
+
 def test_settings_that_cannot_be_read_are_all_told(here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PACKHORSE_LEASE", "soon")
     monkeypatch.setenv("PACKHORSE_CONCURRENCY", "many")

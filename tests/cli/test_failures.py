@@ -95,6 +95,8 @@ def test_the_hint_to_retry_works(failed: Yard, packhorse: Call):
         (("9",), 3, "there is no failure 9"),
         (("0",), 3, "there is no failure 0"),
         (("taks:resize",), 2, "did you mean 'task'?"),
+        (("error:Timeout",), 2, "by task, cause, since, text; by a word in them: text:Timeout\n"),
+        (("error:not there",), 2, "'text:not there'"),
         (("since:never",), 2, "'never' is not a time"),
     ],
 )

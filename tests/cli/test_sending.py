@@ -122,10 +122,32 @@ def test_unique_and_key_bring_the_job_that_is_there_already(app: Path, packhorse
     keyed, keyed_twin = (packhorse("enqueue", "resize", n, "--key", "seven", "--json") for n in ("8", "9"))
 
     assert first.stdout == twin.stdout
-    assert "already queued" in twin.stderr
+    assert "nothing new was enqueued: already queued resize(image_id=7)" in twin.stderr
+    assert "its own arguments" not in twin.stderr
     assert json.loads(keyed.stdout)["is_new"] is True
     assert json.loads(keyed_twin.stdout)["is_new"] is False
     assert len(stored(app)) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (["7"], False),
+        (["image_id=7", "width=800"], False),  # which is the default
+        (["7", "width=9"], True),
+        (["8"], True),
+    ],
+)
+def test_who_gets_a_job_with_other_arguments_than_given_is_told(
+    app: Path, packhorse: Call, words: list[str], is_told: bool
+):
+    packhorse("enqueue", "resize", "7", "--key", "seven")
+
+    result = packhorse("enqueue", "resize", *words, "--key", "seven")
+
+    assert "nothing new was enqueued: already queued resize(image_id=7)" in result.stderr
+    assert ("it keeps its own arguments, which are others than those given" in result.stderr) is is_told
+    assert len(stored(app)) == 1
 
 
 def test_an_unknown_task_is_refused_with_the_nearest(app: Path, packhorse: Call):

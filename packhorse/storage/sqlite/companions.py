@@ -94,9 +94,27 @@ class Companions:
         )
 
     def _places(self) -> tuple[Path, Path]:
-        """Where SQLite keeps the log and its index: beside the file itself, also if it was opened by a link to it."""
-        real = os.path.realpath(self._path)
-        return Path(real + "-wal"), Path(real + "-shm")
+        return places_beside(self._path)
+
+
+def refuse_orphans(path: Path) -> None:
+    """Raise if there is no file, but a log or an index of one: somebody removed or moved it without them. Programs may
+    still use it; SQLite would take them for those of the file that it makes, or throw away what stands in the log."""
+    left = [beside for beside in places_beside(path) if beside.exists()]
+    if not left or path.exists():  # asked last: a file that is being made is there before its log
+        return
+    names, whole = (" and ".join(map(str, each)) for each in ([beside.name for beside in left], left))
+    raise StorageUnavailable(
+        f"{path} was removed, and what SQLite keeps beside it was not",
+        why=f"{names} would damage the next file; programs may still use the former",
+        hint=f"stop what uses it, remove {whole}, and start again, or put a backup there: packhorse restore FILE",
+    )
+
+
+def places_beside(path: Path) -> tuple[Path, Path]:
+    """Where SQLite keeps the log and its index: beside the file itself, also if it was opened by a link to it."""
+    real = os.path.realpath(path)
+    return Path(real + "-wal"), Path(real + "-shm")
 
 
 def _file_at(path: Path) -> File | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packhorse.errors import StorageUnavailable
 from packhorse.storage.sqlite import room
-from packhorse.storage.sqlite.companions import Companions
+from packhorse.storage.sqlite.companions import Companions, refuse_orphans
 
 
 class StorageFile:
@@ -77,6 +77,7 @@ class StorageFile:
             raise StorageUnavailable(
                 f"cannot open {self.path}: there is no directory {self.path.parent}", hint="make it first"
             )
+        refuse_orphans(self.path)
         if not self.path.exists():
             # Jobs may carry addresses and names: nobody but the owner reads a file that we make.
             try:

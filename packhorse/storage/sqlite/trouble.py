@@ -29,4 +29,11 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
         return StorageUnavailable(f"cannot open {path}", why=text, hint="check the path and its permissions")
     if primary in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG):
         return StorageError(f"{path} refused a value", why=text, hint="nothing was written; check what was passed in")
+    if primary == sqlite3.SQLITE_IOERR:
+        return StorageUnavailable(
+            f"{path} cannot be read or written",
+            why=text,
+            hint="was it removed or replaced while programs use it? stop them all, then try again\n"
+            "else look after the disk: the system's log may say more",
+        )
     return StorageUnavailable(f"{path} does not answer as it should", why=text)

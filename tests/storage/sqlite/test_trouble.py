@@ -23,6 +23,7 @@ from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageUna
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
+from packhorse.storage.sqlite.trouble import translate
 from tests.children import PATIENCE, in_child
 
 PAGE = 4_096
@@ -454,6 +455,41 @@ def test_a_file_that_was_removed_without_its_log_is_not_made_anew_beside_it(stor
         file.unlink()
     add(storage, "new")
     assert ids(find_all(storage)) == ["new"]
+
+
+@pytest.mark.parametrize("call", NAMED_CALLS)
+def test_who_comes_later_makes_no_file_beside_the_log_of_one_that_was_removed(
+    storage: SQLite, path: Path, call: Callable[[SQLite], object]
+) -> None:
+    """SQLite would throw the log away, and may take the index that others have open for that of the new file."""
+    add(storage, "lost")
+    path.unlink()
+    before = [(file.read_bytes(), file.stat().st_ino) for file in companions(path)]
+    log, index = companions(path)
+    other = SQLite(path)
+
+    with pytest.raises(StorageUnavailable, match=rf"jobs\.db was removed.* remove {log} and {index}, .*restore FILE"):
+        call(other)
+
+    assert not path.exists()
+    assert [(file.read_bytes(), file.stat().st_ino) for file in companions(path)] == before
+    for file in companions(path):
+        file.unlink()
+    add(other, "new")
+    assert ids(find_all(other)) == ["new"]
+    other.close()
+
+
+def test_an_error_of_the_disk_is_told_with_what_to_do(path: Path) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHORT_READ
+
+    told = translate(error, path)
+
+    assert type(told) is StorageUnavailable
+    assert told.why == "disk I/O error"
+    assert told.hint is not None
+    assert "stop them all, then try again" in told.hint
 
 
 def test_a_file_that_comes_back_to_its_log_is_used_again(storage: SQLite, path: Path, backup: Path) -> None:
