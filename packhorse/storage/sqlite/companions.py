@@ -99,9 +99,11 @@ class Companions:
 
 def refuse_orphans(path: Path) -> None:
     """Raise if there is no file, but a log or an index of one: somebody removed or moved it without them. Programs may
-    still use it; SQLite would take them for those of the file that it makes, or throw away what stands in the log."""
-    left = [beside for beside in places_beside(path) if beside.exists()]
-    if not left or path.exists():  # asked last: a file that is being made is there before its log
+    still use it; SQLite would take them for those of the file that it makes, or throw away what stands in the log. An
+    empty log is what a program leaves that was the last and only read, as a backup does: it harms nobody."""
+    log, _ = places = places_beside(path)
+    left = [beside for beside in places if beside.exists()]
+    if not left or (log in left and _is_empty(log)) or path.exists():  # it last: it is made before its log
         return
     names, whole = (" and ".join(map(str, each)) for each in ([beside.name for beside in left], left))
     raise StorageUnavailable(
@@ -115,6 +117,13 @@ def places_beside(path: Path) -> tuple[Path, Path]:
     """Where SQLite keeps the log and its index: beside the file itself, also if it was opened by a link to it."""
     real = os.path.realpath(path)
     return Path(real + "-wal"), Path(real + "-shm")
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
 
 
 def _file_at(path: Path) -> File | None:

@@ -480,6 +480,19 @@ def test_who_comes_later_makes_no_file_beside_the_log_of_one_that_was_removed(
     other.close()
 
 
+def test_a_file_is_made_anew_beside_what_a_backup_has_left(path: Path) -> None:
+    """Nobody uses it, and the log is empty: who only reads cannot remove it."""
+    with_jobs(path)
+    back_up(path, path.with_name("backup.db"))
+    assert [file.exists() for file in companions(path)] == [True, True]
+    path.unlink()
+
+    with contextlib.closing(SQLite(path)) as storage:
+        add(storage, "new")
+        assert ids(find_all(storage)) == ["new"]
+    assert content(path) == ["new"]
+
+
 def test_an_error_of_the_disk_is_told_with_what_to_do(path: Path) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHORT_READ
