@@ -22,7 +22,7 @@ _LIBRARY = re.compile(
 # What differs between two failures of one cause: people's addresses, numbers, places in memory, ids, quoted values.
 # An address is tried only where a word begins, and not again within it: the text may be one long word.
 _VARYING = re.compile(
-    r"(?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)*+"
+    r"(?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)*"
     r"|0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+|'[^']*'|\"[^\"]*\""
 )
 

@@ -395,9 +395,9 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         """`logs`, for coroutines."""
         return await self._app._courier.call(self.logs)
 
-    async def awhy(self) -> str:
+    async def awhy(self, *, span: Callable[[int], str] = span_text) -> str:
         """`why`, for coroutines."""
-        return await self._app._courier.call(self.why)
+        return await self._app._courier.call(self.why, span=span)
 
     async def aabort(self, *, by: str | None = None) -> Self:
         """`abort`, for coroutines."""

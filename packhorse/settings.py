@@ -26,8 +26,9 @@ FILTER_NAME = r"[A-Za-z0-9_-]{1,60}"
 
 _PASSWORD = re.compile(r"^([a-z][a-z0-9+.-]*://[^/:@?#\[]*):(?!\d+(?:[/?#,]|$))(?:[^?]*|.*)@", re.I | re.S)
 _HUSHED = "pass|pwd|secret|token|api_?key"
-# Both look at each letter but once, however long a text is that only looks as if a URL came: others wrote it.
-_SECRET_OPTION = re.compile(rf"([?&](?:(?!{_HUSHED})[^=&?])*+(?:{_HUSHED})[^=&]*+)(=[^&]*+)?+", re.I)
+# Both look at each letter but once, however long a text is that only looks as if a URL came: others wrote it. No group
+# is possessive, here and elsewhere: early versions of CPython 3.11 get those wrong.
+_SECRET_OPTION = re.compile(rf"([?&][^=&?]*?(?:{_HUSHED})[^=&]*+)(=[^&]*+)?", re.I)
 _URL = re.compile(r"(?<![a-z0-9+.-])([0-9+.-]*+)([a-z][a-z0-9+.-]*+://[^\s'\"]++)", re.I)
 
 

@@ -386,7 +386,8 @@ def test_every_reference_in_the_document_leads_somewhere(web: TestClient):
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
 def test_every_endpoint_says_what_it_does_and_names_no_key_with_a_capital(endpoint):
     assert endpoint.summary
-    for kind in filter(None, (endpoint.query, endpoint.body, endpoint.answer)):
+    kinds = [kind for kind in (endpoint.query, endpoint.body, endpoint.answer) if kind is not None]
+    for kind in [kind for kind in kinds if issubclass(kind, msgspec.Struct)]:  # a text has no keys
         assert all(field.name == field.name.lower() for field in msgspec.structs.fields(kind))
 
 

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -1293,7 +1294,7 @@ def test_what_a_sleeping_worker_gets_although_it_takes_no_more_jobs_is_handed_ba
     def task() -> None:
         ran.append(current_job().fence)
 
-    def told_to_be_quiet_meanwhile(seconds: float) -> bool:
+    def told_to_be_quiet_meanwhile(seconds: float, queues: Sequence[str]) -> bool:
         works.worker.quiet()
         jobs.append(task.enqueue())
         return True
@@ -1318,7 +1319,7 @@ def test_a_job_that_came_to_a_sleeping_worker_with_an_answer_that_was_lost_is_fo
 
     works.open()
     works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
-    monkeypatch.setattr(works.storage, "wait", lambda seconds: True)
+    monkeypatch.setattr(works.storage, "wait", lambda seconds, queues: True)
     job = task.enqueue()
     works.shaky.loses_answers = {"reserve_when_rung"}
 

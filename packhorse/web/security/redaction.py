@@ -32,7 +32,7 @@ _BETWEEN = r"\x00"  # two names of a path
 # In text: a name, quoted or not, and what follows it. Possessive, so that no long word is tried again and again.
 _NAMED = re.compile(r"""(?<![\w-])([\w-]++)\\*+["']?[ \t]*+(?::=|=>|=(?!=)|:(?!//))[ \t]*+""")
 _VALUE = re.compile(
-    r"""[rbfu]{0,2}\\*+(?:"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?)"""
+    r"""[rbfu]{0,2}\\*+(?:"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"?|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*'?)"""
     r"""|(?:(?:bearer|basic|digest|token)[ \t]++)?[^\s,;&()\[\]{}"'<>][^\s,;&)\]}"'<>]*+""",
     re.I,
 )
@@ -59,7 +59,7 @@ class Names:
         # In JSON: what may be such a name, and the rest of its text; the group is there if that text is a name.
         # Possessive, and it always comes to a match, so that no long text is gone through again and again: others
         # wrote it.
-        self._maybe = re.compile(rf'{_any_of(self._parts)}[^"\\]*+(?:\\.[^"\\]*+)*+("\s*+:)?+', re.S)
+        self._maybe = re.compile(rf'{_any_of(self._parts)}[^"\\]*+(?:\\.[^"\\]*+)*("\s*+:)?', re.S)
 
     def may_be_in(self, text: str) -> bool:
         """False: no such name is in this JSON. Most has none of their letters, and that is seen at once."""
