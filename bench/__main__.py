@@ -6,7 +6,7 @@ import argparse
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 
 from bench import contender, environment, storages
@@ -45,15 +45,24 @@ def main(words: Sequence[str] | None = None) -> int:
     return _show(results)
 
 
-def _parser() -> argparse.ArgumentParser:
-    def names(text: str) -> list[str]:
-        return text.split(",")
+def _names(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Reads names with commas between them, each of which must be known."""
 
+    def names(text: str) -> list[str]:
+        given = text.split(",")
+        if unknown := [name for name in given if name not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}; there are {', '.join(known)}")
+        return given
+
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short lap, on SQLite and Redis")
     parser.add_argument("--laps", type=int, help="how often everything is run; medians count (3)")
-    parser.add_argument("--peers", type=names, help="only these, e.g. packhorse,huey")
-    parser.add_argument("--storages", type=names, help="only these, e.g. sqlite,redis")
+    parser.add_argument("--peers", type=_names(contender.TITLES), help="only these, e.g. packhorse,huey")
+    parser.add_argument("--storages", type=_names(_STORAGES), help="only these, e.g. sqlite,redis")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and docs/benchmarks.svg")
     parser.add_argument("--redraw", action="store_true", help="write them again from the results of the last whole run")
     return parser
