@@ -10,6 +10,15 @@ from packhorse import Packhorse, current_job
 app = Packhorse("sqlite:///first_steps.db")  # Packhorse() alone keeps its jobs in ./packhorse.db
 
 
+@app.middleware  # around every attempt, in the worker
+def tell(job, call):
+    job.log(f"attempt {job.attempt} begins")
+    try:
+        return call()  # the next one inward, at last the task
+    finally:
+        job.log(f"attempt {job.attempt} has ended")
+
+
 @app.task
 def add(a: int, b: int) -> int:
     return a + b
@@ -54,6 +63,9 @@ def main() -> None:
     print("\nWhat happened to Bob's notice")
     for event in bob.events():
         print(f"  {event.kind:<14} it is {event.state}")
+    print("\nWhat the middleware wrote around it")
+    for line in bob.logs():
+        print(f"  {line.message}")
     print("\nNow try: packhorse jobs --url sqlite:///first_steps.db")
 
 

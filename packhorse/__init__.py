@@ -23,6 +23,7 @@ from packhorse.errors import (
     CopyTimeout,
     FailureNotFound,
     JobError,
+    JobExists,
     JobFailed,
     JobNotFound,
     MissingDriver,
@@ -48,7 +49,9 @@ from packhorse.errors import (
     TaskNotFound,
     TooBusy,
     UnsafeAddress,
+    WaitRefused,
     WaitTimeout,
+    WorkerExists,
     WorkerNotFound,
     WrongState,
 )
@@ -56,6 +59,7 @@ from packhorse.event import Event, Kind
 from packhorse.failure import Failure
 from packhorse.job import Job, NewJob, Reason, State
 from packhorse.job_handle import JobHandle, Progress
+from packhorse.pool import Pool
 from packhorse.retry import Backoff
 from packhorse.storage import Storage, open_storage
 from packhorse.subscriber import Client
@@ -85,6 +89,7 @@ __all__ = [
     "Job",
     "JobContext",
     "JobError",
+    "JobExists",
     "JobFailed",
     "JobHandle",
     "JobNotFound",
@@ -99,6 +104,7 @@ __all__ = [
     "Packhorse",
     "PackhorseError",
     "PayloadTooLarge",
+    "Pool",
     "Progress",
     "QueueNotFound",
     "Reason",
@@ -123,8 +129,10 @@ __all__ = [
     "TooBusy",
     "Unique",
     "UnsafeAddress",
+    "WaitRefused",
     "WaitTimeout",
     "Worker",
+    "WorkerExists",
     "WorkerNotFound",
     "WrongState",
     "__version__",

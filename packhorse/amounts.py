@@ -14,6 +14,15 @@ def count_text(number: int, one: str, many: str | None = None) -> str:
     return f"1 {one}" if number == 1 else f"{number:,} {many or f'{one}s'}"
 
 
+def significant(value: float) -> str:
+    """Three significant digits, and all digits of a larger number; never an exponent.
+
+    >>> significant(0.1234), significant(999.6), significant(1_234.5)
+    ('0.123', '1,000', '1,234')
+    """
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
 def size_text(number: int) -> str:
     """Bytes.
 
@@ -22,8 +31,7 @@ def size_text(number: int) -> str:
     """
     for size, unit in _SIZES:
         if number >= size:
-            amount = number / size
-            return f"{amount:.3g} {unit}" if amount < 999.5 else f"{amount:,.0f} {unit}"
+            return f"{significant(number / size)} {unit}"
     return f"{number:,} B"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,14 +17,18 @@ from msgspec.structs import replace
 
 from packhorse.codec import Signature, canonical_json
 from packhorse.errors import BadValue
+from packhorse.job import LOWEST_PRIORITY, WAITING
 from packhorse.parameters import Parameters, parameters_of, signature_of
-from packhorse.storage.records import TaskInfo
+from packhorse.storage import BATCH, Storage
+from packhorse.storage.records import Filter, TaskInfo
 from packhorse.task import RegisteredTask, TaskOptions, parse_unique
 
 _TOLD = (
     *("priority", "weight", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires", "total_timeout"),
-    *("persistent", "isolate", "memory_limit", "unique", "redact"),
+    *("persistent", "isolate", "memory_limit", "unique", "redact", "skip_dead"),
 )
+_BY_TASK = "its task"
+"""Who is told to have changed a job that was enqueued before its task was known."""
 _TRUSTED_FOR = 300.0
 """Seconds for which an announcement is taken to be true."""
 _ASK_AGAIN_AFTER = 5.0
@@ -47,6 +51,7 @@ class _Told(msgspec.Struct, frozen=True):
     memory_limit: int | None = None
     unique: dict[str, Any] | None = None
     redact: tuple[str, ...] = ()
+    skip_dead: bool = False
     defaults: dict[str, Any] = {}
     parameters: Any = None
 
@@ -65,9 +70,40 @@ def announcements(tasks: Iterable[RegisteredTask]) -> list[TaskInfo]:
     return [TaskInfo(task.name, task.queue, _plain(task)) for task in tasks]
 
 
+def announce(storage: Storage, tasks: Sequence[TaskInfo]) -> None:
+    """Tell the storage of these tasks. Jobs that wait since before anybody knew their task, as others enqueued them by
+    its name alone, come into its queue and get its priority; only what their callers chose otherwise stays."""
+    known = {task.name for task in storage.tasks() if task.announced_at is not None}
+    new = [task for task in tasks if task.name not in known]
+    for task in new:
+        bring_into_line(storage, task)
+    storage.announce(tasks)
+    for task in new:  # whoever came between
+        bring_into_line(storage, task)
+
+
+def bring_into_line(storage: Storage, task: TaskInfo) -> None:
+    """The waiting jobs of a task that was not known, as the task wants them."""
+    priority = task.options.get("priority", LOWEST_PRIORITY)
+    where, cursor = Filter(states=WAITING, task=task.name), None
+    if priority == LOWEST_PRIORITY and task.queue == task.name:
+        return
+    while True:
+        page = storage.find(where, cursor=cursor, limit=BATCH)
+        low = [job.id for job in page.jobs if job.priority == LOWEST_PRIORITY != priority]
+        astray = [job.id for job in page.jobs if job.queue == task.name != task.queue]
+        if low:
+            storage.set_priority(low, priority, by=_BY_TASK)
+        if astray:
+            storage.set_queue(astray, task.queue, by=_BY_TASK)
+        if page.next is None:
+            return
+        cursor = page.next
+
+
 def _plain(task: RegisteredTask) -> dict[str, Any]:
     told = {name: getattr(task.options, name) for name in _TOLD}
-    if task.options.unique is not None:
+    if task.signature.plain_defaults:  # any of its jobs may be made unique by who enqueues it
         told["defaults"] = task.signature.plain_defaults
     told["parameters"] = parameters_of(task.signature)
     plain: dict[str, Any] = msgspec.json.decode(
@@ -126,6 +162,10 @@ class Announced:
             with self._lock:
                 if not self.is_fresh(name):  # another thread may have asked meanwhile
                     self._look()
+        return self._tasks.get(name)
+
+    def last(self, name: str) -> Known | None:
+        """As it was when the storage was last asked; it is not asked now."""
         return self._tasks.get(name)
 
     def look_again(self) -> None:

@@ -1,55 +1,82 @@
 """The board: a small shared file by which a foreman knows what its worker was doing when it died.
 
-The worker writes a job's id into a place when the job begins and clears it when the outcome is stored. The foreman
-writes the time of its last accepted heartbeat; a worker begins nothing while that is too old. Both map the file into
-memory, so a write costs a fraction of a microsecond and survives the writer's death.
+The worker writes a job's id into a place just before the job begins, and nothing else does. It notes there that the job
+has ended, and clears the place when the outcome is stored. The foreman writes the time of its last accepted heartbeat;
+a worker begins nothing while that is too old. Both map the file into memory, so a write costs a fraction of a
+microsecond and survives the writer's death. The foreman holds a lock on the file for as long as it lives, by which
+others see whether a file that was left behind has an owner.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import IO, NamedTuple
 
 SPARE = 2_000
 """Places beyond the slots, for jobs that have ended and whose outcome is not stored yet."""
 _HEADER = 64
-_PLACE = 64
+_PLACE = 256
 _TIME = struct.Struct("<Q")
-_EMPTY = bytes(_PLACE)
+_HEAD = struct.Struct("<BB2xId")  # of a place: what its job does, the length of the text, its slot, when it began
+_TEXT = _PLACE - _HEAD.size
+_FREE, _RUNS, _ENDED = 0, 1, 2
+
+
+class Begun(NamedTuple):
+    """A job that has begun: where, and how many microseconds ago. A task whose name is long is cut."""
+
+    job_id: str
+    task: str
+    slot: int
+    ago: int
+    has_ended: bool
 
 
 class Board:
     """One worker's board, seen from either side."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), 0)
+            self._map(path, file)
+
+    def _map(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self._memory = mmap.mmap(file.fileno(), 0)
         self.places = (len(self._memory) - _HEADER) // _PLACE
         self.slots = self.places - SPARE
 
     @classmethod
     def create(cls, path: Path, slots: int) -> Board:
-        """A new board with nothing on it."""
-        with path.open("wb") as file:
+        """A new board with nothing on it, locked by this process."""
+        board = cls.__new__(cls)
+        with path.open("w+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the memory map keeps the file open, and so the lock
             file.truncate(_HEADER + (slots + SPARE) * _PLACE)
-        board = cls(path)
+            board._map(path, file)
         board.beat()
         return board
 
     # --- the worker's side ----------------------------------------------------------------------------------------
 
-    def begin(self, place: int, job_id: str) -> None:
-        """This job has begun."""
-        start = _HEADER + place * _PLACE
-        self._memory[start : start + _PLACE] = job_id.encode()[:_PLACE].ljust(_PLACE, b"\0")
+    def begin(self, place: int, job_id: str, task: str = "", slot: int = 0, at: float = 0.0) -> None:
+        """This job is about to begin, by `time.monotonic`. One write, for this is on the way of every job."""
+        start, text = _HEADER + place * _PLACE, (job_id + "\0" + task).encode()
+        if len(text) > _TEXT:
+            text = text[:_TEXT]
+        self._memory[start : start + _HEAD.size + len(text)] = _HEAD.pack(_RUNS, len(text), slot, at) + text
+
+    def end(self, place: int) -> None:
+        """The job of this place has ended, and its outcome is not stored yet."""
+        self._memory[_HEADER + place * _PLACE] = _ENDED
 
     def clear(self, place: int) -> None:
-        """The job of this place has ended, and its outcome is stored."""
-        start = _HEADER + place * _PLACE
-        self._memory[start : start + _PLACE] = _EMPTY
+        """The outcome of this place's job is stored."""
+        self._memory[_HEADER + place * _PLACE] = _FREE
 
     def beat_age(self) -> float:
         """Seconds since the last heartbeat that the storage accepted, by a clock that counts sleep too."""
@@ -59,13 +86,25 @@ class Board:
     # --- the foreman's side ---------------------------------------------------------------------------------------
 
     def running(self) -> list[str]:
+        """The ids of those that have begun."""
+        return [begun.job_id for begun in self.begun()]
+
+    def begun(self) -> list[Begun]:
         """The jobs that have begun and whose outcome is not stored."""
-        places = (self._memory[start : start + _PLACE] for start in range(_HEADER, len(self._memory), _PLACE))
-        return [place.rstrip(b"\0").decode(errors="replace") for place in places if place != _EMPTY]
+        now, memory = time.monotonic(), self._memory
+        starts = [start for start in range(_HEADER, len(memory), _PLACE) if memory[start] != _FREE]
+        found: list[Begun] = []
+        for start in starts:
+            state, length, slot, at = _HEAD.unpack_from(memory, start)
+            text = memory[start + _HEAD.size : start + _HEAD.size + length].decode(errors="replace")
+            job_id, _, task = text.partition("\0")
+            found.append(Begun(job_id, task, slot, max(0, round((now - at) * 1e6)), has_ended=state == _ENDED))
+        return found
 
     def beat(self) -> None:
-        """The storage has just accepted a heartbeat."""
-        _TIME.pack_into(self._memory, 0, _boot_time())
+        """The storage has just accepted a heartbeat. Nothing happens to a board that another thread has just closed."""
+        with suppress(TypeError, ValueError):  # `pack_into` raises the one, the map itself the other
+            _TIME.pack_into(self._memory, 0, _boot_time())
 
     def close(self) -> None:
         """Let go of the file."""

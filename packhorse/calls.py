@@ -6,6 +6,7 @@ arguments; filling it in is all that an enqueueing costs. The keywords that user
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar
@@ -13,11 +14,11 @@ from typing import Any, Generic, TypedDict, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.clock import Duration, from_datetime, microseconds
+from packhorse.clock import LATEST, Duration, from_datetime, microseconds
 from packhorse.codec import Signature, encode_args, nearest
 from packhorse.errors import BadArguments, BadValue, TaskError
 from packhorse.ids import new_id
-from packhorse.job import Job, NewJob, UniqueLock
+from packhorse.job import NO_LIMIT, Job, NewJob, UniqueLock
 from packhorse.retry import Backoff
 from packhorse.task import RegisteredTask, TaskOptions, Unique, parse_unique, unique_key
 
@@ -55,6 +56,7 @@ class TaskKeywords(_Keywords, total=False):
     per_error: Mapping[type[BaseException], Mapping[str, object]]
     isolate: bool | None
     memory_limit: int | str | None
+    skip_dead: bool
     redact: str | Iterable[str] | None
 
 
@@ -68,6 +70,7 @@ class ScheduleKeywords(_Keywords, total=False):
 class UntimedKeywords(ScheduleKeywords, total=False):
     """What `app.enqueue_in(...)` and `app.enqueue_at(...)` take besides the time."""
 
+    id: str  # the caller's own: the same call under the same id adds one job
     subscriber: str | None
     connection: Any  # the caller's own, to the database in which the jobs are
 
@@ -86,6 +89,7 @@ class NewCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     """
 
     job: NewJob
+    has_own_id: bool = False
 
 
 class JobTemplate(msgspec.Struct, frozen=True):
@@ -140,9 +144,9 @@ class JobTemplate(msgspec.Struct, frozen=True):
         assert self.signature is not None
         text = self.signature.encode(args, kwargs, self.limit)
         if self.unique is None:
-            return replace(self.blank, id=new_id(), args=text)
+            return replace(self.blank, id=self.blank.id or new_id(), args=text)
         lock = self._lock(self.unique, self.signature.bind(args, kwargs))
-        return replace(self.blank, id=new_id(), args=text, unique=lock)
+        return replace(self.blank, id=self.blank.id or new_id(), args=text, unique=lock)
 
     def fill_in(self, args: Arguments) -> NewJob:
         """The job for arguments that came as data, by name or in order."""
@@ -170,13 +174,20 @@ class JobTemplate(msgspec.Struct, frozen=True):
 
     def _stored(self, text: str, args: Mapping[str, Any]) -> NewJob:
         lock = self._lock(self.unique, args) if self.unique else None
-        return replace(self.blank, id=new_id(), args=text, unique=lock)
+        return replace(self.blank, id=self.blank.id or new_id(), args=text, unique=lock)
 
     def _lock(self, unique: Unique, args: Mapping[str, Any]) -> UniqueLock:
         if self.defaults is not None:
             args = {**self.defaults, **args}
         key = unique_key(self.blank.task, unique, args, self.signature)
         return UniqueLock(key, unique.period, unique.until, unique.on_conflict)
+
+
+def check_id(text: object) -> str:
+    """`text` if a caller may give it to a job: 8 to 64 letters, digits, `_` and `-`; else BadValue."""
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9A-Za-z_-]{8,64}", text):
+        raise BadValue(f"id must be 8 to 64 letters, digits, _ and -, not {text!r}", hint="e.g. 'order-2026-000017'")
+    return text
 
 
 def refuse_connection(options: Mapping[str, Any], instead: str) -> None:
@@ -196,15 +207,14 @@ def scheduled(new: NewJob, at: datetime) -> NewJob:
 
 
 def _blank(name: str, options: TaskOptions) -> NewJob:
+    """What its task says is stored with a job only where a storage goes by it before the job runs. How often it is
+    tried, how long to wait in between and how long it may run, the code of the worker that runs it says."""
     return NewJob(
         id="",
         task=name,
         queue=options.queue or name,
         priority=options.priority,
-        max_attempts=options.max_attempts,
         max_halts=options.max_halts,
-        timeout=options.timeout,
-        idle_timeout=options.idle_timeout,
         expires=options.expires,
         total_timeout=options.total_timeout,
         persistent=options.persistent,
@@ -232,8 +242,12 @@ def _job_fields(keywords: Mapping[str, Any]) -> dict[str, Any]:
                 fields["max_attempts"] = options.max_attempts
             case "unique" | "connection":
                 pass
+            case "timeout" | "idle_timeout":
+                fields[name] = NO_LIMIT if value is None else getattr(options, name)
             case "backoff":
                 fields["backoff"] = options.backoff.to_json()
+            case "id":
+                fields["id"] = check_id(value)
             case "delay":
                 fields |= {"delay": microseconds(value, "delay"), "due_at": None}
             case "at":
@@ -257,7 +271,10 @@ def _check_keyword(name: str) -> None:
 def _moment(at: object) -> int:
     if not isinstance(at, datetime):
         raise BadValue(f"at must be a datetime with a time zone, not {at!r}", hint="use delay= for so many seconds")
-    return from_datetime(at, "at")
+    moment = from_datetime(at, "at")
+    if moment > LATEST:
+        raise BadValue(f"at is too late: {at.isoformat()}", hint="the year 4999 is the last that jobs can wait for")
+    return max(0, moment)
 
 
 def _meta(value: object) -> str:

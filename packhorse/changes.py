@@ -28,6 +28,7 @@ from packhorse.job import (
     RUNNING,
     SCHEDULED,
     UNFINISHED,
+    USUAL_ATTEMPTS,
     WAITING,
     Job,
     NewJob,
@@ -36,12 +37,19 @@ from packhorse.job import (
     UniqueLock,
     rank_of,
 )
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped
 
 _KEPT_WHEN_REPLACED = (
     "id", "created_at", "created_by", "first_queued_at", "fence", "last_owner",
     "attempts", "halts", "losses", "snoozes",
 )  # fmt: skip
+LONGEST_TOLD = 500
+"""Characters of the arguments and the error that an event tells."""
+CHOSEN = (
+    "priority", "task", "unique_key", "persistent", "schedule", "backoff", "max_attempts", "max_halts",
+    "timeout", "idle_timeout", "expires", "total_timeout",
+)  # fmt: skip
+"""What whoever enqueues a job chooses besides its arguments. The event `replaced` tells what differed before."""
 
 
 class Changed(NamedTuple):
@@ -91,7 +99,8 @@ def replaced(job: Job, new: NewJob, now: int) -> Changed:
     """A unique twin brought new arguments: the waiting job takes them. What was counted of it stays counted, so that a
     job which kills its workers cannot hide behind new arguments."""
     twin = added_job(new, job.seq, now)
-    told = {"args": job.args[:500], "twin": new.id}
+    before = {name: getattr(job, name) for name in CHOSEN if getattr(job, name) != getattr(twin, name)}
+    told: dict[str, Any] = {"args": job.args[:LONGEST_TOLD], "twin": new.id, "due_at": twin.due_at, "before": before}
     kept = {name: getattr(job, name) for name in _KEPT_WHEN_REPLACED}
     rank = job.rank if job.rank <= RANK_HALTED else twin.rank
     job = _with_expiry(replace(twin, rank=rank, **kept))
@@ -131,9 +140,10 @@ def started(job: Job, now: int, ago: int = 0) -> Changed:
 
 
 def settled(job: Job, outcome: Outcome, now: int) -> Changed:
-    """An attempt ended. A job that was never marked as running (a short one) is marked on the way."""
+    """An attempt ended. A job that was never marked as running (a short one) is marked on the way; one that was handed
+    back before it began, which has run for no time, is not."""
     events: list[Event] = []
-    if job.state is RESERVED and not isinstance(outcome, Released):
+    if job.state is RESERVED and not (isinstance(outcome, Released) and outcome.ran == 0):
         job, events = started(job, now, outcome.ago + outcome.ran)
     left, ends = _ended(job, outcome, now)
     if job.state is RUNNING and job.started_at is not None:
@@ -158,8 +168,12 @@ def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
         case Snoozed():
             return _snoozed(job, outcome, now)
         case Stopped():
-            job = _blamed(job, outcome.failure) if outcome.failure else job
-            return _stopped(job, now, job.abort_reason or outcome.reason)
+            if outcome.failure is None:
+                return _stopped(job, now, job.abort_reason or outcome.reason)
+            job = _blamed(job, outcome.failure)
+            return _stopped(job, now, job.abort_reason or outcome.reason, **_told(outcome.failure))
+        case Overrun():
+            return _overrun(job, outcome, now)
         case Released():
             return released(job, now, outcome.why, outcome.delay)
         case Halted():
@@ -173,17 +187,19 @@ def _completed(job: Job, outcome: Completed, now: int) -> Changed:
 
 def _failed(job: Job, outcome: Failed, now: int) -> Changed:
     job = _blamed(replace(job, failures=job.failures + 1, reason=outcome.reason), outcome.failure)
+    facts = _told(outcome.failure)
     if job.abort_at is not None:
-        return _stopped(job, now, job.abort_reason or Reason.ABORTED)
-    facts: dict[str, Any] = {"reason": outcome.reason, "error": outcome.failure.summary()[:500]}
-    if outcome.failure.version is not None:
-        facts["version"] = outcome.failure.version
-    if outcome.retry_in is None:
+        return _stopped(job, now, job.abort_reason or Reason.ABORTED, failures=job.failures, **facts)
+    # However long a worker wants to wait, and whoever wrote it: the job itself knows how many attempts it has, or
+    # leaves that to its task, and who knows the task says so.
+    most = max(job.max_attempts, outcome.max_attempts or 0) or USUAL_ATTEMPTS
+    if outcome.retry_in is None or job.failures >= most:
         if outcome.reason is Reason.JOB_TIMEOUT:
-            return _stopped(job, now, outcome.reason)
+            return _stopped(job, now, outcome.reason, failures=job.failures, **facts)
+        facts["reason"] = outcome.reason
         left = _left(job, DEAD, now)
         return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, **facts)])
-    facts["retry_in"] = outcome.retry_in
+    facts |= {"reason": outcome.reason, "retry_in": outcome.retry_in}
     if outcome.retry_in > 0:
         left = _left(job, RETRYING, now, due_at=now + outcome.retry_in, rank=rank_of(job.priority))
         left = _with_expiry(left)
@@ -193,25 +209,38 @@ def _failed(job: Job, outcome: Failed, now: int) -> Changed:
     return Changed(left, [failed, _event(left, Kind.READDED, now, why="failed")])
 
 
+def _overrun(job: Job, outcome: Overrun, now: int) -> Changed:
+    """The fence rises, as by a rescue: its worker may still run it, and must not end what comes next."""
+    failure = Failure("Timeout", outcome.why, worker=job.owner)
+    failed = Failed(outcome.token, failure, outcome.retry_in, Reason.JOB_TIMEOUT, max_attempts=outcome.max_attempts)
+    left, (ended, *others) = _failed(job, failed, now)
+    ended = replace(ended, data={**(ended.data or {}), "why": outcome.why})
+    return Changed(replace(left, fence=job.fence + 1), [ended, *others])
+
+
 def _snoozed(job: Job, outcome: Snoozed, now: int) -> Changed:
     job = replace(job, snoozes=job.snoozes + 1)
     if job.abort_at is not None:
-        return _stopped(job, now, job.abort_reason or Reason.ABORTED)
+        return _stopped(job, now, job.abort_reason or Reason.ABORTED, snoozes=job.snoozes)
     left = _left(job, SCHEDULED, now, due_at=now + outcome.delay, rank=rank_of(job.priority))
     left = _with_expiry(left)
     return Changed(left, [_event(left, Kind.SNOOZED, now, owner=job.owner, delay=outcome.delay)])
 
 
-def _stopped(job: Job, now: int, reason: Reason, by: str | None = None) -> Changed:
+def _stopped(job: Job, now: int, reason: Reason, **facts: Any) -> Changed:
+    """`facts`: who wanted it, and what else has changed with it: the error, what was counted, why it was taken back."""
     left = _left(job, ABORTED, now, reason=reason)
-    facts = {"reason": reason} if by is None else {"reason": reason, "by": by}
-    return Changed(left, [_event(left, Kind.ABORTED, now, owner=job.owner, **facts)])
+    return Changed(left, [_event(left, Kind.ABORTED, now, owner=job.owner, reason=reason, **facts)])
 
 
-def released(job: Job, now: int, why: str, delay: int = 0) -> Changed:
-    """Handed back unharmed: nothing is counted, and it keeps its rank. With a delay it comes into line later."""
+def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False) -> Changed:
+    """Handed back unharmed: no failure or halt is counted, and it keeps its rank. With a delay it comes into line
+    later. `ran` says that the job had begun although the storage was not told."""
+    begun: list[Event] = []
+    if ran and job.state is RESERVED:
+        job, begun = started(job, now)
     if job.abort_at is not None:
-        left, events = _stopped(job, now, job.abort_reason or Reason.ABORTED)
+        left, events = _stopped(job, now, job.abort_reason or Reason.ABORTED, why=why)
     elif delay:
         left = _with_expiry(_left(job, SCHEDULED, now, due_at=now + delay))
         events = [_event(left, Kind.READDED, now, owner=job.owner, why=why, delay=delay)]
@@ -219,7 +248,7 @@ def released(job: Job, now: int, why: str, delay: int = 0) -> Changed:
         left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
         events = [_event(left, Kind.READDED, now, owner=job.owner, why=why)]
     # The token has ended without an outcome: one that comes later must be refused, not taken for a repeated one.
-    return Changed(replace(left, fence=job.fence + 1), events)
+    return Changed(replace(left, fence=job.fence + 1), begun + events)
 
 
 def rescued(
@@ -236,10 +265,11 @@ def rescued(
     owner = job.owner
     job = replace(job, losses=job.losses + 1, halts=job.halts + had_begun)
     if job.abort_at is not None:
-        ended = _stopped(job, now, job.abort_reason or Reason.ABORTED)
+        counted = {"losses": job.losses, "halts": job.halts if had_begun else None}
+        ended = _stopped(job, now, job.abort_reason or Reason.ABORTED, why=why, **counted)
     elif not had_begun:
         left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
-        ended = Changed(left, [_event(left, Kind.READDED, now, owner=owner, why=why)])
+        ended = Changed(left, [_event(left, Kind.READDED, now, owner=owner, why=why, losses=job.losses)])
     else:
         ended = _halted(job, now, why, recovered, version)
     # The fence rises here too: a late result of the old worker must not pass for one that was accepted before.
@@ -263,7 +293,7 @@ def _halted(job: Job, now: int, why: str, recovered: bool, version: str | None) 
 def aborted(job: Job, now: int, by: str | None, reason: Reason = Reason.ABORTED) -> Changed:
     """Stop it: a waiting job ends here; a held one is asked, and its worker ends it."""
     if job.state not in HELD:
-        return _stopped(job, now, reason, by)
+        return _stopped(job, now, reason, by=by)
     if job.abort_at is not None:
         return Changed(job, [])
     job = replace(job, abort_at=now, abort_reason=reason, updated_at=now, expire_at=None)
@@ -322,14 +352,27 @@ def checked_in(
     job: Job, now: int, message: str | None, progress: int | None, progress_text: str | None
 ) -> tuple[Job, list[tuple[str, str]]]:
     """A sign of life. The second value is what goes into the job's log: (kind, text)."""
-    lines: list[tuple[str, str]] = []
     if progress is not None:
         job = replace(job, progress=progress, progress_text=progress_text)
-        lines.append(("progress", f"{progress} % {progress_text or ''}".rstrip()))
     if message is not None:
         job = replace(job, checkin=message)
+    return replace(job, checkin_at=now, updated_at=now), said(message, progress, progress_text)
+
+
+def said(message: str | None, progress: int | None, progress_text: str | None) -> list[tuple[str, str]]:
+    """A sign of life as lines for the job's log: (kind, text)."""
+    lines: list[tuple[str, str]] = []
+    if progress is not None:
+        lines.append(("progress", f"{progress} % {progress_text or ''}".rstrip()))
+    if message is not None:
         lines.append(("checkin", message))
-    return replace(job, checkin_at=now, updated_at=now), lines
+    return lines
+
+
+def attempt_of_lines(job: Job) -> int:
+    """The attempt in which its worker wrote what comes now, if the worker does not say it: the present one, or the one
+    that has just ended."""
+    return job.attempt if job.state in HELD or job.state is COMPLETED else max(1, job.failures)
 
 
 def holds(job: Job, lock: UniqueLock, taken_at: int, now: int) -> bool:
@@ -353,6 +396,12 @@ def deleted(job: Job, now: int, by: str | None) -> Event:
 
 def _blamed(job: Job, failure: Failure) -> Job:
     return replace(job, error=failure.to_json(), cause=failure.cause(job.task))
+
+
+def _told(failure: Failure) -> dict[str, Any]:
+    """What an event tells of it: its first characters, and the version of the code."""
+    told = {"error": failure.summary()[:LONGEST_TOLD]}
+    return told if failure.version is None else {**told, "version": failure.version}
 
 
 def _left(job: Job, state: State, now: int, **fields: Any) -> Job:

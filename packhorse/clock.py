@@ -23,7 +23,14 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
-_LONGEST = 10**11 * SECOND
+LONGEST = 10**11 * SECOND
+"""No duration is longer: about 3,000 years."""
+LATEST = 95_617_584_000 * SECOND
+"""No moment that somebody names is later: the year 5000. With the longest duration added it is still a date."""
+END = 253_402_214_400 * SECOND
+"""No time is later at all: the last day of the year 9999, less what time zones may add."""
+
+_FIRST = -62_135_510_400 * SECOND  # the second day of the year 1
 
 _UNITS = {"us": 1, "ms": 1_000, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)")
@@ -73,7 +80,7 @@ def microseconds(duration: Duration, name: str = "duration") -> int:
         amount = duration * SECOND
     else:
         raise BadValue(f"{name} must be seconds, a timedelta or text such as '10m', not {duration!r}")
-    if amount > _LONGEST:
+    if amount > LONGEST:
         raise BadValue(f"{name} is too long: {str(duration)[:40]!r}", hint="the limit is about 3,000 years")
     if amount < 0:
         raise BadValue(f"{name} cannot be negative: {duration!r}")
@@ -99,8 +106,9 @@ def _from_text(text: str, name: str) -> float:
 
 
 def to_datetime(at: int) -> datetime:
-    """A stored time as an aware datetime in UTC."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+    """A stored time as an aware datetime in UTC. What no calendar has is the nearest day that it has: a time that
+    somebody has garbled must not keep others from being shown."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(max(at, _FIRST), END))
 
 
 def from_datetime(at: datetime, name: str = "time") -> int:

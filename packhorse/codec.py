@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from packhorse.context_parameter import find_context_parameter, hint_for_missing
 from packhorse.errors import BadArguments, BadResult, PayloadTooLarge
 from packhorse.faults import DEPTH_LIMIT, encode, fault_in, fault_of, refusal, to_json
 
@@ -42,6 +43,10 @@ class Signature:
         self.function = function
         self.name = getattr(innermost(function), "__qualname__", repr(function)).rpartition("<locals>.")[2]
         self._parameters = _parameters_of(function, self.name)
+        context = find_context_parameter(self.name, self._parameters, lambda hint: _resolve(hint, function))
+        self._context = None if context is None else self._place_of(context)
+        if context is not None:
+            del self._parameters[context.name]
         self._only_by_position = self._of_kind(inspect.Parameter.POSITIONAL_ONLY)
         self._by_position = self._only_by_position + self._of_kind(inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._star = next(iter(self._of_kind(inspect.Parameter.VAR_POSITIONAL)), None)
@@ -113,7 +118,27 @@ class Signature:
         else:
             text = _to_text(kwargs, limit, self.name)
         self._check(text)
+        for value in (*args, *kwargs.values()):
+            if type(value) in _BYTES or (type(value) is list and value and type(value[0]) in _BYTES):
+                self._refuse_bytes(self.bind(args, kwargs))
+                break
         return text
+
+    def _refuse_bytes(self, bound: Mapping[str, Any]) -> None:
+        """Bytes become base64, which fits a text, and is another than the one that is meant."""
+        for name, value in bound.items():
+            found = value[0] if type(value) is list and value else value
+            if type(found) not in _BYTES or name not in self._parameters:
+                continue
+            hint: Any = Any
+            with suppress(BadArguments):
+                hint = self._hint(self._parameters[name])
+            if _is_text(hint, in_list=found is not value and name != self._star):
+                raise BadArguments(
+                    f"{self.name}(): the argument {name!r} is {type(found).__name__}, and must be text",
+                    argument=name,
+                    hint="decode it: value.decode(); or write bytes as its type hint, which is stored as base64",
+                )
 
     @functools.cached_property
     def _in_places(self) -> Callable[..., Any]:
@@ -160,6 +185,28 @@ class Signature:
         names = self._by_position if rest else self._only_by_position
         args = [kwargs.pop(name) if name in kwargs else self._parameters[name].default for name in names]
         return (*args, *rest), kwargs
+
+    def call_with_context(self, decoded: dict[str, Any], context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """`call_with`, and the running job for whoever wants it as a parameter."""
+        args, kwargs = self.call_with(decoded)
+        if self._context is None:
+            return args, kwargs
+        name, place, is_only_by_place = self._context
+        if place is not None and (is_only_by_place or len(args) > len(self._only_by_position)):
+            return (*args[:place], context, *args[place:]), kwargs
+        return args, {**kwargs, name: context}
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the function wants the running job as a parameter."""
+        return self._context is not None
+
+    def _place_of(self, context: inspect.Parameter) -> tuple[str, int | None, bool]:
+        """Its name, how many arguments by position stand before it (None: it has no place), and whether it has nothing
+        but a place."""
+        if context.kind is context.KEYWORD_ONLY:
+            return context.name, None, False
+        return context.name, list(self._parameters).index(context.name), context.kind is context.POSITIONAL_ONLY
 
     def prepare(self) -> msgspec.json.Decoder[Any]:
         """Build what `decode` needs; raises BadArguments if a type hint cannot be found or cannot be read from JSON.
@@ -225,6 +272,8 @@ class Signature:
 
     def _check_keywords(self, kwargs: dict[str, Any], bound: dict[str, Any]) -> None:
         for name in kwargs:
+            if self._context is not None and name == self._context[0]:
+                raise BadArguments(f"{self.name}() gets {name!r} from its worker: it is the running job", argument=name)
             if name in self._only_by_position or name == self._star:
                 raise BadArguments(f"{self.name}() takes {name!r} by position, not as a keyword", argument=name)
             if name in bound:
@@ -238,7 +287,8 @@ class Signature:
 
     def _missing(self, names: list[str]) -> BadArguments:
         what = "the argument" if len(names) == 1 else "the arguments"
-        return BadArguments(f"{self.name}() needs {what} {' and '.join(map(repr, names))}", argument=names[0])
+        needed = f"{self.name}() needs {what} {' and '.join(map(repr, names))}"
+        return BadArguments(needed, argument=names[0], hint=hint_for_missing(names))
 
     def _mismatch(self, text: str, error: Exception) -> BadArguments:
         what, path = _split_message(error)
@@ -310,6 +360,18 @@ def innermost(function: Any) -> Any:
             function = type(function).__call__
         else:
             return function
+
+
+def _is_text(hint: Any, *, in_list: bool) -> bool:
+    """Does this hint, or that of the members of a list, take text and no bytes?"""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        members = typing.get_args(hint)
+        return any(_is_text(one, in_list=in_list) for one in members) and not any(one in _BYTES for one in members)
+    if not in_list:
+        return hint is str
+    members = typing.get_args(hint)
+    return bool(members) and members[-1] is not Ellipsis and _is_text(members[0], in_list=False)
 
 
 def _signature(function: Function) -> inspect.Signature:
@@ -426,6 +488,7 @@ def _first_problem(error: Any) -> str:
 
 
 _CANONICAL = msgspec.json.Encoder(enc_hook=to_json, order="sorted")
+_BYTES = frozenset({bytes, bytearray, memoryview})
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

@@ -14,10 +14,11 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import msgspec
+
 from packhorse.answer import Snooze
 from packhorse.clock import SECOND, Duration, to_datetime
-from packhorse.codec import decode_result
-from packhorse.errors import BadValue, PackhorseError
+from packhorse.errors import BadValue, PackhorseError, WaitRefused
 from packhorse.job import Job
 
 MESSAGE_LIMIT = 10_000
@@ -42,11 +43,14 @@ class Line(Protocol):
 class JobContext:
     """The job that runs right now. `local` is yours: a fresh namespace for each attempt, for middleware to fill."""
 
-    def __init__(self, job: Job, args: dict[str, Any], line: Line, timeout: int | None = None) -> None:
+    def __init__(
+        self, job: Job, args: dict[str, Any], line: Line, timeout: int | None = None, max_attempts: int | None = None
+    ) -> None:
         self._job = job
         self._line = line
         self._began_at = time.monotonic()
         self._timeout = timeout
+        self._max_attempts = max_attempts or job.max_attempts
         self.args = args
 
     @cached_property
@@ -59,7 +63,7 @@ class JobContext:
 
     @property
     def id(self) -> str:
-        """Its id; together with `fence` a good idempotency key for what the task does elsewhere."""
+        """Its id, the same in every attempt: the idempotency key for what the task does elsewhere."""
         return self._job.id
 
     @property
@@ -77,12 +81,18 @@ class JobContext:
 
     @property
     def attempts_left(self) -> int:
-        """Tries that remain after this one."""
-        return max(0, self._job.max_attempts - self._job.attempt)
+        """How many tries it has, this one among them: 1 is the last."""
+        return max(0, self._max_attempts - self._job.failures)
+
+    @property
+    def max_attempts(self) -> int:
+        """How often it may be tried in all."""
+        return self._max_attempts
 
     @property
     def fence(self) -> int:
-        """Rises whenever the job changes hands; a system that remembers it can refuse a worker that comes late."""
+        """Rises whenever the job changes hands, so with each attempt: with `id` a fencing token. A system that keeps
+        the highest one refuses a worker that comes late. It is no idempotency key."""
         return self._job.fence
 
     @property
@@ -97,7 +107,8 @@ class JobContext:
     @property
     def meta(self) -> dict[str, Any]:
         """What was handed along when it was enqueued."""
-        return decode_result(self._job.meta) if self._job.meta else {}
+        decoded: dict[str, Any] = msgspec.json.decode(self._job.meta) if self._job.meta else {}
+        return decoded
 
     @property
     def seconds_left(self) -> float | None:
@@ -146,6 +157,20 @@ def current_job() -> JobContext:
     if context is None:
         raise PackhorseError("no job runs here", hint="current_job() works inside a task while a worker runs it")
     return context
+
+
+def refuse_to_wait(what: str, in_task: bool) -> None:
+    """Raise WaitRefused where a task would wait for other jobs: it keeps its slot meanwhile, and when every slot waits
+    nobody runs what they wait for. `in_task` True: its author knows that others will."""
+    context = CURRENT.get()
+    if context is None or in_task:
+        return
+    raise WaitRefused(
+        f"the task {context.task} (job {context.id}) must not wait for {what}",
+        why="it would keep its slot while it waits, and once every slot waits none is left to run the other job",
+        hint="enqueue what comes next as a job of its own, from the other task or its on_result;"
+        " in_task=True waits all the same, for when workers of another queue run that job",
+    )
 
 
 def tidy(value: object) -> str | None:

@@ -8,6 +8,7 @@ child starts its own.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import os
 import threading
@@ -64,8 +65,10 @@ class Courier:
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """The answer to `function(*args, **kwargs)`, called in the courier's thread."""
-        return self._hand_in(functools.partial(function, *args, **kwargs), None, is_shared=False)
+        """The answer to `function(*args, **kwargs)`, called in the courier's thread with the caller's context
+        variables: there may be code of the user's in it, such as enqueue middleware."""
+        here = contextvars.copy_context()
+        return self._hand_in(functools.partial(here.run, function, *args, **kwargs), None, is_shared=False)
 
     def share(self, function: Batched[Item, T], item: Item) -> asyncio.Future[T]:
         """The answer for `item` among those of `function([item, …])`, which other callers' items share."""

@@ -3,7 +3,7 @@
     PackhorseError
       SettingsError            lists every problem found, and where each value came from
       StorageError
-        StorageUnavailable     temporary: locked, full, read-only or gone; trying again may help
+        StorageUnavailable     locked, full, read-only or gone; `may_pass` says whether waiting may help
           StorageFull
           StorageReadOnly
           StorageClosed        it is being moved, or was: says where to
@@ -18,8 +18,10 @@
         JobNotFound
         WrongState             "cannot delete job X: it is running; abort it first"
         NotUnique              another job holds the unique key; carries that job's id
+        JobExists              another call was enqueued under the same id of the caller's own
         JobFailed              raised by `job.wait()` when the job ended dead or aborted
         WaitTimeout            raised by `job.wait(timeout=…)`
+      WaitRefused              raised by `job.wait()` inside a task, which would keep its slot meanwhile
       TaskError
         TaskNotFound           names the nearest registered task
         TaskExists             the name is taken
@@ -29,6 +31,7 @@
       AppNotFound              no app is where the target says
       AppBroken                the user's module cannot be imported; says the line
       WorkerNotFound           a worker that has not joined, or was struck off, asks for jobs
+      WorkerExists             a living worker goes by the id under which another joins
       ClientNotFound           a client that is unknown, or timed out, subscribes
       ScheduleNotFound         no schedule has this name
       QueueNotFound            no queue has this name
@@ -81,7 +84,14 @@ class StorageError(PackhorseError):
 
 
 class StorageUnavailable(StorageError):
-    """The storage does not answer or does not take writes just now; nothing was half-written."""
+    """The storage does not answer or does not take writes just now; nothing was half-written.
+
+    `may_pass` says whether waiting may help. It does not where somebody has to change something first: a wrong path,
+    password or database number, a right that is lacking."""
+
+    def __init__(self, what: str, *, why: str | None = None, hint: str | None = None, may_pass: bool = True) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.may_pass = may_pass
 
 
 class StorageFull(StorageUnavailable):
@@ -140,7 +150,7 @@ class JobNotFound(JobError):
     """No job has this id, or it was deleted."""
 
     def __init__(self, job_id: str) -> None:
-        hint = "it may have been deleted or pruned, or its transaction was rolled back"
+        hint = "it may have been deleted or pruned, or its transaction was rolled back or has not committed yet"
         super().__init__(job_id, f"there is no job {job_id}", hint=hint)
 
 
@@ -161,6 +171,18 @@ class NotUnique(JobError):
         self.key = key
 
 
+class JobExists(JobError):
+    """A job with the id that the caller chose is there already, and is another call; `job_id` is that job."""
+
+    def __init__(self, job_id: str, what: str) -> None:
+        super().__init__(
+            job_id,
+            f"job {job_id} is there already, and its {what} differ",
+            hint="the same call may be made again under its id; another one needs an id of its own",
+        )
+        self.what_differs = what
+
+
 class JobFailed(JobError):
     """The job that was waited for ended dead or aborted."""
 
@@ -173,6 +195,10 @@ class JobFailed(JobError):
 
 class WaitTimeout(JobError, TimeoutError):
     """The job did not finish within the time that the caller would wait; it goes on."""
+
+
+class WaitRefused(PackhorseError):
+    """A task wanted to wait for another job, and would have kept its slot meanwhile; `in_task=True` allows it."""
 
 
 class TaskError(PackhorseError):
@@ -230,6 +256,17 @@ class WorkerNotFound(PackhorseError):
     def __init__(self, owner: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"worker {owner} is not known", hint=hint or "it was struck off or never joined; join under a new id"
+        )
+        self.owner = owner
+
+
+class WorkerExists(PackhorseError):
+    """A worker that is alive goes by this id already; two under one id would take each other's jobs for their own."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(
+            f"worker {owner} is here already, and alive",
+            hint="join under another id, or once it has left or been silent for its lease",
         )
         self.owner = owner
 

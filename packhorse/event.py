@@ -31,30 +31,31 @@ class Kind(StrEnum):
     ADDED = "added"  # enqueued [due_at, copied_from]
     QUEUED = "queued"  # a scheduled job fell due
     RESERVED = "reserved"
-    STARTED = "started"  # also of a worker, a foreman [host, pid, version]
+    STARTED = "started"  # also of a worker, a foreman [host, pid, version, object: its record]
     COMPLETED = "completed"  # [ran]
     FAILED = "failed"  # one attempt failed, another will follow [reason, error, retry_in, version, ran]
-    READDED = "readded"  # in line again [why, delay, ran]
+    READDED = "readded"  # in line again [why, delay, ran, losses]
     BROKEN = "broken"  # no tries left: dead [reason, error, why, halts, version, ran]
     HALTED = "halted"  # its worker died while it ran [why, halts, version, ran]
     SNOOZED = "snoozed"  # [delay, ran]
     ABORT_ASKED = "abort_asked"  # a held job was asked to stop [by, reason]
-    ABORTED = "aborted"  # [by, reason, ran]
+    ABORTED = "aborted"  # [by, reason, ran, error, version, why, and what was counted with it]
     FORCE_STARTED = "force_started"  # [by]
     PRIORITY_CHANGED = "priority_changed"  # [from, to, by]
     QUEUE_CHANGED = "queue_changed"  # [from, to, by]
     RETRIED = "retried"  # by an operator [by]
-    REPLACED = "replaced"  # a unique twin brought new arguments [args, twin]
+    REPLACED = "replaced"  # a unique twin brought new arguments [args, twin, due_at, before]
     HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
     DELETED = "deleted"  # [by]
     # a process or a client
     DEPLOYED = "deployed"  # a worker started with a version of the code that no other runs [version]
-    STAT = "stat"  # what a worker has done so far [its report]
+    STAT = "stat"  # what a worker has done so far [its figures, object]
     ORDERED = "ordered"  # an operator wants something of a foreman [do, worker, least, most, by]
-    KILLED = "killed"  # stopped on purpose [why]
-    DIED = "died"  # [why]
+    KILLED = "killed"  # stopped on purpose [why, object]
+    DIED = "died"  # [why, object]
     JOINED = "joined"  # [name]
     LEFT = "left"
+    SIGNED_OUT = "signed_out"  # of a session of the web, which is over [by]
     TIMED_OUT = "timed_out"
     # a queue or a schedule
     PAUSED = "paused"  # [by, why, until]
@@ -84,6 +85,14 @@ def kind_of(word: str) -> Kind:
     return kind
 
 
+def subject_of(word: object) -> Subject:
+    """What an event or a record is about, as it is stored; a worker, if somebody has garbled that."""
+    return _SUBJECTS.get(word, Subject.WORKER)
+
+
+_SUBJECTS: dict[object, Subject] = {subject.value: subject for subject in Subject}
+
+
 def known_kind(word: str) -> Kind:
     """The kind that somebody has asked for. Raises ValueError if there is none."""
     if word not in _KINDS:
@@ -96,7 +105,8 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises. Of a schedule or a
-    failure, `queue` is its name or its cause."""
+    failure, `queue` is its name or its cause. `object` is the job or the worker as it was then, if that was asked for:
+    what is not in it is not known any more."""
 
     kind: Kind
     at: int
@@ -108,3 +118,4 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     fence: int | None = None
     data: dict[str, Any] | None = None
     id: int = 0
+    object: dict[str, Any] | None = None

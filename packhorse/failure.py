@@ -19,12 +19,10 @@ TRACEBACK_LIMIT = 32_000
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]packhorse[/\\](worker|middleware|codec|task|calls)|^<frozen"
 )
-# What differs between two failures of one cause: people's addresses, numbers, places in memory, ids, quoted values.
-# An address is tried only where a word begins, and not again within it: the text may be one long word.
-_VARYING = re.compile(
-    r"(?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)*"
-    r"|0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b|\d+|'[^']*'|\"[^\"]*\""
-)
+# A quoted value, or a word with what joins its parts: an id, a number, an address, a time, a version, a host and port.
+_QUOTED_OR_WORD = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")|(?:(?<!\w)-(?=\d))?\w+(?:[-.+@]+\w+|:(?=\d)\w+)*")
+_DIGIT_OR_AT = re.compile(r"[\d@]")
+_HEX_OF_LETTERS = re.compile(r"[a-fA-F]{8,}")
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,7 +52,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def from_json(cls, text: str) -> Failure:
-        return msgspec.json.decode(text, type=cls)
+        """The failure that is stored so; one that tells of it, if somebody has garbled it."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return cls("BrokenRecord", f"what is stored of the failure cannot be read: {text[:200]!r}")
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -71,8 +73,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.type}: {self.message}" if self.message else self.type
 
     def pattern(self) -> str:
-        """The summary with everything that varies between two cases taken out."""
-        return _VARYING.sub("<…>", self.summary().partition("\n")[0])[:300]
+        """The summary with everything that varies between two cases taken out: quoted values, and every word that has
+        a digit or is an address, as a whole."""
+        message = _QUOTED_OR_WORD.sub(_mask, self.message.partition("\n")[0])
+        return (f"{self.type}: {message}" if self.message else self.type)[:300]
 
     def cause(self, task: str) -> str:
         """A short name for "this kind of failure of this task", the same for all of its cases.
@@ -86,6 +90,12 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
             place = f"{place.rpartition(':')[0]}:{self.function}"
         known = f"{task}\0{self.type}\0{self.pattern()}\0{place}"
         return hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _mask(found: re.Match[str]) -> str:
+    word = found[0]
+    varies = word[0] in "'\"" or _DIGIT_OR_AT.search(word) or _HEX_OF_LETTERS.fullmatch(word)
+    return "<…>" if varies else word
 
 
 # An error's own code may fail, and its attempt has ended all the same: what cannot be told is left out.

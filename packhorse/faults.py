@@ -50,7 +50,7 @@ def fault_of(value: Any) -> str | None:
 
 def fault_in(raw: bytes, value: Any) -> str | None:
     """What JSON was made of and cannot give back. Each look at the text is cheap, and most end there."""
-    if len(raw) > 2 * DEPTH_LIMIT and _is_too_deep(raw):
+    if len(raw) > 2 * DEPTH_LIMIT and is_too_deep(raw):
         return "depth"
     if b"null" in raw and not _came_back_equal(raw, value) and _holds_nan(value):  # msgspec writes NaN as null
         return "nan"
@@ -64,7 +64,8 @@ _NOISE = bytes(set(range(256)) - set(b'[]{}"'))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
 
-def _is_too_deep(raw: bytes) -> bool:
+def is_too_deep(raw: bytes) -> bool:
+    """Is this JSON nested deeper than anybody should have to read?"""
     if raw.count(b"[") + raw.count(b"{") <= DEPTH_LIMIT:
         return False
     quoted = raw.replace(rb"\\", b"").replace(rb"\"", b"").translate(_ONE_KIND, _NOISE).replace(b'""', b"")

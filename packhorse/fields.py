@@ -7,14 +7,18 @@ in UTC, durations are seconds, and JSON that is stored as text comes out exactly
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from packhorse.clock import SECOND, to_datetime
 from packhorse.event import Event, Kind, Subject
+from packhorse.event_objects import served
 from packhorse.failure import Failure
-from packhorse.job import HELD, Job, Reason, State
+from packhorse.job import ABORTED, HELD, OF_TASK, Job, Operation, Reason, State, effective
+from packhorse.replay import unknown_in
+from packhorse.storage.checks import is_sound_json
 from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
@@ -50,8 +54,12 @@ def seconds(duration: int | None) -> Seconds:
 
 
 def stored_json(text: str | None) -> msgspec.Raw | None:
-    """JSON text that is to be part of other JSON, on one line."""
-    return None if text is None else msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
+    """JSON text that is to be part of other JSON, on one line; as text, if somebody has garbled it."""
+    if text is None:
+        return None
+    if not is_sound_json(text):
+        text = msgspec.json.encode(text.encode("utf-8", "backslashreplace").decode()).decode()
+    return msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -73,7 +81,12 @@ class JobFields(msgspec.Struct, kw_only=True):
     losses: int
     snoozes: int
     max_attempts: int
+    attempt: int  # which try this is or will be: failures + 1
+    attempts_left: int  # max_attempts - failures
     max_halts: int
+    rank: int  # who is reserved first: 0 recovered, 1 forced, 2 halted once, 3 … 12 for priority 10 … 1
+    is_forced: bool
+    is_halted: bool
     reason: Reason | None
     cause: str | None
     progress: int | None
@@ -101,24 +114,29 @@ class JobFields(msgspec.Struct, kw_only=True):
     error: msgspec.Raw | None
     meta: msgspec.Raw | None
     backoff: msgspec.Raw | None
+    from_task: list[str]  # the options that are not the job's own: as its task says now
 
 
 _TIMES = ("created_at", "updated_at", "due_at", "queued_at", "started_at", "finished_at", "checkin_at", "abort_at")
 _DURATIONS = ("timeout", "idle_timeout", "expires", "total_timeout")
 STORED_JSON = ("args", "result", "error", "meta", "backoff")
 _AS_THEY_ARE = tuple(
-    name for name in JobFields.__struct_fields__ if name not in (*_TIMES, *_DURATIONS, "took", *STORED_JSON)
+    name
+    for name in JobFields.__struct_fields__
+    if name not in (*_TIMES, *_DURATIONS, "took", "from_task", *STORED_JSON)
 )
 
 
 def plain_fields(job: Job, now: int | None = None) -> dict[str, Any]:
     """What `JobFields` is made of, by name. How long a job runs already is told where it is said what time it is."""
+    job = effective(job, None)
     return {
         **{name: getattr(job, name) for name in _AS_THEY_ARE},
         **{name: iso(getattr(job, name)) for name in _TIMES},
         **{name: seconds(getattr(job, name)) for name in _DURATIONS},
         "took": seconds(job.took(now)),
         **{name: stored_json(getattr(job, name)) for name in STORED_JSON},
+        "from_task": list(job.from_task),
     }
 
 
@@ -127,8 +145,15 @@ def job_fields(job: Job, now: int | None = None) -> JobFields:
     return JobFields(**plain_fields(job, now))
 
 
+def runner_of(job: Job, workers: Iterable[WorkerInfo]) -> dict[str, Any]:
+    """Where the worker runs that holds this job: `host` and `pid`, None if nobody does."""
+    worker = next((each for each in workers if each.id == job.owner), None)
+    return {"host": worker.host if worker else None, "pid": worker.pid if worker else None}
+
+
 class EventFields(msgspec.Struct):
-    """One fact of a history."""
+    """One fact of a history. `queue` of a worker is what it serves: names with commas between, or `*`. `object`, if it
+    was asked for, is the job or the worker as it was after that; `unknown` in it names what nothing tells any more."""
 
     kind: Kind
     at: Moment
@@ -140,11 +165,50 @@ class EventFields(msgspec.Struct):
     fence: int | None
     data: dict[str, Any] | None
     id: int
+    object: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-def event_fields(event: Event) -> EventFields:
-    """An event."""
-    return EventFields(**{**msgspec.structs.asdict(event), "at": iso(event.at)})
+def event_fields(event: Event, *, object: bool = False) -> EventFields:
+    """An event; with its `object` if that was asked for."""
+    fields = {name: getattr(event, name) for name in EventFields.__struct_fields__}
+    data = {name: value for name, value in (event.data or {}).items() if name != "object"} or None
+    told = object_fields(event) if object else msgspec.UNSET
+    return EventFields(**{**fields, "at": iso(event.at), "queue": served(event), "data": data, "object": told})
+
+
+def object_fields(event: Event) -> dict[str, Any] | None:
+    """What the event is about, as it was then, in the form in which it is told of now."""
+    if event.object is None:
+        return None
+    if event.subject is not Subject.JOB:
+        return {**event.object, "joined_at": iso(event.object.get("joined_at"))}
+    known = {name: _told(name, value) for name, value in event.object.items() if name in JobFields.__struct_fields__}
+    job = Job(**{**_NOTHING, **event.object})
+    if job.max_attempts == OF_TASK:  # what its task said at that time nobody has kept
+        known.pop("max_attempts", None)
+    known |= {name: getattr(job, name) for name, needed in _DERIVED.items() if all(each in known for each in needed)}
+    unknown = [name for name in unknown_in(event.object) if name in JobFields.__struct_fields__]
+    return {**known, "unknown": unknown} if unknown else known
+
+
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("id", "task", "queue", "args", "state"), ""),
+    **dict.fromkeys(("seq", "priority", "rank", "created_at", "updated_at"), 0),
+}
+_DERIVED = {
+    "attempt": ("failures",),
+    "attempts_left": ("failures", "max_attempts"),
+    "is_forced": ("rank",),
+    "is_halted": ("halts", "reason"),
+}
+
+
+def _told(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return iso(value)
+    if name in _DURATIONS:
+        return seconds(value)
+    return stored_json(value) if name in STORED_JSON else value
 
 
 class LogFields(msgspec.Struct):
@@ -160,23 +224,27 @@ class LogFields(msgspec.Struct):
 
 def log_fields(line: LogLine) -> LogFields:
     """A line of a job's log."""
-    return LogFields(**{**msgspec.structs.asdict(line), "level": line.level, "at": iso(line.at)})
+    return LogFields(line.message, line.kind, line.level, iso(line.at), line.attempt, line.id)
 
 
 class SteeredFields(msgspec.Struct):
     """The answer to steering one job; `state` is the state it is in now. `stale`: it had changed since it was seen, and
-    was left alone."""
+    was left alone. `requested`: it was in a worker's hands and was asked to stop; it ends as aborted, unless it
+    completes first."""
 
     id: str
     changed: bool
     state: State | None
     conflict: str | None
     stale: bool
+    requested: bool
 
 
-def steered_fields(answer: Steered) -> SteeredFields:
-    """The answer to steering one job."""
-    return SteeredFields(answer.job_id, answer.changed, answer.state, answer.conflict, answer.stale)
+def steered_fields(operation: Operation, answer: Steered) -> SteeredFields:
+    """The answer to steering one job. An abort is only certain once the job is aborted: one that a worker holds may
+    complete before it hears of it."""
+    requested = operation is Operation.ABORT and answer.changed and answer.state is not ABORTED
+    return SteeredFields(answer.job_id, answer.changed, answer.state, answer.conflict, answer.stale, requested)
 
 
 # --- queues, tasks, schedules -----------------------------------------------------------------------------------------
@@ -319,11 +387,13 @@ class ClientFields(msgspec.Struct):
     info: dict[str, Any]
     joined_at: Moment
     beat_at: Moment
+    subscriptions: int
 
 
 def client_fields(client: ClientInfo) -> ClientFields:
     """A client."""
-    return ClientFields(client.id, client.name, client.info, iso(client.joined_at), iso(client.beat_at))
+    times = iso(client.joined_at), iso(client.beat_at)
+    return ClientFields(client.id, client.name, client.info, *times, client.subscriptions)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def parse_parts(words: Sequence[str], now: int) -> Filter:
             raise BadValue(f"{name} is given twice", hint=_TWICE.get(name, f"{name}:a,b are several"))
         else:
             found[name] = value
-    return _filter(found, " ".join(texts) or None, now)
+    return _filter(found, texts or None, now)
 
 
 _TWICE = {"state": "several states are written state:dead,aborted"} | dict.fromkeys(
@@ -148,7 +148,7 @@ def _lone_word(word: str) -> tuple[str, str]:
         return "text", word
 
 
-def _filter(found: dict[str, str], text: str | None, now: int) -> Filter:
+def _filter(found: dict[str, str], text: list[str] | None, now: int) -> Filter:
     words: dict[str, Any] = {name: value for name, value in found.items() if not name.startswith(_ARGS)}
     arguments = {name: value for name, value in found.items() if name.startswith(_ARGS)}
     args = {name.removeprefix(_ARGS): _argument(name, value) for name, value in arguments.items()}

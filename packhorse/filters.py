@@ -56,7 +56,8 @@ class JobFilter(TypedDict, total=False):
     id: str | None
     """How its id begins."""
     error: str | None
-    text: str | None
+    text: str | Sequence[str] | None
+    """Found in its id, task, arguments or error; several: each of them."""
     since: Duration | datetime | None
     """Enqueued since then: so long ago, or a moment."""
     until: Duration | datetime | None
@@ -76,7 +77,8 @@ def parse_filter(words: JobFilter, now: Callable[[], int]) -> Filter:
         "owner": words.get("worker"),
         "unique_key": words.get("key"),
         "halted": halted or words.get("halted"),
-        **{name: words.get(name) for name in ("cause", "schedule", "error", "text")},
+        **{name: words.get(name) for name in ("cause", "schedule", "error")},
+        "text": _texts(words.get("text")),
         "id": _id(words.get("id")),
         **_names("queue", words.get("queue")),
         **_names("task", words.get("task")),
@@ -103,6 +105,10 @@ _ANY = ("state", "queue", "task", "priority", "attempts", "took", "waited", "arg
 
 
 def _check(name: str, value: object) -> None:
+    if name == "text" and isinstance(value, list | tuple) and value:
+        for text in value:
+            _check(name, "" if text is None else text)
+        return
     if name == "args" and not isinstance(value, Mapping | None):
         raise BadValue(f"args must be names and values, not {value!r}", hint='e.g. {"user_id": 42}')
     if isinstance(value, str | Mapping) and not value:
@@ -123,6 +129,13 @@ def _check_length(name: str, text: str) -> None:
     if len(text) > _LONGEST:
         hint = "text:… finds a part of it"
         raise BadValue(f"{name} has {len(text):,} characters; {_LONGEST:,} can be searched for", hint=hint)
+
+
+def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
+    """One text as it is, several as those that must all be found."""
+    if value is None or isinstance(value, str):
+        return value
+    return value[0] if len(value) == 1 else tuple(value)
 
 
 # --- states and orders --------------------------------------------------------------------------------------------

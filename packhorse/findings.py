@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from packhorse.amounts import count_text
 from packhorse.errors import StorageError
 from packhorse.event import Subject
 from packhorse.idleness import idle_text, idlers, remedy
-from packhorse.job import State
+from packhorse.job import QUEUED, State
 from packhorse.presence import is_alive
+from packhorse.serving import tasks_by_queue, why_unserved
 from packhorse.storage import Storage
 from packhorse.storage.moving import closed
-from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.storage.records import Filter, QueueInfo, WorkerInfo
 from packhorse.why import span_text
 
 _DELAYED = frozenset({State.SCHEDULED, State.RETRYING})
@@ -36,9 +38,11 @@ def look(storage: Storage, lease: int, max_age: int) -> Iterator[Finding]:
         why = f" ({error.why})" if error.why else ""
         yield Finding("storage", False, f"{error.what}{why}")
         return
-    now = storage.now()
-    yield _foreman(storage, now, lease)
-    yield _oldest(storage, now, max_age)
+    now, workers, queues = storage.now(), storage.workers(), storage.queues()
+    lines = [queue for queue in queues if queue.oldest_queued_at is not None and not queue.is_paused]
+    yield _foreman(workers, now, lease)
+    yield from _served(storage, [each for each in workers if is_alive(each, now, lease)], lines, now, lease)
+    yield _oldest(lines, now, max_age)
     yield overdue(storage, now, max_age)
 
 
@@ -52,10 +56,10 @@ def _storage(storage: Storage) -> Finding:
     return Finding("storage", True, f"the storage answers in {health.latency / 1000:.1f} ms and takes writes{problems}")
 
 
-def _foreman(storage: Storage, now: int, lease: int) -> Finding:
+def _foreman(workers: Sequence[WorkerInfo], now: int, lease: int) -> Finding:
     """One that is alive is well if somebody takes jobs: one that was told to be quiet, that keeps no workers, or whose
     workers die as they start, leaves every job where it is."""
-    foremen = [worker for worker in storage.workers() if worker.subject is Subject.FOREMAN]
+    foremen = [worker for worker in workers if worker.subject is Subject.FOREMAN]
     alive = [foreman for foreman in foremen if is_alive(foreman, now, lease)]
     if not foremen:
         return Finding("foreman", False, "no foreman is running")
@@ -87,8 +91,25 @@ def _dying(foreman: WorkerInfo) -> str | None:
     return f"the foreman {foreman.host}:{foreman.pid} has no worker{f': {problem}' if problem else ''}"
 
 
-def _oldest(storage: Storage, now: int, max_age: int) -> Finding:
-    lines = [queue for queue in storage.queues() if queue.oldest_queued_at is not None and not queue.is_paused]
+def _served(
+    storage: Storage, alive: Sequence[WorkerInfo], lines: Sequence[QueueInfo], now: int, lease: int
+) -> Iterator[Finding]:
+    """Jobs in a queue that none of the workers serves wait for ever. While there is no worker at all, a foreman starts
+    some; and one that serves the queue may be about to start, so a while is allowed."""
+    crew = [worker for worker in alive if worker.subject is Subject.WORKER]
+    named = {queue for worker in crew for queue in worker.queues}
+    late = [line for line in lines if line.name not in named and now - (line.oldest_queued_at or now) > lease]
+    if not crew or not late:
+        return
+    tasks = tasks_by_queue(storage.tallies())
+    for line in late:
+        lack = why_unserved(crew, line.name, tasks.get(line.name, ()))
+        if lack is not None:
+            waits = count_text(line.counts.get(QUEUED, 0), "job waits", "jobs wait")
+            yield Finding("served", False, f"{lack.what}; {waits}")
+
+
+def _oldest(lines: Sequence[QueueInfo], now: int, max_age: int) -> Finding:
     if not lines:
         return Finding("oldest", True, "no job waits in line")
     oldest = min(lines, key=lambda queue: queue.oldest_queued_at or now)

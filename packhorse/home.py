@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from packhorse.codec import Signature
 from packhorse.courier import Courier
 from packhorse.errors import BadArguments, BadValue
 from packhorse.hooks import Hooks
-from packhorse.job import Job, NewJob
+from packhorse.job import EffectiveJob, Job, NewJob, effective, left_to_task
 from packhorse.schedule import Schedules
 from packhorse.settings import load_settings
 from packhorse.storage import BATCH, Storage, open_storage
@@ -64,6 +64,7 @@ class Home:
         self._courier = Courier(BATCH)
         self._announced = Announced(lambda: self.storage.tasks(), self._defaults)
         self._clients: list[Closing] = []
+        self._is_rehearsed = False  # in a test: whoever enqueues by a connection of his own is not asked which
 
     def __repr__(self) -> str:
         return f"<Packhorse {self._address}>"
@@ -95,6 +96,18 @@ class Home:
         if self._storage is not None:
             self._storage.close()
 
+    async def aclose(self) -> None:
+        """`close`, for coroutines."""
+        await self._courier.call(self.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
     def __enter__(self) -> Self:
         return self
 
@@ -104,27 +117,49 @@ class Home:
     @contextmanager
     def _staying_in(self, storage: Storage) -> Iterator[None]:
         """Keep the jobs in this storage for the length of a `with` block; clients that come meanwhile go with it."""
-        before, clients = (self._storage, self._announced), list(self._clients)
-        self._storage = storage
+        before, clients = (self._storage, self._announced, self._is_rehearsed), list(self._clients)
+        self._storage, self._is_rehearsed = storage, True
         self._announced = Announced(lambda: self.storage.tasks(), self._defaults)
         try:
             yield
         finally:
             for client in [client for client in self._clients if client not in clients]:
                 client.close()
-            self._storage, self._announced = before
+            self._storage, self._announced, self._is_rehearsed = before
 
     # --- for handles ----------------------------------------------------------------------------------------------
 
     def _submit(self, new_jobs: list[NewJob], connection: Any = None) -> list[Enqueued]:
         """The one way of new jobs into the storage; at most `BATCH` of them, stored all or none."""
-        if connection is not None:
+        if connection is not None and not self._is_rehearsed:
             return self.storage.enqueue_within(connection, new_jobs)
         return self.storage.enqueue(new_jobs)
 
+    def options_of(self, task: str) -> TaskOptions:
+        """The options of a task: as it is registered here, as workers announced it, or the usual ones."""
+        if task in self.registry:
+            return self.registry.get(task).options
+        known = self._announced.last(task) if _is_on_event_loop() else self._announced.get(task)
+        return self._defaults if known is None else known.options
+
+    def effective_job(self, job: Job) -> EffectiveJob:
+        """The job as it will run: what it leaves to its task is as that is registered here, or as workers announced
+        it."""
+        if not left_to_task(job):
+            return effective(job, None)
+        options = self.options_of(job.task)
+        return effective(job, {name: getattr(options, name) for name in ("max_attempts", "timeout", "idle_timeout")})
+
     def _get_each(self, ids: list[str]) -> list[Job | None]:
+        """For coroutines, in the courier's thread: what their properties will be asked for is known afterwards."""
         found = {job.id: job for job in self.storage.get_many(ids)}
+        self._learn_tasks(found.values())
         return [found.get(job_id) for job_id in ids]
+
+    def _learn_tasks(self, jobs: Iterable[Job]) -> None:
+        """Ask what workers announced of these jobs' tasks, if that matters: on the event loop nobody may."""
+        for task in {job.task for job in jobs if left_to_task(job)}:
+            self.options_of(task)
 
     def _signature_of(self, task: str) -> Signature | None:
         return self.registry.get(task).signature if task in self.registry else None
@@ -144,6 +179,18 @@ class Home:
                 raise
         self._announced.look_again()
         return make()
+
+
+def _is_on_event_loop() -> bool:
+    """Whether this is called in a coroutine, where nothing may wait for the storage."""
+    asyncio = sys.modules.get("asyncio")  # who has a loop has loaded it
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _maker(module: Mapping[str, Any]) -> str:

@@ -6,7 +6,9 @@ tests to generate every illegal pair. What a change does to the other fields is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -84,6 +86,13 @@ RANK_FORCED = 1  # an operator said: now
 RANK_HALTED = 2  # its worker died under it, once
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 1, 10
 
+OF_TASK = 0
+"""As `max_attempts` of a job: as many as its task says, when it fails."""
+NO_LIMIT = 0
+"""As `timeout` or `idle_timeout` of a job: none, whatever its task says."""
+USUAL_ATTEMPTS = 4
+"""Of a job that leaves it to its task, where nobody has told what that says."""
+
 
 def rank_of(priority: int) -> int:
     """The rank of an ordinary waiting job: priority 10 … 1 becomes 3 … 12."""
@@ -124,10 +133,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     halts: int = 0  # times its worker died while it ran
     losses: int = 0  # times it was taken back from a worker, begun or not
     snoozes: int = 0
-    max_attempts: int = 4
+    max_attempts: int = OF_TASK
     max_halts: int = 3
-    timeout: int | None = None  # longest single run
-    idle_timeout: int | None = None  # longest silence between two check-ins
+    timeout: int | None = None  # longest single run; None: as its task says, NO_LIMIT: whoever enqueued it wants none
+    idle_timeout: int | None = None  # longest silence between two check-ins; in the same way
     expires: int | None = None  # longest wait in line
     total_timeout: int | None = None  # longest life, from first queued to finished
     expire_at: int | None = None  # when the nearest of the last two will have passed
@@ -150,11 +159,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """Which try this is or will be, counting from 1; a halted or released run does not raise it."""
+        """Which try this is or will be, counting from 1; a halted or released run does not raise it. After the last
+        failure it is one more than `max_attempts`."""
         return self.failures + 1
 
     @property
     def attempts_left(self) -> int:
+        """How many tries it has, the present one among them; with `attempt` one more than `max_attempts`."""
         return max(0, self.max_attempts - self.failures)
 
     @property
@@ -201,6 +212,33 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return Token(self.id, self.owner or "", self.fence)
 
 
+class EffectiveJob(Job, frozen=True, gc=False):
+    """A job as it will run: with what it leaves to its task filled in. For people to look at, never to be stored."""
+
+    from_task: tuple[str, ...] = ()  # the options that it has not itself
+
+
+def left_to_task(job: Job) -> tuple[str, ...]:
+    """The options that this job leaves to its task, until it runs."""
+    left = ["max_attempts"] if job.max_attempts == OF_TASK else []
+    return (*left, *(name for name in ("timeout", "idle_timeout") if getattr(job, name) is None))
+
+
+def effective(job: Job, options: Mapping[str, Any] | None) -> EffectiveJob:
+    """The job with the options that it leaves to its task, as these were announced."""
+    if isinstance(job, EffectiveJob):
+        return job
+    told, left = options or {}, left_to_task(job)
+    fields = {name: getattr(job, name) for name in Job.__struct_fields__}
+    attempts = told.get("max_attempts")
+    if "max_attempts" in left:
+        fields["max_attempts"] = attempts if isinstance(attempts, int) and attempts > 0 else USUAL_ATTEMPTS
+    for name in ("timeout", "idle_timeout"):
+        limit = told.get(name) if name in left else fields[name]
+        fields[name] = limit if isinstance(limit, int) and limit > NO_LIMIT else None
+    return EffectiveJob(**fields, from_task=left)
+
+
 class UniqueLock(msgspec.Struct, frozen=True, gc=False):
     """At most one job may hold `key`: while it is unfinished, or, with a `period`, for so long after the enqueueing."""
 
@@ -221,7 +259,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     priority: int = LOWEST_PRIORITY
     delay: int = 0
     due_at: int | None = None  # a moment that the user named; `delay` is for "in so long"
-    max_attempts: int = 4
+    max_attempts: int = OF_TASK
     max_halts: int = 3
     timeout: int | None = None
     idle_timeout: int | None = None
@@ -291,12 +329,24 @@ LEGAL_CHANGES: tuple[Change, ...] = (
     _change(Operation.FAIL, HELD, RETRYING, QUEUED, DEAD, ABORTED, when="the task raised or ran too long"),
     _change(Operation.SNOOZE, HELD, SCHEDULED, ABORTED, when="the task asked to be called later"),
     _change(Operation.STOP, HELD, ABORTED, when="its worker stopped it, as it was asked to"),
-    _change(Operation.RELEASE, HELD, QUEUED, SCHEDULED, ABORTED, when="handed back unharmed; nothing is counted"),
-    _change(Operation.RESCUE, HELD, QUEUED, DEAD, ABORTED, when="its worker died or fell silent"),
+    _change(
+        Operation.RELEASE,
+        HELD,
+        QUEUED,
+        SCHEDULED,
+        ABORTED,
+        when="handed back before it began, or cut short because its worker stops",
+    ),
+    _change(Operation.RESCUE, HELD, QUEUED, DEAD, ABORTED, when="its worker died or fell silent, or nobody holds it"),
     _change(Operation.EXPIRE, UNFINISHED, ABORTED, RESERVED, RUNNING, when="its time is over; a held one is asked"),
     _change(Operation.ABORT, UNFINISHED, ABORTED, RESERVED, RUNNING, when="an operator says so; a held one is asked"),
     _change(Operation.FORCE_START, WAITING, QUEUED, when="an operator says: now"),
-    _change(Operation.SET_PRIORITY, WAITING, *sorted(WAITING), when="an operator moves it in line; the state stays"),
+    _change(
+        Operation.SET_PRIORITY,
+        UNFINISHED,
+        *sorted(UNFINISHED),
+        when="an operator moves it in line; for a held one it counts in its next attempt; the state stays",
+    ),
     _change(
         Operation.SET_QUEUE,
         WAITING | {DEAD, ABORTED},

@@ -2,30 +2,37 @@
 
 Handles come from `enqueue` and from the app's `get` and `jobs`. A handle shows the job as it was when it last looked;
 `refresh` looks again, and so do `wait`, `result` and `why`. One that comes fresh from `enqueue` has not looked at all
-and reads the storage only when it is asked for something that it does not know. The async name of a method is its
-name with an `a` in front; `aresult` is the one for `wait`.
+and reads the storage only when it is asked for something that it does not know. One that a coroutine gets, from
+`aenqueue` or another async method, does not even do that, because it would hold up the event loop: it shows the job
+as it was written, until `arefresh`. The async name of a method is its name with an `a` in front; `aresult` is the one
+for `wait`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar, Unpack
 
 import msgspec
 
 from packhorse.calls import JobKeywords, JobTemplate
+from packhorse.changes import added_job
 from packhorse.clock import SECOND, Duration, microseconds, to_datetime
 from packhorse.codec import decode_result
-from packhorse.errors import JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
+from packhorse.context import refuse_to_wait
+from packhorse.errors import JobExists, JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
 from packhorse.event import Event
+from packhorse.event_objects import with_objects
 from packhorse.failure import Failure
 from packhorse.home import Home
-from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, WAITING, Job, NewJob, Operation, Reason, State
+from packhorse.job import ABORTED, COMPLETED, FINAL, HELD, WAITING, EffectiveJob, Job, NewJob, Operation, Reason, State
 from packhorse.refused import refused
 from packhorse.storage import BATCH
-from packhorse.storage.records import Enqueued, EventFilter, LogLine, Steered
+from packhorse.storage.records import Enqueued, EventFilter, LogLine, Placement, Steered
 from packhorse.surroundings import look_around
 from packhorse.task import TaskOptions, check_name
 from packhorse.why import explain, span_text, why_aborted
@@ -53,6 +60,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     """Whether this call added the job; False when it is a unique twin that was there before, or was looked up."""
     _new: NewJob | None = None
     _record: Job | None = None
+    _written_at: int | None = None  # about when, if it is to show `_new` as it was written then
 
     @classmethod
     def of(cls, app: Home, record: Job) -> Self:
@@ -102,7 +110,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     @property
     def max_attempts(self) -> int:
         """How often it may be tried."""
-        return self._known.max_attempts
+        return self._known.max_attempts or self._app.options_of(self._known.task).max_attempts
 
     @property
     def _known(self) -> Job | NewJob:
@@ -112,15 +120,23 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     @property
     def record(self) -> Job:
-        """The stored job itself, with every field, as of the last look."""
+        """The stored job itself, with every field, as of the last look. Of one that comes from `aenqueue` and was not
+        looked at since: as it was written, with times by the clock of this machine and a `seq` of 0."""
+        if self._record is None and self._new is not None and self._written_at is not None:
+            self._record = added_job(self._new, 0, self._written_at)
         if self._record is None:
             self.refresh()
         assert self._record is not None
         return self._record
 
+    @property
+    def effective(self) -> EffectiveJob:
+        """The stored job with the options that it leaves to its task; `from_task` names these."""
+        return self._app.effective_job(self.record)
+
     def refresh(self) -> Self:
         """Look again. Raises JobNotFound if the job is gone."""
-        self._record = self._app.storage.get(self.id)
+        self._record, self._written_at = self._app.storage.get(self.id), None
         if self._record is None:
             raise JobNotFound(self.id)
         return self
@@ -157,7 +173,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     @property
     def attempts_left(self) -> int:
         """How many tries it has left."""
-        return self.record.attempts_left
+        return self.effective.attempts_left
 
     @property
     def failures(self) -> int:
@@ -197,6 +213,11 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         return to_datetime(self.record.created_at)
 
     @property
+    def abort_requested(self) -> bool:
+        """Whether it was asked to stop while a worker held it. It ends as aborted, unless it completes first."""
+        return self.record.abort_at is not None
+
+    @property
     def updated_at(self) -> datetime:
         """When anything about it last changed."""
         return to_datetime(self.record.updated_at)
@@ -231,16 +252,20 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
             self.refresh()
         return self._result()
 
-    def wait(self, timeout: Duration | None = None) -> R_co:
+    def wait(self, timeout: Duration | None = None, *, in_task: bool = False) -> R_co:
         """Wait until the job has ended, and return its result.
 
-        Raises JobFailed if it ended dead or aborted, WaitTimeout after `timeout`, JobNotFound if it is deleted.
+        Raises JobFailed if it ended dead or aborted, WaitTimeout after `timeout`, JobNotFound if it is deleted. Inside
+        a task it raises WaitRefused: a task that waits keeps its slot, and when all slots wait nothing runs. Who knows
+        that other workers run the job says `in_task=True`.
         """
+        refuse_to_wait(f"job {self.id}", in_task)
         self._wait_for_end(timeout)
         return self._result()
 
-    async def aresult(self, timeout: Duration | None = None) -> R_co:
+    async def aresult(self, timeout: Duration | None = None, *, in_task: bool = False) -> R_co:
         """`wait`, for coroutines."""
+        refuse_to_wait(f"job {self.id}", in_task)
         await self._await_end(timeout)
         return self._result()
 
@@ -284,10 +309,12 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     # --- its history ----------------------------------------------------------------------------------------------
 
-    def events(self) -> list[Event]:
-        """Everything that happened to it, the oldest first; also when it is deleted already."""
+    def events(self, *, object: bool = False) -> list[Event]:
+        """Everything that happened to it, the oldest first; also when it is deleted already. With `object` each event
+        has the job as it was after it: `event.object["state"]`."""
         storage = self._app.storage
-        return _all_of(lambda after: storage.events(EventFilter(job_id=self.id, after=after), limit=BATCH))
+        found = _all_of(lambda after: storage.events(EventFilter(job_id=self.id, after=after), limit=BATCH))
+        return with_objects(storage, found) if object else found
 
     def logs(self) -> list[LogLine]:
         """The lines that it wrote, the oldest first."""
@@ -312,7 +339,8 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     # A job whose state does not allow the step is left alone: WrongState. One that is gone: JobNotFound.
 
     def abort(self, *, by: str | None = None) -> Self:
-        """Stop it for good. A waiting job ends at once; a running one is asked to stop and made to if it does not."""
+        """Stop it for good. A waiting job ends at once; a running one is asked to stop and made to if it does not. One
+        that completes before it hears of it is completed: `job.state` and `job.abort_requested` say what is certain."""
         return self._steered(Operation.ABORT, self._app.storage.abort([self.id], by=by))
 
     def force_start(self, *, by: str | None = None) -> Self:
@@ -369,7 +397,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     def _steered(self, operation: Operation, answers: list[Steered]) -> Self:
         (answer,) = answers
-        self._record = self._new = None  # both may be out of date now
+        self._record = self._new = self._written_at = None  # all may be out of date now
         if answer.state is None:
             raise JobNotFound(self.id)
         if answer.conflict is not None:
@@ -382,14 +410,14 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     async def arefresh(self) -> Self:
         """`refresh`, for coroutines; many at once share one read."""
-        self._record = await self._app._courier.share(self._app._get_each, self.id)
+        self._record, self._written_at = await self._app._courier.share(self._app._get_each, self.id), None
         if self._record is None:
             raise JobNotFound(self.id)
         return self
 
-    async def aevents(self) -> list[Event]:
+    async def aevents(self, *, object: bool = False) -> list[Event]:
         """`events`, for coroutines."""
-        return await self._app._courier.call(self.events)
+        return await self._app._courier.call(self.events, object=object)
 
     async def alogs(self) -> list[LogLine]:
         """`logs`, for coroutines."""
@@ -401,23 +429,23 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     async def aabort(self, *, by: str | None = None) -> Self:
         """`abort`, for coroutines."""
-        return await self._app._courier.call(self.abort, by=by)
+        return await self._app._courier.call(self._looked_at, partial(self.abort, by=by))
 
     async def aforce_start(self, *, by: str | None = None) -> Self:
         """`force_start`, for coroutines."""
-        return await self._app._courier.call(self.force_start, by=by)
+        return await self._app._courier.call(self._looked_at, partial(self.force_start, by=by))
 
     async def aset_priority(self, priority: int, *, by: str | None = None) -> Self:
         """`set_priority`, for coroutines."""
-        return await self._app._courier.call(self.set_priority, priority, by=by)
+        return await self._app._courier.call(self._looked_at, partial(self.set_priority, priority, by=by))
 
     async def aset_queue(self, queue: str, *, by: str | None = None) -> Self:
         """`set_queue`, for coroutines."""
-        return await self._app._courier.call(self.set_queue, queue, by=by)
+        return await self._app._courier.call(self._looked_at, partial(self.set_queue, queue, by=by))
 
     async def aretry(self, *, by: str | None = None) -> Self:
         """`retry`, for coroutines."""
-        return await self._app._courier.call(self.retry, by=by)
+        return await self._app._courier.call(self._looked_at, partial(self.retry, by=by))
 
     async def adelete(self, *, force: bool = False, timeout: Duration = 30, by: str | None = None) -> None:
         """`delete`, for coroutines."""
@@ -428,29 +456,76 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     async def acopy(self, args: Mapping[str, Any] | None = None, **options: Unpack[JobKeywords]) -> JobHandle[R_co]:
         """`copy`, for coroutines."""
         await self.arefresh()
-        return await aenqueue_job(self._app, self._copied(args, options))
+        return await aenqueue_job(self._app, await self._app._courier.call(self._copied, args, options))
+
+    def _looked_at(self, steer: Callable[[], Self]) -> Self:
+        """This job after a step, with a look at what became of it: on the event loop there is no time for one."""
+        steer()
+        with suppress(JobNotFound):  # which whoever asks it for more will be told
+            self.refresh()
+        return self
 
 
 # --- new ones -----------------------------------------------------------------------------------------------------
 
 
-def enqueue_job(app: Home, new: NewJob, connection: Any = None) -> JobHandle[Any]:
-    """Put this job in; with a connection, as a part of its transaction."""
+def enqueue_job(app: Home, new: NewJob, connection: Any = None, *, has_own_id: bool = False) -> JobHandle[Any]:
+    """Put this job in; with a connection, as a part of its transaction. `has_own_id`: its caller has chosen its id."""
     if app.hooks.before_enqueue is not None:
         new = app.hooks.before_enqueue(new)
     (answer,) = app._submit([new], connection)
-    return handle_of(app, new, answer)
+    return handle_of(app, new, answer, has_own_id=has_own_id and connection is None)
 
 
-async def aenqueue_job(app: Home, new: NewJob) -> JobHandle[Any]:
+async def aenqueue_job(app: Home, new: NewJob, *, has_own_id: bool = False) -> JobHandle[Any]:
     """`enqueue_job`, for coroutines; many at once share one write."""
     if app.hooks.before_enqueue is not None:
         new = await app._courier.call(app.hooks.before_enqueue, new)
-    return handle_of(app, new, await app._courier.share(app._submit, new))
+    answer = await app._courier.share(app._submit, new)
+    if has_own_id and _is_repeated(new, answer):
+        return await app._courier.call(handle_of, app, new, answer, has_own_id=True)
+    handle = handle_of(app, new, answer)
+    if handle._new is None:  # a twin that was there before
+        handle._record = await app._courier.share(app._get_each, handle.id)
+    else:
+        handle._written_at = app.storage.approximate_now()
+    return handle
 
 
-def handle_of(app: Home, new: NewJob, answer: Enqueued) -> JobHandle[Any]:
-    """The job that now stands for this one."""
+def for_coroutine(app: Home, handles: list[JobHandle[Any]]) -> list[JobHandle[Any]]:
+    """These handles, fresh from `enqueue`, to be used where nothing may wait for the storage: each shows its job as it
+    was written. Those that were there before are looked up."""
+    now = app.storage.approximate_now()
+    twins = [handle for handle in handles if handle._new is None]
+    for start in range(0, len(twins), BATCH):
+        some = twins[start : start + BATCH]
+        for handle, record in zip(some, app._get_each([one.id for one in some]), strict=True):
+            handle._record = record
+    for handle in handles:
+        handle._written_at = now
+    return handles
+
+
+def _is_repeated(new: NewJob, answer: Enqueued) -> bool:
+    """Was a job of this id there before?"""
+    return answer.job_id == new.id and answer.placement is Placement.KEPT
+
+
+def check_same_call(stored: Job, new: NewJob) -> None:
+    """JobExists if this stored job, of the same id, is another call."""
+    if stored.task != new.task:
+        raise JobExists(new.id, "task and arguments")
+    if msgspec.json.decode(stored.args) != msgspec.json.decode(new.args):
+        raise JobExists(new.id, "arguments")
+
+
+def handle_of(app: Home, new: NewJob, answer: Enqueued, *, has_own_id: bool = False) -> JobHandle[Any]:
+    """The job that now stands for this one. Under an id that its caller chose, only the same call may be made again;
+    another one is a JobExists."""
+    if has_own_id and _is_repeated(new, answer):
+        handle: JobHandle[Any] = JobHandle(app, new.id, _record=app.storage.get(new.id))
+        check_same_call(handle.record, new)
+        return handle
     # An answer `kept` under our own id is a repeated call whose first answer was lost: the job is new all the same.
     if answer.job_id == new.id:
         return JobHandle(app, new.id, True, new)

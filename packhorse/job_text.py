@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from packhorse.failure import Failure
-from packhorse.job import FINAL, HELD, Job, State
+from packhorse.job import FINAL, HELD, OF_TASK, Job, State
 from packhorse.why import why_aborted
 
 _LONG_ARGS = 4_000
@@ -42,6 +42,8 @@ def python_text(job: Job) -> str:
 
 def try_text(job: Job) -> str:
     """Which try it is, will be or was, of how many."""
+    if job.max_attempts == OF_TASK:  # of whose options nothing is known here
+        return str(max(job.failures, 1) if job.state is State.DEAD else job.attempt)
     number = max(job.failures, 1) if job.state is State.DEAD else min(job.attempt, job.max_attempts)
     return f"{number}/{job.max_attempts}"
 

@@ -55,6 +55,14 @@ def compose(task: RegisteredTask, middleware: Sequence[Middleware], loop: Loop |
 
 def _innermost(task: RegisteredTask) -> Chain:
     function, call_with = task.function, task.signature.call_with
+    if task.signature.takes_context:
+        call_with_context = task.signature.call_with_context
+
+        def call_with_job(job: JobContext) -> Any:
+            args, kwargs = call_with_context(job.args, job)
+            return function(*args, **kwargs)
+
+        return call_with_job
 
     def call(job: JobContext) -> Any:
         args, kwargs = call_with(job.args)

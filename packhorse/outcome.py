@@ -24,7 +24,9 @@ class Completed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
-    """The task raised or ran too long. `retry_in` is the wait before the next attempt; None: no more attempts."""
+    """The task raised or ran too long. `retry_in` is the wait before the next attempt; None: no more attempts. Whether
+    there is one is decided by the job's `max_attempts`, or by those that the task allows: for this error, or at all,
+    where the job leaves it to its task."""
 
     token: Token
     failure: Failure
@@ -32,6 +34,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     reason: Reason = Reason.FAILED
     ran: int = 0
     ago: int = 0
+    max_attempts: int | None = None
 
 
 class Snoozed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
@@ -63,6 +66,17 @@ class Halted(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     version: str | None = None  # of the user's own code
 
 
+class Overrun(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
+    """Its time was over, and its worker did not end it; a foreman says so. Whatever that worker says later is stale."""
+
+    token: Token
+    why: str
+    retry_in: int | None = None
+    ran: int = 0
+    ago: int = 0
+    max_attempts: int | None = None
+
+
 class Released(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """Handed back unharmed, because the worker was told to stop or does not know the task: nothing is counted."""
 
@@ -73,7 +87,7 @@ class Released(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     ago: int = 0
 
 
-Outcome = Completed | Failed | Snoozed | Stopped | Halted | Released
+Outcome = Completed | Failed | Snoozed | Stopped | Halted | Overrun | Released
 
 
 class Verdict(StrEnum):

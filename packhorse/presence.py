@@ -9,10 +9,12 @@ frozen is back with its next heartbeat, for nothing is remembered here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packhorse.amounts import count_text
 from packhorse.event import Subject
+from packhorse.job import Job
+from packhorse.serving import serves
 from packhorse.storage.records import WorkerInfo
 
 _GRACE = 5  # the part of a lease that somebody who has just fallen silent is still listed for
@@ -50,6 +52,29 @@ def is_alive(process: WorkerInfo, now: int, lease: int) -> bool:
     return now - process.beat_at <= process.lease_for(lease)
 
 
+def busy_slots(workers: Iterable[WorkerInfo], *, running: int, held: int) -> int:
+    """How many slots of these are busy, which hold so many jobs, of which the storage knows that so many run.
+
+    They say so themselves with their heartbeats: of short jobs nobody else knows that they run. That may be a few
+    seconds old, so it counts no more than they hold."""
+    slots, told = 0, 0
+    for worker in workers:
+        busy = worker.report.get("busy")
+        slots += worker.concurrency
+        told += min(busy, worker.concurrency) if isinstance(busy, int) else worker.concurrency
+    return min(slots, held, max(running, told))
+
+
+def begun_in(workers: Iterable[WorkerInfo]) -> set[str]:
+    """The jobs that ran in these when they last gave a sign of life."""
+    told = [entry for worker in workers for entry in _list_of(worker.report.get("running"))]
+    return {entry["job_id"] for entry in told if isinstance(entry, dict) and isinstance(entry.get("job_id"), str)}
+
+
+def _list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def is_gone(process: WorkerInfo, now: int, lease: int) -> bool:
     """Has it been silent for so long that nobody should count on it?"""
     lease = process.lease_for(lease)
@@ -81,3 +106,13 @@ def lost_text(lost: Lost) -> str:
     """Who they are: "the foreman mule:11 and its 2 workers"."""
     crew = f" and its {count_text(len(lost.crew), 'worker')}" if len(lost.crew) > 1 else " and its worker"
     return f"the {lost.chief.subject} {lost.chief.host}:{lost.chief.pid}{crew if lost.crew else ''}"
+
+
+def has_free_slot(here: Iterable[WorkerInfo], job: Job) -> bool:
+    """Had one of these workers, of those that serve the job's queue, a free slot when it told of itself last?"""
+    return any(_is_free(worker) for worker in here if serves(worker, job.queue, (job.task,)))
+
+
+def _is_free(worker: WorkerInfo) -> bool:
+    busy, state = worker.report.get("busy", 0), worker.report.get("state", "working")
+    return state == "working" and isinstance(busy, int) and busy < worker.concurrency

@@ -26,7 +26,7 @@ def refused(job_id: str, operation: Operation, state: State) -> WrongState:
 def _advice(operation: Operation, state: State) -> str:
     match operation:
         case Operation.SET_PRIORITY:
-            return "only waiting jobs have a place in line"
+            return "it has ended, and has no place in line any more"
         case Operation.SET_QUEUE if state not in HELD and state is not COMPLETED:
             return "it is in that queue already"
         case Operation.DELETE:

@@ -1,6 +1,7 @@
 """Result handlers: a worker's thread that tells users' functions about jobs that have ended.
 
-The desk puts a job in once its outcome is stored, so a handler can do no harm to it: what it raises goes into the job's
+The desk puts a job in once its outcome is stored, and the foreman tells of those that ended in no worker of ours: while
+they waited, in a foreign worker, or with their own. So a handler can do no harm to a job: what it raises goes into its
 log, and the call is repeated three times with growing waits. A call that waits here is lost when the worker is killed;
 who needs more than that is a subscriber.
 """
@@ -25,6 +26,7 @@ from packhorse.failure import Failure
 from packhorse.hooks import ResultHandler, name_of
 from packhorse.job import FINAL, Job, Token
 from packhorse.job_handle import JobHandle
+from packhorse.log_lines import about
 from packhorse.outcome import Outcome
 from packhorse.storage.records import LogKind, LogLine
 
@@ -41,6 +43,12 @@ class Ended(NamedTuple):
 
     job: Job
     outcome: Outcome
+
+
+class EndedElsewhere(NamedTuple):
+    """A job that no worker of ours has ended."""
+
+    job_id: str
 
 
 class HandlerCall(NamedTuple):
@@ -66,7 +74,7 @@ class ResultHandlers:
         self._waits = waits
         self._patience = patience
         self._changed = threading.Condition()
-        self._ended: deque[Ended] = deque()
+        self._ended: deque[Ended | EndedElsewhere] = deque()
         self._calls: list[HandlerCall] = []  # a heap: those that are to be repeated
         self._at_hand: deque[HandlerCall] = deque()
         self._numbers = itertools.count()
@@ -87,12 +95,17 @@ class ResultHandlers:
 
         False: nobody wants it, or so many wait that it was dropped, or it is closed.
         """
-        if not self.wants(job.task):
-            return False
+        return self.wants(job.task) and self._put(Ended(job, outcome))
+
+    def put_ended(self, job_ids: Sequence[str]) -> int:
+        """These have ended elsewhere; handlers that want them are called. Answers how many were taken."""
+        return sum(self._put(EndedElsewhere(job_id)) for job_id in job_ids) if self._app.has_result_handlers else 0
+
+    def _put(self, ended: Ended | EndedElsewhere) -> bool:
         with self._changed:
             if self._is_closing or not self._has_room():
                 return False
-            self._ended.append(Ended(job, outcome))
+            self._ended.append(ended)
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="packhorse-results", daemon=True)
@@ -138,7 +151,7 @@ class ResultHandlers:
                 self._make(self._at_hand[0])
                 self._at_hand.popleft()
 
-    def _next(self) -> tuple[list[Ended], list[HandlerCall]]:
+    def _next(self) -> tuple[list[Ended | EndedElsewhere], list[HandlerCall]]:
         """What is to be done now; waits for it. Nothing: it is closed and all is done."""
         with self._changed:
             while not self._is_over:
@@ -159,21 +172,25 @@ class ResultHandlers:
             due.append(heapq.heappop(self._calls))
         return due
 
-    def _calls_for(self, ended: list[Ended]) -> list[HandlerCall]:
+    def _calls_for(self, ended: list[Ended | EndedElsewhere]) -> list[HandlerCall]:
         stored: dict[str, Job] = {}
         with suppress(StorageError):
-            stored = {job.id: job for job in self._app.storage.get_many([job.id for job, _ in ended])}
-        return [call for one in ended for call in self._calls_about(one, stored.get(one.job.id))]
+            stored = {job.id: job for job in self._app.storage.get_many([_id_of(one) for one in ended])}
+        return [call for one in ended for call in self._calls_about(one, stored.get(_id_of(one)))]
 
-    def _calls_about(self, ended: Ended, stored: Job | None) -> list[HandlerCall]:
-        record = _final(ended, stored)
+    def _calls_about(self, ended: Ended | EndedElsewhere, stored: Job | None) -> list[HandlerCall]:
+        if isinstance(ended, Ended):
+            record, token = _final(ended, stored), ended.job.token
+        else:
+            record = stored if stored is not None and stored.state in FINAL else None
+            token = Token(ended.job_id, (stored.last_owner if stored else None) or "", stored.fence if stored else 0)
         if record is None:
             return []
         handlers = self._app.hooks.handlers_of(record.task, record.state)
         own = self._app.registry.get(record.task).on_result if record.task in self._app.registry else None
         if own is not None:
             handlers.insert(0, own)
-        return [HandlerCall(0.0, next(self._numbers), handler, record, ended.job.token) for handler in handlers]
+        return [HandlerCall(0.0, next(self._numbers), handler, record, token) for handler in handlers]
 
     def _make(self, call: HandlerCall) -> None:
         try:
@@ -189,10 +206,14 @@ class ResultHandlers:
         left = len(self._waits) - call.failures
         told = f"{left} more tries" if left > 1 else "1 more try" if left else "no more tries"
         text = f"result handler {name_of(call.handler)}: {Failure.of(error).summary()} ({told})"
-        log.warning("job %s: %s", call.record.id, text, exc_info=error)
+        log.warning("job %s: %s", call.record.id, text, exc_info=error, extra=about(call.record))
         with suppress(StorageError, BadValue):  # it may be too long for a server; the worker's own log has it
             lines = [LogLine(text, LogKind.ERROR)]
             self._app.storage.append_log(call.token, lines, keep=self._app.settings.keep_log_lines)
+
+
+def _id_of(ended: Ended | EndedElsewhere) -> str:
+    return ended.job.id if isinstance(ended, Ended) else ended.job_id
 
 
 def _run(handler: ResultHandler, job: JobHandle[object]) -> None:

@@ -107,7 +107,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def parse_backoff(value: object) -> Backoff:
-    """The backoff that a user wrote: seconds, "10s", a list of waits, a type or its options, or a function.
+    """The backoff that a user wrote: seconds, "10s", several waits ("1s, 10s", or a list), a type or its options,
+    or a function.
 
     >>> parse_backoff("10s").to_json()
     '{"type":"fixed","delay_ms":10000}'
@@ -122,6 +123,8 @@ def parse_backoff(value: object) -> Backoff:
         return Backoff.from_json(value)
     if isinstance(value, str) and value.strip().isalpha():
         return _from_options({"type": value.strip().lower()})
+    if isinstance(value, str) and "," in value:
+        value = value.split(",")
     if isinstance(value, list | tuple):
         return _from_options({"type": "fixed", "delay_ms": [_milliseconds(each) for each in value]})
     if callable(value):
@@ -215,6 +218,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return None
         asked = _retry_after(error)
         return (rule.backoff or self.backoff).wait(failures, error, rng) if asked is None else asked
+
+    def attempts_for(self, error: BaseException | None) -> int:
+        """How many attempts there are, if this is how they fail."""
+        rule = self._rule_for(error)
+        return self.max_attempts if rule is None or rule.max_attempts is None else rule.max_attempts
 
     def final_option(self, failures: int, error: BaseException | None) -> str | None:
         """The name of the option by which this failure is the last one, although the number alone would allow another

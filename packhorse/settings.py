@@ -100,6 +100,30 @@ class Words(msgspec.Struct, frozen=True):
         return ",".join(value)
 
 
+class Networks(msgspec.Struct, frozen=True):
+    """Addresses and networks, such as 10.0.0.0/8: users write a list of them, or one text with commas between. `*` is
+    every address."""
+
+    example: str
+
+    def read(self, name: str, value: object) -> object:
+        from ipaddress import ip_network  # few need it
+
+        given = value.split(",") if isinstance(value, str) else value
+        words = [word.strip() if isinstance(word, str) else word for word in given] if _is_list(given) else [value]
+        for word in words:
+            try:
+                if word != "*":
+                    ip_network(word if isinstance(word, str) else "", strict=False)
+            except ValueError:
+                hint = f"write e.g. {self.example}, or * for every address"
+                raise BadValue(f"{name} must be addresses or networks, not {word!r}", hint=hint) from None
+        return tuple(dict.fromkeys(words))
+
+    def show(self, value: Any) -> str:
+        return ",".join(value)
+
+
 def _is_list(value: object) -> TypeGuard[Iterable[object]]:
     return isinstance(value, list | tuple | set | frozenset)
 
@@ -176,10 +200,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     result_limit: Annotated[int, _LIMIT] = _MIB
     max_attempts: Annotated[int, _COUNT] = 4
     max_halts: Annotated[int, _COUNT] = 3
+    order: Annotated[str, Text("created", r"turns|created")] = "turns"  # of one rank: queues take turns, or by age
 
     heartbeat: Annotated[int, Span(SECOND // 10, HOUR)] = 5 * SECOND
     lease: Annotated[int, Span(SECOND // 5, DAY)] = 15 * SECOND
-    client_timeout: Annotated[int, Span(SECOND, 365 * DAY)] = 15 * SECOND  # silence after which a client is forgotten
+    client_timeout: Annotated[int, Span(SECOND, 365 * DAY)] = DAY  # silence after which a client is forgotten
+
+    state_dir: Annotated[str | None, Text("/var/lib/packhorse")] = None  # where outcomes that cannot be delivered lie
 
     min_workers: Annotated[int, Whole(0, 1_024)] = 1
     max_workers: Annotated[int | None, Whole(1, 1_024)] = None  # None: as many as there are CPUs
@@ -199,6 +226,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     web_port: Annotated[int, Whole(0, 65_535)] = 5040  # 0: any free port
     web_token: Annotated[str | None, Secret("")] = None  # of an admin; others are in the file
     web_token_file: Annotated[str | None, Text("tokens.txt")] = None
+    trusted_proxies: Annotated[tuple[str, ...], Networks("127.0.0.1,10.0.0.0/8")] = ()  # whose X-Forwarded-… count
     redact: Annotated[tuple[str, ...], Words("iban,ssn")] = ()  # parts of names whose values the web does not show
 
     filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `named_filters.py`
@@ -222,7 +250,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return [(name, self.shown(name)) for name in _KINDS]
 
 
-_KINDS: dict[str, Text | Words | Whole] = {
+_KINDS: dict[str, Text | Words | Networks | Whole] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Settings, include_extras=True).items()
     if name not in ("filters", "bad_filters", "sources")
@@ -233,7 +261,7 @@ NAMES = tuple(_KINDS)
 """Of all settings."""
 
 
-def _kind(name: str) -> Text | Words | Whole:
+def _kind(name: str) -> Text | Words | Networks | Whole:
     if name in _KINDS:
         return _KINDS[name]
     near = _like(name, cutoff=0.6)
@@ -287,6 +315,15 @@ def load_settings(
     return settings
 
 
+def reload_settings(before: Settings) -> Settings:
+    """Settings as files and the environment have them now; what the program itself had set stays. SettingsError names
+    every problem at once."""
+    fresh = load_settings()
+    given = {name: source for name, source in before.sources.items() if source.startswith("argument ")}
+    kept: dict[str, Any] = {name: getattr(before, name) for name in given}
+    return msgspec.structs.replace(fresh, **kept, sources={**fresh.sources, **given})
+
+
 def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """The filters that have a name, what is wrong with those that are none, and where each is written. What its words
     mean, others know; a wrong one is the trouble of who names it, and keeps nobody from working."""
@@ -331,9 +368,20 @@ def _from_environment(environment: Mapping[str, str]) -> Found:
         name = variable.removeprefix("PACKHORSE_").lower()
         # Variables of others may begin so too, such as those that Kubernetes sets for a service of this name:
         # only what looks like a misspelt setting is worth an error.
-        if variable.startswith("PACKHORSE_") and value and (name in _KINDS or _like(name, cutoff=0.85)):
+        if not variable.startswith("PACKHORSE_") or not value or _is_service_link(variable, value):
+            continue
+        if name in _KINDS or _like(name, cutoff=0.85):
             found[name] = (value, f"{variable} in the environment")
     return found
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    """Is it one that Kubernetes or Docker sets for a service? One called packhorse-web makes PACKHORSE_WEB_PORT.
+
+    >>> _is_service_link("PACKHORSE_WEB_PORT", "tcp://10.0.171.239:5040")
+    True
+    """
+    return variable.endswith("_PORT") and re.fullmatch(r"(tcp|udp|sctp)://\S+:[0-9]+", value) is not None
 
 
 def _from_file(directory: Path, problems: list[str]) -> Found:

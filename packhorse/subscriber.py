@@ -1,8 +1,9 @@
 """Subscribers: clients that want to know what became of jobs.
 
-`app.client(name)` makes one. It shows that it lives every few seconds; one that is silent for `client_timeout` is
-forgotten with its subscriptions. Until then every outcome is kept for it and delivered at least once: it comes again,
-to this process or to the next that goes by the name, until it is acknowledged.
+`app.client(name)` makes one. It shows that it lives every few seconds; one that is silent for `client_timeout`, a day
+unless you say otherwise, is forgotten with its subscriptions; should it come back, it wants them again. Every outcome
+is kept for it and delivered at least once: it comes again, to this process or to the next that goes by the name, until
+it is acknowledged.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from packhorse.clock import SECOND, Duration, microseconds
+from packhorse.context import refuse_to_wait
 from packhorse.errors import BadValue, ClientNotFound, StorageError
+from packhorse.event import Kind, Subject
 from packhorse.home import Home
 from packhorse.ids import new_id
 from packhorse.job import Job
 from packhorse.job_handle import JobHandle
 from packhorse.storage import BATCH
-from packhorse.storage.records import ClientInfo
+from packhorse.storage.records import ClientInfo, EventFilter
 from packhorse.task import check_name
 
 Jobs = JobHandle[Any] | str | Iterable[JobHandle[Any] | str]
@@ -49,7 +52,10 @@ class Client:
         self._wanted: set[str] = set()  # subscribed to here and not acknowledged
         self._timeout = app.settings.client_timeout / SECOND
         self._closed = threading.Event()
+        is_known = not self._is_named or any(client.id == self.id for client in app.storage.clients())
         self._join()
+        if not is_known:
+            self._catch_up()
         threading.Thread(target=self._live, name=f"packhorse-client-{self.id}", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -60,6 +66,14 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     def close(self) -> None:
         """Show no more signs of life, and end whoever waits for outcomes. A client with a name may come back within
@@ -103,12 +117,14 @@ class Client:
         self._wanted.difference_update(ids)
         return handled
 
-    def outcomes(self, timeout: Duration | None = None) -> Iterator[JobHandle[Any]]:
+    def outcomes(self, timeout: Duration | None = None, *, in_task: bool = False) -> Iterator[JobHandle[Any]]:
         """The jobs that have ended, the oldest first, each once; waits for more until the client is closed, or until
-        none has come for `timeout`. What is not acknowledged comes again when this is called again.
+        none has come for `timeout`. What is not acknowledged comes again when this is called again. Inside a task it
+        raises WaitRefused, as `job.wait` does, unless the timeout is 0.
 
         >>> for job in client.outcomes(timeout=0): client.acknowledge(job)
         """
+        _refuse_to_wait(timeout, in_task)
         shown: set[_End] = set()
         pauses = _Pauses(timeout)
         while not self._closed.is_set():
@@ -119,11 +135,13 @@ class Client:
                 return
             self._closed.wait(pause)
 
-    def handle(self, function: Callable[[JobHandle[Any]], Any], timeout: Duration | None = None) -> int:
+    def handle(
+        self, function: Callable[[JobHandle[Any]], Any], timeout: Duration | None = None, *, in_task: bool = False
+    ) -> int:
         """Call `function` with each job that has ended, and acknowledge it when that returned; goes on as `outcomes`
         does. An error ends it, and its job comes again. Answers how many were handled."""
         handled = 0
-        for job in self.outcomes(timeout):
+        for job in self.outcomes(timeout, in_task=in_task):
             function(job)
             self.acknowledge(job)
             handled += 1
@@ -148,10 +166,13 @@ class Client:
         """`acknowledge`, for coroutines."""
         return await self._app._courier.call(self.acknowledge, *jobs)
 
-    async def aoutcomes(self, timeout: Duration | None = None) -> AsyncIterator[JobHandle[Any]]:
+    async def aoutcomes(
+        self, timeout: Duration | None = None, *, in_task: bool = False
+    ) -> AsyncIterator[JobHandle[Any]]:
         """`outcomes`, for coroutines: `async for job in client.aoutcomes()`."""
         from asyncio import sleep
 
+        _refuse_to_wait(timeout, in_task)
         shown: set[_End] = set()
         pauses = _Pauses(timeout)
         while not self._closed.is_set():
@@ -164,11 +185,15 @@ class Client:
             await sleep(pause)
 
     async def ahandle(
-        self, function: Callable[[JobHandle[Any]], Awaitable[Any]], timeout: Duration | None = None
+        self,
+        function: Callable[[JobHandle[Any]], Awaitable[Any]],
+        timeout: Duration | None = None,
+        *,
+        in_task: bool = False,
     ) -> int:
         """`handle`, for coroutines; `function` is an `async def`."""
         handled = 0
-        async for job in self.aoutcomes(timeout):
+        async for job in self.aoutcomes(timeout, in_task=in_task):
             await function(job)
             await self.aacknowledge(job)
             handled += 1
@@ -196,9 +221,19 @@ class Client:
         silent_for = _seconds() - self._seen_at
         self._join()
         if silent_for > self._timeout:
-            _warn("client %s was silent for %.0f s and may have been forgotten", self.id, silent_for)
-            for ids in _batches(list(self._wanted)):
-                self._app.storage.subscribe(self.id, ids)
+            self._want_again(list(self._wanted))
+
+    def _catch_up(self) -> None:
+        """One that comes back after it was forgotten wants again what it had subscribed to, and is told so."""
+        about = EventFilter(subject=Subject.CLIENT, owner=self.id)
+        latest = self._app.storage.events(about, limit=2, newest_first=True)
+        if [event.kind for event in latest] == [Kind.JOINED, Kind.TIMED_OUT]:
+            self._want_again((latest[1].data or {}).get("jobs", []))
+
+    def _want_again(self, jobs: list[str]) -> None:
+        found = self.subscribe(*jobs) if jobs else 0
+        told = f"the outcomes of {found} jobs come all the same, {len(jobs) - found} jobs are gone"
+        _warn("client %s was away for so long that it was forgotten: %s", self.id, told)
 
     def _join(self) -> None:
         self._app.storage.join_client(self._info)
@@ -224,6 +259,11 @@ class _Pauses:
         left = self._pause if self._deadline is None else self._deadline - time.monotonic()
         pause, self._pause = self._pause, min(self._pause * 1.5, _LONGEST_PAUSE)
         return min(pause, left) if left > 0 else None
+
+
+def _refuse_to_wait(timeout: Duration | None, in_task: bool) -> None:
+    if timeout is None or microseconds(timeout, "timeout") > 0:
+        refuse_to_wait("the outcomes of other jobs", in_task)
 
 
 def _end_of(job: Job) -> _End:

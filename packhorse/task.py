@@ -25,6 +25,7 @@ NAME_LIMIT = 128
 HEAVIEST = 100_000
 MOST_ATTEMPTS = 100_000
 MOST_HALTS = 1_000
+_EXACT = 1 << 53  # above it a float has no units
 _KEY_LIMIT = 120  # characters of a user's own unique key that are stored as they are
 
 ErrorClasses = tuple[type[BaseException], ...]
@@ -47,7 +48,8 @@ class Worker:
 
 
 def check_name(text: str, what: str = "name") -> str:
-    """`text` if it may name a task or a queue: 1 to 128 letters, digits, `_`, `.`, `:` and `-`; else BadValue."""
+    """`text` if it may name a task or a queue: 1 to 128 letters, digits, `_`, `.`, `:` and `-`, but not `.` and `..`,
+    which have another meaning in an address; else BadValue."""
     if not isinstance(text, str) or not text:
         raise BadValue(f"{what} must be text, not {text!r}", hint="e.g. 'send_notice'")
     if len(text) > NAME_LIMIT:
@@ -56,6 +58,8 @@ def check_name(text: str, what: str = "name") -> str:
         example = re.sub(r"[^A-Za-z0-9_.:-]+", "_", text).strip("_") or "send_notice"
         allowed = "use letters, digits and _ . : -"
         raise BadValue(f"{what} {text!r} contains {wrong[0]!r}", hint=f"{allowed}, e.g. {example!r}")
+    if text in (".", ".."):
+        raise BadValue(f"{what} cannot be {text!r}: browsers take it for a folder", hint="e.g. 'send_notice'")
     return text
 
 
@@ -123,7 +127,16 @@ def unique_key(task: str, unique: Unique, args: Mapping[str, Any], signature: Si
     if isinstance(unique.by, tuple):
         _check_known(unique.by, task, args, signature)
         args = {name: args[name] for name in unique.by if name in args}
-    return f"{task}|{_digest(canonical_json(dict(args)))}"
+    return f"{task}|{_digest(canonical_json(_plain_numbers(msgspec.json.decode(canonical_json(dict(args))))))}"
+
+
+def _plain_numbers(value: Any) -> Any:
+    """JSON with its whole numbers as such: `1.0` and `1` are one number, and a program may write either."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if isinstance(value, dict):
+        return {name: _plain_numbers(one) for name, one in value.items()}
+    return [_plain_numbers(one) for one in value] if isinstance(value, list) else value
 
 
 def _digest(data: bytes) -> str:
@@ -206,6 +219,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_halts: int = 3
     unique: Unique | None = None
     persistent: bool = False  # kept for ever
+    skip_dead: bool = False  # jobs that have died are not kept
     redact: tuple[str, ...] = ()  # names of arguments and keys whose values the web does not show
 
     @classmethod
@@ -293,6 +307,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "max_halts": _whole(1, MOST_HALTS),
     "unique": lambda _, value: parse_unique(value),
     "persistent": _flag,
+    "skip_dead": _flag,
     "redact": lambda _, value: parse_redacted(value),
 }
 
@@ -329,7 +344,8 @@ class Registry:
     def add(self, target: Any, name: str | None = None, options: TaskOptions | None = None) -> RegisteredTask:
         """Register a function or a `Worker` object; without a name it goes by its own.
 
-        A function that is loaded again from the same place replaces itself; another one is a TaskExists.
+        A function that is loaded again from the same place replaces itself; another one is a TaskExists, and so is
+        another object of the same class.
         """
         task = _registered(target, name, options or TaskOptions())
         old = self._tasks.get(task.name)
@@ -378,6 +394,7 @@ def _registered(target: Any, name: str | None, options: TaskOptions) -> Register
     target = _instance(target) if isinstance(target, type) else target
     function = _function_of(target)
     home = innermost(function)
+    _refuse_generator(function)
     is_object = function is not target
     own_name = type(target).__name__ if is_object else getattr(function, "__name__", None) or home.__name__
     task = RegisteredTask(
@@ -394,6 +411,19 @@ def _registered(target: Any, name: str | None, options: TaskOptions) -> Register
         _check_known(options.unique.by, task.name, (), task.signature)
     _check_redacted(options.redact, task.name, task.signature)
     return task
+
+
+def _refuse_generator(function: Function) -> None:
+    """Calling a generator function runs nothing of it: its jobs would end, and nothing be done."""
+    called = function if inspect.isroutine(function) else type(function).__call__
+    both = (function, called)
+    if any(map(inspect.isgeneratorfunction, both)) or any(map(inspect.isasyncgenfunction, both)):
+        name = getattr(innermost(function), "__qualname__", repr(function)).rpartition("<locals>.")[2]
+        raise BadValue(
+            f"{name} is a generator function, and a task must do its work when it is called",
+            why="calling one runs nothing until somebody takes what it yields, and nobody does",
+            hint="return a list instead of yielding, or enqueue a job for each item with app.enqueue_many",
+        )
 
 
 def _instance(target: type) -> Any:
@@ -425,12 +455,20 @@ def _own_method(target: Any, name: str) -> Function | None:
     return method if callable(method) and getattr(type(target), name, None) is not getattr(Worker, name) else None
 
 
+def _class_of(function: Function) -> type | None:
+    """The class of the object whose method this is; loaded anew it is another."""
+    owner = getattr(function, "__self__", None)
+    return None if owner is None or isinstance(owner, type) or inspect.ismodule(owner) else type(owner)
+
+
 def _is_same(old: RegisteredTask, new: RegisteredTask) -> bool:
     """Whether `new` is `old` again: the same object, or the same piece of a module that was loaded anew."""
     if old.function == new.function:
         return True
     if (old.module, old.qualname) != (new.module, new.qualname):
         return False
+    if _class_of(old.function) is not None and _class_of(old.function) is _class_of(new.function):
+        return False  # another object of the same class, which may have been made with other arguments
     if "<locals>" in new.qualname and getattr(innermost(new.function), "__closure__", None):
         return False  # perhaps the `wrapper` of a decorator without functools.wraps, around another function
     # In a notebook or at the prompt a function is written again and again, each time on another line.

@@ -11,12 +11,14 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from packhorse.calls import JobKeywords, JobTemplate, NewCall, delayed, refuse_connection, scheduled
 from packhorse.clock import Duration
+from packhorse.context import JobContext
 from packhorse.home import Home
 from packhorse.hooks import check_callable
+from packhorse.job import NewJob
 from packhorse.job_handle import JobHandle, aenqueue_job, enqueue_job
 from packhorse.task import RegisteredTask, TaskOptions
 
@@ -86,7 +88,7 @@ class Task(Generic[P, R]):
         """A call for `app.enqueue_many`."""
         if self._connection is not None:
             refuse_connection({"connection": self._connection}, "hand it to enqueue_many(calls, connection=…)")
-        return NewCall(self._template.fill(args, kwargs))
+        return NewCall(self._template.fill(args, kwargs), self._has_own_id)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call; a worker will run it.
@@ -94,42 +96,64 @@ class Task(Generic[P, R]):
         Raises BadArguments if they do not fit the function and its hints or cannot become JSON, PayloadTooLarge, and
         NotUnique if the task is unique and rejects twins.
         """
-        return enqueue_job(self._app, self._template.fill(args, kwargs), self._connection)
+        return self._put(self._template.fill(args, kwargs))
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call that runs after `delay`: seconds, a timedelta, or text such as "10m"."""
-        return enqueue_job(self._app, delayed(self._template.fill(args, kwargs), delay), self._connection)
+        return enqueue_job(
+            self._app, delayed(self._template.fill(args, kwargs), delay), self._connection, has_own_id=self._has_own_id
+        )
 
     def enqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call that runs at a moment, a datetime with a time zone; if it is past, now."""
-        return enqueue_job(self._app, scheduled(self._template.fill(args, kwargs), at), self._connection)
+        return enqueue_job(
+            self._app, scheduled(self._template.fill(args, kwargs), at), self._connection, has_own_id=self._has_own_id
+        )
 
     def enqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call unless one with the same arguments waits: then that one, with `is_new` False.
 
         A task with a `unique` option of its own goes by that.
         """
-        return enqueue_job(self._app, self._template.made_unique().fill(args, kwargs), self._connection)
+        return enqueue_job(
+            self._app, self._template.made_unique().fill(args, kwargs), self._connection, has_own_id=self._has_own_id
+        )
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue`, for coroutines; many at once share one write."""
         self._refuse_connection()
-        return await aenqueue_job(self._app, self._template.fill(args, kwargs))
+        return await self._aput(self._template.fill(args, kwargs))
 
     async def aenqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_in`, for coroutines."""
         self._refuse_connection()
-        return await aenqueue_job(self._app, delayed(self._template.fill(args, kwargs), delay))
+        return await aenqueue_job(
+            self._app, delayed(self._template.fill(args, kwargs), delay), has_own_id=self._has_own_id
+        )
 
     async def aenqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_at`, for coroutines."""
         self._refuse_connection()
-        return await aenqueue_job(self._app, scheduled(self._template.fill(args, kwargs), at))
+        return await aenqueue_job(
+            self._app, scheduled(self._template.fill(args, kwargs), at), has_own_id=self._has_own_id
+        )
 
     async def aenqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_unique`, for coroutines."""
         self._refuse_connection()
-        return await aenqueue_job(self._app, self._template.made_unique().fill(args, kwargs))
+        return await aenqueue_job(
+            self._app, self._template.made_unique().fill(args, kwargs), has_own_id=self._has_own_id
+        )
+
+    def _put(self, new: NewJob) -> JobHandle[R]:
+        return enqueue_job(self._app, new, self._connection, has_own_id=self._has_own_id)
+
+    async def _aput(self, new: NewJob) -> JobHandle[R]:
+        return await aenqueue_job(self._app, new, has_own_id=self._has_own_id)
+
+    @property
+    def _has_own_id(self) -> bool:
+        return bool(self._template.blank.id)
 
     def _refuse_connection(self) -> None:
         refuse_connection(
@@ -163,6 +187,14 @@ AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 class TaskDecorator(Protocol):
     """What `@app.task(...)` with options gives: it makes a task of a function."""
+
+    @overload  # one that takes the running job first, which is none of the arguments
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
 
     @overload  # a coroutine function fits both, and the first is meant
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...  # type: ignore[overload-overlap]

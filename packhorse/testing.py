@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from packhorse import clock
+from packhorse.announcement import announce
 from packhorse.answer import Retry
 from packhorse.app import Packhorse
 from packhorse.chores.chore import Chore
@@ -43,7 +44,7 @@ from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.results import Ended, HandlerCall, ResultHandlers
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.task import RegisteredTask, weights_of
+from packhorse.task import RegisteredTask
 from packhorse.task_handle import Task
 from packhorse.why import span_text
 from packhorse.worker import attempt
@@ -52,7 +53,8 @@ from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.reception import UNKNOWN_WAIT
 from packhorse.worker.scribe import Scribe
-from packhorse.worker.seat import Seat
+from packhorse.worker.seat import Seat, WorkerStop
+from packhorse.worker.served import Served
 
 T = TypeVar("T")
 
@@ -93,7 +95,7 @@ class Rehearsal:
             EndPauses(self._storage),
         ]
         self._storage.join(WorkerInfo(_OWNER, queues=sorted(self._queues(None)), concurrency=1))
-        self._storage.announce(app.announcements())
+        announce(self._storage, app.announcements())
         app.put_schedules()
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -180,13 +182,15 @@ class Rehearsal:
         return handle.refresh()
 
     def _queues(self, only: str | None) -> dict[str, int]:
-        """The queues of the app's tasks with their weights, or the only one that is meant."""
-        weights = weights_of(self.app.registry)
+        """The queues that a worker of the app would serve, with their weights, or the only one that is meant."""
+        served = Served(self.app.registry)
+        served.look_into(self._storage.tallies())
         if only is None:
-            return weights
-        if only not in weights:
-            raise BadValue(f"no task has the queue {only!r}{nearest(only, weights)}")
-        return {only: weights[only]}
+            return served.queues
+        known = {*served.queues, *(queue.name for queue in self._storage.queues())}
+        if only not in known:
+            raise BadValue(f"there is no queue {only!r}{nearest(only, known)}")
+        return {only: served.queues.get(only, 1)}
 
     def _next(self, queue: str | None, with_retries: bool) -> Job | None:
         """The job that a worker would take now, or take next."""
@@ -338,7 +342,7 @@ class _SeatHere(Seat):
     __slots__ = ("_storage",)
 
     def __init__(self, job: Job, task: RegisteredTask, chain: Chain, is_async: bool, storage: Storage) -> None:
-        super().__init__(job, task, chain, is_async, worker_stops=[], now=0.0)
+        super().__init__(job, task, chain, is_async, WorkerStop(), now=0.0)
         self._storage = storage
         self.claim()
         self.begin(0)

@@ -12,7 +12,7 @@ from packhorse.clock import SECOND, from_datetime, to_datetime
 from packhorse.event import Subject
 from packhorse.fields import Seconds
 from packhorse.job import HELD, State
-from packhorse.presence import is_alive
+from packhorse.presence import busy_slots, is_alive
 from packhorse.storage.records import Point, QueueInfo, WorkerInfo
 
 _COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
@@ -71,7 +71,7 @@ def totals_of(
         workers=len(crew),
         foremen=len(alive) - len(crew),
         slots=slots,
-        busy=min(sum(states[state] for state in HELD), slots),  # reports are a few seconds old
+        busy=busy_slots(crew, running=states[State.RUNNING], held=sum(states[state] for state in HELD)),
         failure_kinds=failure_kinds,
         schedules=schedules,
     )

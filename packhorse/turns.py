@@ -9,6 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from operator import attrgetter, itemgetter
+
+from packhorse.job import Job
+
+_seq_of = attrgetter("seq")
+_place_of = itemgetter(0, 1, 2)
 
 
 class Turns:
@@ -84,3 +90,17 @@ class Turns:
 
     def _pass_of(self, queue: str) -> float:
         return max(self._passes.get(queue, 0.0), self._present)
+
+
+def in_turns(jobs: Sequence[Job], weights: Mapping[str, int]) -> list[Job]:
+    """Jobs that were reserved together, in the order in which they begin: by rank; within a rank their queues take
+    turns by weight, so that each has its share of any stretch of them; within a queue first in, first out."""
+    taken: dict[tuple[int, str], int] = {}
+    order: list[tuple[int, float, int, Job]] = []
+    for job in sorted(jobs, key=_seq_of):
+        line = (job.rank, job.queue)
+        number = taken.get(line, 0)
+        taken[line] = number + 1
+        order.append((job.rank, (number + 0.5) / weights.get(job.queue, 1), job.seq, job))
+    order.sort(key=_place_of)
+    return [job for _, _, _, job in order]

@@ -13,9 +13,10 @@ from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.event import Event, Subject
 from packhorse.failure import Failure
 from packhorse.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
-from packhorse.job import UNFINISHED, Job, Reason, State
+from packhorse.job import UNFINISHED, Job, Reason, State, effective
 from packhorse.pause_text import pause_text
 from packhorse.presence import is_alive
+from packhorse.serving import SERVES, is_chosen, serves
 from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
 
 ABORT = "Abort"
@@ -61,6 +62,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 def explain(job: Job, seen: Seen) -> str:
     """The most important reason why the job is where it is, as a clause: "its queue mail is paused by anna"."""
+    job = effective(job, seen.task.options if seen.task else None)
     reason = _reason(job, seen)
     beside = _run_beside(job, seen)
     return f"{reason}; {beside}" if beside and _GIVEN_UP not in reason else reason
@@ -119,14 +121,21 @@ def _obstacle(job: Job, seen: Seen) -> str | None:
         return _paused(seen.queue, seen.now)
     if nobody := _nobody(seen):
         return nobody
-    serving = [worker for worker in _alive(seen) if job.queue in worker.queues]
+    serving = [worker for worker in _alive(seen) if serves(worker, job.queue, [job.task])]
     if not serving:
-        return f"no running worker serves the queue {job.queue}"
+        return _unserved(job, seen)
     if not _takers(serving, seen):
         return _none_of(serving, seen)
     if seen.task is None or seen.task.announced_at is None:
         return f"no worker knows the task {job.task}"
     return None
+
+
+def _unserved(job: Job, seen: Seen) -> str:
+    """Nobody takes it from its queue: those who would take any job there do not know its task, or none would."""
+    if any(is_chosen(job.queue, worker.info.get(SERVES, ())) for worker in _alive(seen)):
+        return f"no running worker knows the task {job.task}"
+    return f"no running worker serves the queue {job.queue}"
 
 
 def _none_of(serving: Sequence[WorkerInfo], seen: Seen) -> str:
@@ -210,8 +219,8 @@ def _very_many(seen: Seen) -> str:
 
 def _has_free_slot(job: Job, seen: Seen) -> bool:
     """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report."""
-    serving = [worker for worker in _takers(_alive(seen), seen) if job.queue in worker.queues]
-    queues = {queue for worker in serving for queue in worker.queues}
+    serving = [worker for worker in _takers(_alive(seen), seen) if serves(worker, job.queue, [job.task])]
+    queues = {job.queue, *(queue for worker in serving for queue in worker.queues)}
     return sum(seen.held.get(queue, 0) for queue in queues) < sum(worker.concurrency for worker in serving)
 
 

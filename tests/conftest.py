@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ from hypothesis import settings
 from tests.ram import new_directory
 
 pytest.register_assert_rewrite("packhorse.conformance")  # before anybody imports it: its tests are ours, too
+
+_state = new_directory("state")  # where programs keep what must outlive them: of a test, not for longer than it runs
+atexit.register(shutil.rmtree, _state, ignore_errors=True)
+os.environ["XDG_STATE_HOME"] = str(_state)
 
 os.environ["no_proxy"] = "*"  # the tests speak with this machine alone, whatever stands between it and the world
 

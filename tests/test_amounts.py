@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.amounts import count_text, per_second_text, rate_text, size_text
+from packhorse.amounts import count_text, per_second_text, rate_text, significant, size_text
+from packhorse.cli.operation_times import milliseconds
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,15 @@ def test_counts_have_the_right_word():
     assert count_text(1, "job") == "1 job"
     assert count_text(0, "job") == "0 jobs"
     assert count_text(2_000, "job waits", "jobs wait") == "2,000 jobs wait"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.1234, "0.123"), (99.95, "100"), (999.4, "999"), (999.6, "1,000"), (12_345.6, "12,346")],
+)
+def test_no_number_has_an_exponent(value: float, text: str):
+    assert significant(value) == text
+
+
+def test_the_command_line_shows_just_under_a_second_in_plain_digits():
+    assert milliseconds(999_600) == "1,000ms"

@@ -83,7 +83,7 @@ def test_a_job_by_name_takes_the_options_that_workers_announced(storage: Memory)
     worker_of(storage, queue="reports", priority=7, retries=1, timeout="1m", max_halts=9, expires="1h")
     client = Packhorse(storage)
 
-    job = client.enqueue("report", {"kind": "daily"}).record
+    job = client.enqueue("report", {"kind": "daily"}).effective
 
     assert (job.queue, job.priority, job.max_attempts, job.max_halts) == ("reports", 7, 2, 9)
     assert (job.timeout, job.expires) == (MINUTE, 60 * MINUTE)
@@ -101,7 +101,7 @@ def test_a_name_that_nobody_announced_takes_the_defaults(storage: Memory):
     client = Packhorse(storage, max_attempts=9)
     client.enqueue("elsewhere", queue="odd")  # from here on the storage knows the name, and no more
 
-    job = client.enqueue("elsewhere").record
+    job = client.enqueue("elsewhere")
 
     assert (job.queue, job.max_attempts) == ("elsewhere", 9)
 

@@ -121,9 +121,9 @@ def test_the_environment_says_where_the_jobs_are(monkeypatch: pytest.MonkeyPatch
 
 def test_settings_are_keywords():
     app = Packhorse("memory://", max_attempts=7, max_halts=2, lease="30s")
-    job = app.enqueue("anything").record
+    job = app.enqueue("anything")
 
-    assert (job.max_attempts, job.max_halts) == (7, 2)
+    assert (job.max_attempts, job.record.max_halts) == (7, 2)
     assert app.settings.lease == 30 * SECOND
 
 

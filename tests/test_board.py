@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_an_id_that_is_too_long_is_cut_and_harms_no_neighbour(board: Board, job_
     assert job_id.startswith(cut.rstrip("\ufffd"))
 
 
+def test_what_a_slot_does_is_known_until_its_job_has_ended(board: Board):
+    board.begin(0, "job-1", "send", slot=3)
+    board.begin(1, "job-2", "send", slot=1, at=time.monotonic())
+    board.end(0)
+
+    ended, running = board.begun()
+
+    assert (ended.job_id, ended.has_ended) == ("job-1", True)
+    assert (running.job_id, running.task, running.slot, running.has_ended) == ("job-2", "send", 1, False)
+    assert 0 <= running.ago < PATIENCE * 1e6
+
+
 def test_both_sides_see_the_same_board(board: Board):
     other = Board(board.path)
 
@@ -100,3 +113,9 @@ def test_a_closed_board_lets_go_of_its_file(board: Board):
 
     with pytest.raises(ValueError, match="closed"):
         board.running()
+
+
+def test_to_beat_for_a_board_that_another_thread_has_just_closed_does_nothing(board: Board):
+    board.close()
+
+    board.beat()

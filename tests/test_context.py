@@ -33,7 +33,7 @@ def test_a_task_knows_its_job(context: JobContext):
 
 
 def test_a_task_knows_which_attempt_it_is(context: JobContext):
-    assert (context.attempt, context.attempts_left) == (2, 2)
+    assert (context.attempt, context.attempts_left, context.max_attempts) == (2, 3, 4)
 
 
 def test_what_was_handed_along_is_there(context: JobContext, line: RememberingLine):

@@ -21,7 +21,7 @@ from packhorse.calls import JobKeywords, TaskKeywords
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.clock import TurnedClock
 from packhorse.storage import open_storage
-from packhorse.testing import Rehearsal
+from packhorse.testing import Rehearsal, testing
 from tests.children import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -64,6 +64,8 @@ def test_the_first_steps_run_and_use_what_is_public(tmp_path: Path):
     assert ran.returncode == 0, ran.stderr
     assert "The sum is 5. Carol's notice: sent to carol@example.org. Anna: it was aborted" in ran.stdout
     assert re.search(r"failed +it is retrying\n.*completed +it is completed", ran.stdout, re.DOTALL)
+    around = [f"attempt {number} {what}" for number in (1, 2) for what in ("begins", "has ended")]
+    assert re.search(".*".join(around), ran.stdout, re.DOTALL), ran.stdout  # the middleware, before and after each
     imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
     assert {node.module for node in imports} == {"pathlib", "packhorse"}
 
@@ -136,6 +138,26 @@ def test_the_tests_of_the_page_about_testing_pass(tmp_path: Path):
 
     number = sum(isinstance(one, ast.FunctionDef) and one.name.startswith("test_") for one in ast.parse(program).body)
     assert f"{number} passed" in ran.stdout, ran.stdout
+
+
+def test_a_job_of_the_page_about_running_twice_runs_twice_and_has_its_effect_once():
+    page: dict[str, Any] = {"__name__": "running_twice"}
+    exec(compile(python_in("docs/running-twice.md"), "docs/running-twice.md", "exec"), page)
+
+    with testing(page["app"]) as t:
+        charge, ship, report = (
+            page["charge"].enqueue(7, 1200),
+            page["ship"].enqueue("saddle"),
+            page["report"].enqueue("mon"),
+        )
+        t.drain(with_retries=True)
+
+        assert [job.refresh().attempts for job in (charge, ship, report)] == [2, 2, 1]
+        assert page["payments"].charges == {charge.id: 1200}
+        assert page["shop"].execute("SELECT number FROM stock").fetchall() == [(9,)]
+        assert page["write_report"]("mon", "by a worker that comes late", 0) is False
+        assert page["shop"].execute("SELECT text FROM report").fetchall() == [("the report of mon",)]
+    page["shop"].close()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from msgspec.structs import replace
 
 from packhorse.clock import HOUR, TurnedClock
-from packhorse.conformance.builders import FAILURE, LEASE, add, finish, in_state, new_job, run, unique
+from packhorse.conformance.builders import FAILURE, LEASE, add, finish, in_state, new_job, run, take, unique
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED
 from packhorse.order import Do, Order
@@ -59,9 +59,25 @@ def jobs(storage: Memory, clock: TurnedClock) -> None:
     storage.rescue_owner("bob", why="it was killed")
     run(storage, doomed, "eve")
     storage.rescue_owner("eve", why="it was killed")
-    storage.enqueue([new_job(unique=unique("k")), new_job(unique=unique("k", on_conflict="replace"))])
+    storage.enqueue([new_job(unique=unique("k")), new_job(delay=HOUR, unique=unique("k", on_conflict="replace"))])
     late = run(storage, add(storage, queue="handed back"))
     storage.finish([Released(late.token, "its task cannot run here", delay=HOUR, ran=9)])
+    while_asked_to_stop(storage)
+
+
+def while_asked_to_stop(storage: Memory) -> None:
+    for place, end in enumerate(
+        (
+            lambda job: storage.finish([Failed(job.token, replace(FAILURE, version="v1"), retry_in=0)]),
+            lambda job: storage.finish([Snoozed(job.token, delay=HOUR)]),
+            lambda job: storage.rescue_owner(job.owner or "", why="it was killed"),
+        )
+    ):
+        job = run(storage, add(storage, queue=f"asked {place}"), "max")
+        storage.abort([job.id])
+        end(job)
+    take(storage, add(storage, queue="lost"), "max")
+    storage.rescue_owner("max", why="it was killed")
 
 
 def operators(storage: Memory) -> None:
@@ -95,7 +111,9 @@ def others(storage: Memory, clock: TurnedClock) -> None:
         storage.join_client(ClientInfo(client, name="The Shop"))
     storage.subscribe("shop", [done.id])
     storage.acknowledge("shop", [done.id])
+    storage.subscribe("post", [in_state(storage, COMPLETED).id])
     storage.leave_client("shop")
+    storage.sign_out("s1", by="ann")
     for subject in (Subject.WORKER, Subject.FOREMAN):
         for name in ("stays", "goes"):
             storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7, info={"code_version": "v1"}))

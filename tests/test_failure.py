@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from packhorse.failure import MESSAGE_LIMIT, NAME_LIMIT, TRACEBACK_LIMIT, Failure
 
 
@@ -68,6 +70,42 @@ def test_failures_that_differ_in_whose_address_it_was_have_one_cause() -> None:
 
     assert first.cause("notify") == second.cause("notify")
     assert first.pattern() == "Bounced: <…> no such user <…>"
+
+
+IDS = [
+    "req_88bf",
+    "req_1c0a9e",
+    "4f2c1b8",
+    "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    "web-7f9c6d-x2k4z",
+    "ch_3MqLiJLkdIwHu7ix0",
+    "ORD-2024-AB12",
+]
+
+
+def test_failures_that_differ_in_an_id_of_letters_and_digits_have_one_cause() -> None:
+    patterns = {Failure("GatewayTimeout", f"request {one} failed").pattern() for one in IDS}
+
+    assert patterns == {"GatewayTimeout: request <…> failed"}
+
+
+@pytest.mark.parametrize(
+    ("message", "pattern"),
+    [
+        ("connection to 10.0.0.7:5432 refused", "connection to <…> refused"),
+        ("late: 2026-11-18T10:00:00.123+00:00, again", "late: <…>, again"),
+        ("port=443): GET /v1/orders/17/items?page=2", "port=<…>): GET /<…>/orders/<…>/items?page=<…>"),
+        ("-5 is less than 0.5", "<…> is less than <…>"),
+        ("can't open it, don't try 'a b' or \"c\"", "can't open it, don't try <…> or <…>"),
+        ("no digits-in_these.words", "no digits-in_these.words"),
+    ],
+)
+def test_what_varies_is_masked_by_whole_words(message: str, pattern: str) -> None:
+    assert Failure("E", message).pattern() == f"E: {pattern}"
+
+
+def test_the_type_of_a_failure_is_shown_as_it_is() -> None:
+    assert Failure("S3UploadError", "no").pattern() == "S3UploadError: no"
 
 
 def test_another_task_type_or_place_is_another_cause() -> None:

@@ -6,17 +6,24 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import MINUTE, SECOND
+from packhorse.clock import MINUTE, SECOND, TurnedClock
 from packhorse.event import Subject
 from packhorse.findings import Finding, look
+from packhorse.job import NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+from packhorse.storage.memory import Memory
 from packhorse.storage.records import WorkerInfo
 
 
 @pytest.fixture
 def storage() -> Storage:
     return open_storage("memory://")
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
 
 
 def foreman_finding(storage: Storage, **reports: dict[str, Any]) -> Finding:
@@ -62,3 +69,35 @@ def test_one_that_takes_jobs_is_enough_and_the_other_is_told(storage: Storage):
 )
 def test_a_foreman_that_takes_jobs_is_well(storage: Storage, report: dict[str, Any]):
     assert foreman_finding(storage, boss=report) == Finding("foreman", True, "1 foreman alive")
+
+
+# --- queues that nobody serves ----------------------------------------------------------------------------------------
+
+
+def served_findings(storage: Storage, clock: TurnedClock, seconds: float, **info: Any) -> list[str]:
+    """What is found when a job of `send` has waited so long in `bulk`, and one worker is there."""
+    storage.enqueue([NewJob("one", "send", "bulk")])
+    clock.turn(seconds)
+    storage.join(WorkerInfo("ann", queues=["post"], info={"serves": ["post"], "tasks": ["send"], **info}))
+    return [found.sentence for found in look(storage, 15 * SECOND, 5 * MINUTE) if found.name == "served"]
+
+
+def test_jobs_in_a_queue_that_no_worker_serves_are_not_well(clock: TurnedClock):
+    assert served_findings(Memory(clock), clock, 60) == ["no running worker serves bulk; 1 job waits"]
+
+
+def test_a_worker_that_serves_the_queue_may_be_about_to_start(clock: TurnedClock):
+    assert served_findings(Memory(clock), clock, 10) == []
+
+
+def test_a_worker_that_serves_every_queue_of_its_tasks_is_enough(clock: TurnedClock):
+    assert served_findings(Memory(clock), clock, 60, serves=["*"]) == []
+
+
+def test_while_there_is_no_worker_a_foreman_starts_one(clock: TurnedClock):
+    storage = Memory(clock)
+    storage.enqueue([NewJob("one", "send", "bulk")])
+    clock.turn(60)
+    storage.join(WorkerInfo("boss", Subject.FOREMAN))
+
+    assert "served" not in [found.name for found in look(storage, 15 * SECOND, 5 * MINUTE)]

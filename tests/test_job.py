@@ -86,9 +86,14 @@ def test_every_operation_has_one_line_in_the_table() -> None:
     assert [change.operation for change in LEGAL_CHANGES] == list(Operation)
 
 
-def test_only_waiting_jobs_have_a_place_in_line_to_change() -> None:
-    assert is_legal(Operation.SET_PRIORITY, State.RETRYING)
-    assert not is_legal(Operation.SET_PRIORITY, State.RUNNING)
+def test_only_waiting_jobs_can_be_moved_to_another_queue() -> None:
+    assert is_legal(Operation.SET_QUEUE, State.RETRYING)
+    assert not is_legal(Operation.SET_QUEUE, State.RUNNING)
+
+
+def test_the_priority_of_a_job_that_has_not_ended_can_be_changed() -> None:
+    assert is_legal(Operation.SET_PRIORITY, State.RUNNING)
+    assert not is_legal(Operation.SET_PRIORITY, State.COMPLETED)
 
 
 def test_attempt_and_attempts_left_add_up() -> None:

@@ -508,9 +508,9 @@ REFUSED: list[tuple[str, Callable[[JobHandle[Any]], object], str]] = [
         "cannot force start job X: it is completed - what it did is done; a copy of it is a new job",
     ),
     (
-        "running",
+        "completed",
         lambda job: job.set_priority(2),
-        "cannot set the priority of job X: it is running - only waiting jobs have a place in line",
+        "cannot set the priority of job X: it is completed - it has ended, and has no place in line any more",
     ),
     (
         "completed",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from packhorse.clock import SECOND
 from packhorse.event import Subject
-from packhorse.presence import crews_lost, is_alive, lost_text, presence_of
+from packhorse.presence import busy_slots, crews_lost, is_alive, lost_text, presence_of
 from packhorse.storage.records import WorkerInfo
 
 NOW = 1_000 * SECOND
@@ -80,3 +82,22 @@ def test_a_foreman_is_told_with_its_workers_and_who_fell_silent_last_first():
         "the worker mule:12",
     ]
     assert lost_text(crews_lost([boss, ann])[0]) == "the foreman mule:11 and its worker"
+
+
+@pytest.mark.parametrize(
+    ("told", "running", "held", "busy"),
+    [
+        ([2, 2], 0, 40, 4),  # short jobs, and many reserved ahead
+        ([0, 0], 3, 3, 3),  # they began after the last heartbeats
+        ([2, 2], 0, 1, 1),  # they have ended since
+        ([9, 0], 0, 40, 2),  # of an older version, which counted what was not written down
+        ([None, None], 1, 3, 3),  # of others, which do not say
+    ],
+)
+def test_busy_slots_are_what_workers_say_as_far_as_the_storage_bears_it_out(
+    told: list[int | None], running: int, held: int, busy: int
+):
+    reports: list[dict[str, Any]] = [{} if number is None else {"busy": number} for number in told]
+    workers = [WorkerInfo(f"worker-{n}", concurrency=2, report=report) for n, report in enumerate(reports)]
+
+    assert busy_slots(workers, running=running, held=held) == busy

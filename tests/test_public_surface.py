@@ -13,7 +13,7 @@ import packhorse
 from packhorse import errors
 
 NAMES = [
-    *("Packhorse", "Task", "JobHandle", "NewCall", "Worker", "Client"),
+    *("Packhorse", "Task", "JobHandle", "NewCall", "Worker", "Client", "Pool"),
     *("current_job", "JobContext", "Retry", "Abort", "Snooze"),
     *("Job", "NewJob", "State", "Reason", "Progress", "Event", "Kind", "Failure"),
     *("Backoff", "Unique", "Storage", "open_storage"),

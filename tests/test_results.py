@@ -410,3 +410,42 @@ def test_a_closed_one_takes_no_more(app: Packhorse, told: list[Any]):
 
     assert not handlers.put(job, Completed(job.token))
     assert handlers.close() == 0
+
+
+# --- what ended elsewhere -------------------------------------------------------------------------------------------
+
+
+def test_of_a_job_that_ended_while_it_waited_handlers_are_told(app: Packhorse, told: list[tuple[str, str]]):
+    handlers, job, waiting = ResultHandlers(app), app.enqueue("send"), app.enqueue("send")
+    job.abort()
+
+    assert handlers.put_ended([job.id, waiting.id, "gone"]) == 3
+    assert handlers.close(PATIENCE) == 0
+
+    assert told == [("failure", "aborted")]
+
+
+def test_an_error_in_a_handler_of_a_job_that_ended_elsewhere_is_repeated_and_changes_nothing(
+    app: Packhorse, caplog: pytest.LogCaptureFixture
+):
+    calls: list[str] = []
+
+    @app.on_failure
+    def broken(job: Any) -> None:
+        calls.append(job.id)
+        raise ValueError("no such mailbox")
+
+    handlers, job = ResultHandlers(app, waits=(0.0, 0.0, 0.0)), app.enqueue("send")
+    job.abort()
+
+    handlers.put_ended([job.id])
+    handlers.close(PATIENCE)
+
+    assert calls == [job.id] * 4  # once, and three times more
+    assert stored(app.storage, job.id).state == "aborted"
+    assert "no such mailbox" in caplog.text
+
+
+def test_without_handlers_nothing_is_taken(storage: Memory):
+    with Packhorse(storage) as app:
+        assert ResultHandlers(app).put_ended(["any"]) == 0

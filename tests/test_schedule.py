@@ -15,7 +15,7 @@ from packhorse.app import Packhorse
 from packhorse.chores.schedules import TickSchedules
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
 from packhorse.errors import BadArguments, BadCron, BadValue, ScheduleNotFound
-from packhorse.job import SCHEDULED
+from packhorse.job import OF_TASK, SCHEDULED
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ScheduleInfo
 from packhorse.task import Worker
@@ -100,7 +100,8 @@ def test_options_are_those_of_using(app: Packhorse):
     schedule = named(app, "report")
     job = schedule.options["job"]
     assert schedule.queue == "reports"
-    assert (job["priority"], job["max_attempts"], job["timeout"], job["meta"]) == (9, 2, MINUTE, '{"a":1}')
+    assert (job["priority"], job["timeout"], job["meta"]) == (9, MINUTE, '{"a":1}')
+    assert job.get("max_attempts", OF_TASK) == OF_TASK, "the worker knows its task's own"
     assert job["unique"]["key"].startswith("report|")
 
 

@@ -40,7 +40,7 @@ def test_without_anything_said_the_defaults_hold(folder):
     assert (settings.payload_limit, settings.result_limit) == (1_048_576, 1_048_576)
     assert (settings.max_attempts, settings.max_halts) == (4, 3)
     assert (settings.heartbeat, settings.lease) == (5 * SECOND, 15 * SECOND)
-    assert settings.client_timeout == 15 * SECOND
+    assert settings.client_timeout == DAY
     assert (settings.min_workers, settings.max_workers, settings.concurrency) == (1, None, 10)
     assert (settings.idle_stop, settings.abort_grace, settings.stop_grace) == (MINUTE, 2 * SECOND, 30 * SECOND)
     assert settings.max_forced is None
@@ -388,3 +388,30 @@ def test_a_password_is_never_shown(folder):
     assert settings.url == url
     assert "hunter2" not in repr(settings) + str(settings) + str(settings.__rich_repr__()) + problem
     assert "redis://worker:***@cache/0" in repr(settings)
+
+
+def test_what_kubernetes_sets_for_a_service_of_this_name_is_no_setting(folder: Path):
+    links = {
+        "PACKHORSE_WEB_PORT": "tcp://10.96.0.7:5040",
+        "PACKHORSE_WEB_SERVICE_HOST": "10.96.0.7",
+        "PACKHORSE_WEB_SERVICE_PORT": "5040",
+        "PACKHORSE_WEB_PORT_5040_TCP": "tcp://10.96.0.7:5040",
+        "PACKHORSE_WEB_PORT_5040_TCP_PROTO": "tcp",
+        "PACKHORSE_WEB_PORT_5040_TCP_PORT": "5040",
+        "PACKHORSE_WEB_PORT_5040_TCP_ADDR": "10.96.0.7",
+    }
+
+    settings = load_settings({}, links, folder)
+
+    assert (settings.web_port, settings.source_of("web_port")) == (5040, "default")
+    with pytest.raises(SettingsError):
+        load_settings({}, {"PACKHORSE_WEB_PORT": "http://10.96.0.7:5040"}, folder)
+
+
+def test_networks_are_addresses_or_parts_of_the_net(folder: Path):
+    known = {"PACKHORSE_TRUSTED_PROXIES": "10.0.0.0/8, ::1"}
+
+    assert load_settings({}, known, folder).trusted_proxies == ("10.0.0.0/8", "::1")
+    assert load_settings({"trusted_proxies": ["*"]}, {}, folder).shown("trusted_proxies") == "*"
+    with pytest.raises(SettingsError, match="addresses or networks"):
+        load_settings({"trusted_proxies": ["proxy"]}, {}, folder)

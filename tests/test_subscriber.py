@@ -294,7 +294,7 @@ def test_a_client_that_lives_is_not_forgotten_and_a_dead_one_is(app: Packhorse, 
     complete(app, job)
     with lively(storage) as living:
         living.client("billing")
-        clock.turn(20)
+        clock.turn("2d")
         until(lambda: any(client.beat_at == clock() for client in storage.clients()))
 
         Prune(storage, app.settings, storage.now).run()
@@ -336,12 +336,43 @@ def test_a_client_that_slept_too_long_subscribes_anew(
     complete(app, handled)
     client.acknowledge(handled)
     storage.leave_client("billing")  # as `prune` does
-    monkeypatch.setattr(subscriber, "_seconds", lambda: client._seen_at + 16)
+    monkeypatch.setattr(subscriber, "_seconds", lambda: client._seen_at + 90_000)
 
     client._beat()
     complete(app, job)
 
     assert now_there(client) == [job]
+
+
+def test_a_client_that_was_forgotten_is_told_what_it_missed_and_gets_it(
+    app: Packhorse, storage: Memory, clock: TurnedClock, caplog: pytest.LogCaptureFixture
+):
+    app.client("shop").close()
+    job, gone = app.enqueue("send", subscriber="shop"), app.enqueue("send", subscriber="shop", queue="other")
+    clock.turn("2d")
+    Prune(storage, app.settings, storage.now).run()
+    assert [client.id for client in storage.clients()] == []
+    complete(app, job)
+    storage.delete([gone.id])
+
+    with caplog.at_level(logging.WARNING, "packhorse.subscriber"):
+        back = app.client("shop")
+
+    assert "the outcomes of 1 jobs come all the same, 1 jobs are gone" in caplog.text
+    assert now_there(back) == [job]
+    caplog.clear()
+    app.client("shop")
+    assert caplog.text == ""
+
+
+def test_a_client_may_be_away_for_a_day(app: Packhorse, storage: Memory, clock: TurnedClock):
+    app.client("shop").close()
+    job = app.enqueue("send", subscriber="shop")
+    clock.turn("23h")
+
+    Prune(storage, app.settings, storage.now).run()
+
+    assert storage.subscribers(job.id) == ["shop"]
 
 
 def test_subscribing_makes_a_forgotten_client_known_again(app: Packhorse, storage: Memory, client: Client):

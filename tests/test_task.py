@@ -57,6 +57,7 @@ def test_a_plain_name_is_taken(name: str) -> None:
         ("a\n", "task name 'a\\n' contains '\\n' - use letters, digits and _ . : -, e.g. 'a'"),
         ("", "task name must be text, not '' - e.g. 'send_notice'"),
         (7, "task name must be text, not 7 - e.g. 'send_notice'"),
+        ("..", "task name cannot be '..': browsers take it for a folder - e.g. 'send_notice'"),
         ("a" * 129, "task name 'aaaaaaaaaaaaaaaaaaaa'… has 129 characters; the limit is 128"),
     ],
 )
@@ -378,6 +379,23 @@ def test_an_unknown_task_names_the_nearest() -> None:
 def test_an_empty_registry_says_that_nothing_was_imported() -> None:
     with pytest.raises(TaskNotFound, match="none is registered; import the modules"):
         Registry().get("send_notice")
+
+
+def test_another_object_of_the_same_class_does_not_take_the_name_silently() -> None:
+    registry, first = Registry(), Fibonacci()
+    registry.add(first, "fibonacci")
+    registry.add(first, "fibonacci")  # the very same, which changes nothing
+
+    with pytest.raises(TaskExists, match="'fibonacci'"):
+        registry.add(Fibonacci(), "fibonacci")
+
+    assert getattr(registry.get("fibonacci").function, "__self__", None) is first
+
+
+@pytest.mark.parametrize("name", ["fib onacci", "fib/onacci"])
+def test_a_name_with_a_space_or_a_slash_is_refused(name: str) -> None:
+    with pytest.raises(BadValue, match="contains"):
+        Registry().add(Fibonacci(), name)
 
 
 def test_the_same_name_for_another_function_names_both_places() -> None:

@@ -15,7 +15,7 @@ from packhorse.app import Packhorse
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
 from packhorse.conformance.builders import run, stored
 from packhorse.errors import BadArguments, BadValue, NotUnique, PayloadTooLarge
-from packhorse.job import QUEUED, SCHEDULED, Job
+from packhorse.job import OF_TASK, QUEUED, SCHEDULED, Job, left_to_task
 from packhorse.job_handle import JobHandle
 from packhorse.outcome import Completed
 from packhorse.retry import Backoff
@@ -116,8 +116,10 @@ def test_the_options_of_the_task_are_the_jobs(app: Packhorse):
 
     job = in_storage(report.enqueue())
 
-    assert (job.queue, job.priority, job.max_attempts, job.max_halts) == ("mail", 5, 3, 7)
-    assert (job.timeout, job.idle_timeout) == (30 * SECOND, 10 * SECOND)
+    assert (job.queue, job.priority, job.max_halts) == ("mail", 5, 7)
+    shown = app.effective_job(job)
+    assert (shown.max_attempts, shown.timeout, shown.idle_timeout) == (3, 30 * SECOND, 10 * SECOND)
+    assert left_to_task(job) == shown.from_task == ("max_attempts", "timeout", "idle_timeout")
     assert (job.expires, job.total_timeout) == (HOUR, 2 * HOUR)
     assert job.persistent
     assert job.backoff is None  # the worker knows the task's own
@@ -232,7 +234,7 @@ def test_using_changes_the_copy_and_not_the_task(send: Task[..., Any]):
     job, plain = in_storage(urgent.enqueue(7)), in_storage(send.enqueue(7))
 
     assert (job.priority, job.queue, job.max_attempts, job.timeout) == (9, "fast", 1, 5 * SECOND)
-    assert (plain.priority, plain.queue, plain.max_attempts, plain.timeout) == (1, "send_notice", 4, None)
+    assert (plain.priority, plain.queue, plain.max_attempts, plain.timeout) == (1, "send_notice", OF_TASK, None)
     assert (urgent.queue, send.queue) == ("fast", "send_notice")
     assert urgent(7) == "7 "
 

@@ -133,6 +133,16 @@ def test_one_queue_alone_may_be_drained(app: Packhorse, t: Rehearsal):
         t.drain("mial")
 
 
+def test_drain_serves_queues_that_no_task_names(app: Packhorse, t: Rehearsal):
+    task = app.task(name="send")(lambda: 7)
+    job = task.using(queue="bulk").enqueue()
+    moved = task.enqueue()
+    moved.set_queue("slow")
+
+    assert [each.id for each in t.drain("slow")] == [moved.id]
+    assert [each.id for each in t.drain()] == [job.id]
+
+
 def test_a_limit_is_the_most_attempts(app: Packhorse, t: Rehearsal):
     task = app.task(name="nothing")(lambda: None)
     app.enqueue_many([task.call() for _ in range(5)])
@@ -742,3 +752,14 @@ def test_the_plugin_is_announced_to_pytest():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
     assert project["entry-points"]["pytest11"] == {"packhorse": "packhorse.testing_plugin"}
+
+
+def test_a_job_in_a_transaction_of_the_users_own_is_there_at_once():
+    app = Packhorse("sqlite:///nowhere.db")
+    task = app.task(len)
+    with testing(app) as t:
+        task.using(connection=object()).enqueue("ann")
+        app.enqueue_many([task.call("bob")], connection=object())
+
+        t.assert_enqueued(task, count=2)
+        assert [job.result for job in t.drain()] == [3, 3]

@@ -33,7 +33,6 @@ from packhorse.conformance.builders import at_once, join, new_job
 from packhorse.errors import BadValue, NotUnique, StorageError
 from packhorse.outcome import Completed, Verdict
 from packhorse.storage import open_storage
-from packhorse.testing import testing
 from tests.children import PATIENCE, ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
 from tests.place import Place, Sleeper, needs_mysql, needs_postgres, run, send
@@ -965,30 +964,6 @@ async def _with_session(place: Place, work: Callable[[AsyncSession], Any]) -> No
     await engine.dispose()
 
 
-def test_a_task_that_uses_models_gets_fresh_connections(
-    place: Place, django_connection: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the page about transactions has it."""
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")  # the page sets it; it is forgotten after the test
-    app = Packhorse("memory://")
-    exec(programs()["Django, once more"], {"app": app})
-    django_connection.ensure_connection()
-    django_connection.close_at = 0.0  # it was to be closed long ago
-
-    @app.task
-    def sell() -> None:
-        with django_connection.cursor() as cursor:
-            cursor.execute(place.insert)
-        django_connection.close_at = 0.0
-
-    with testing(app) as t:
-        sell.enqueue()
-        t.drain()
-
-    assert place.number_of_sales() == 1
-    assert django_connection.connection is None, "it is closed when the task has ended"
-
-
 def test_every_program_of_the_page_is_tried() -> None:
     assert list(programs()) == [
         "",
@@ -998,7 +973,6 @@ def test_every_program_of_the_page_is_tried() -> None:
         "SQLAlchemy",
         "SQLAlchemy, once more",
         "Django",
-        "Django, once more",
         "When the jobs are somewhere else",
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from packhorse.turns import Turns
+from packhorse.turns import Turns, in_turns
+from tests.worker.making import a_job
 
 
 def one_by_one(turns: Turns, available: dict[str, int], weights: dict[str, int], number: int) -> Counter[str]:
@@ -91,3 +92,14 @@ def test_many_queues_of_one_weight_share_as_if_one_by_one() -> None:
                 left[queue] -= number
         assert at_once.share(lengths, {}, limit) == {queue: number for queue, number in singly.items() if number}
         assert at_once.standing(queues) == one_by_one.standing(queues)
+
+
+def test_jobs_that_were_reserved_together_begin_by_rank_and_then_in_turns():
+    urgent = [a_job(f"urgent-{number}", seq=number, queue="light", rank=3) for number in (1, 2)]
+    heavy = [a_job(f"heavy-{number}", seq=10 + number, queue="heavy") for number in range(6)]
+    light = [a_job(f"light-{number}", seq=20 + number, queue="light") for number in range(3)]
+
+    order = [job.id for job in in_turns([*light, *heavy, *urgent], {"heavy": 2, "light": 1})]
+
+    assert order == ["urgent-1", "urgent-2", "heavy-0", "light-0", "heavy-1", "heavy-2", "light-1", "heavy-3",
+                     "heavy-4", "light-2", "heavy-5"]  # fmt: skip

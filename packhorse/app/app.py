@@ -1,14 +1,16 @@
 """The app, put together: the object through which a program registers tasks, enqueues jobs, finds and steers them.
 
-The async name of a method is its name with an `a` in front.
+The async name of a method is its name with an `a` in front. Methods that ask no storage have none.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from packhorse.app.looking import Looking
 from packhorse.app.scheduling import Scheduling
+from packhorse.pool import Pool
 from packhorse.subscriber import Client
 
 
@@ -39,6 +41,17 @@ class Packhorse(Scheduling, Looking):
             running.check_address(self.settings, self._is_handed)
             options = {"min": min, "max": max, "concurrency": concurrency, "burst": burst}
             running.run_crew(running.target_of(self), self.settings, options)
+
+    def pool(self, concurrency: int = 10, *, queues: Sequence[str] | None = None) -> Pool:
+        """Workers inside of this program, on `concurrency` threads: `start()`, `stop()`, and `drain()` until nothing is
+        left. `queues` are names or patterns; without them, all that hold jobs of this app's tasks.
+
+        For a small program, for tests, and for who comes from gocraft/work. `packhorse work` and `app.run()` start
+        processes, which survive what jobs do to them.
+
+        >>> with app.pool(concurrency=15) as pool: pool.drain()
+        """
+        return Pool(self, concurrency, queues)
 
     def client(self, name: str | None = None) -> Client:
         """Become a client, who can subscribe to jobs and gets the outcome of each, also of those that ended while it

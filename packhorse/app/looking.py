@@ -10,10 +10,12 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
+from packhorse import clock
 from packhorse.clock import Duration, microseconds
 from packhorse.codec import nearest
 from packhorse.errors import BadValue, JobNotFound
 from packhorse.event import Event, Kind, known_kind
+from packhorse.event_objects import with_objects
 from packhorse.filters import SLOWEST_OF, JobFilter, parse_filter, slowest
 from packhorse.home import Home
 from packhorse.job import Job
@@ -54,9 +56,15 @@ class Looking(Home):
         """`get`, for coroutines; many at once share one read."""
         return self._found(id, await self._courier.share(self._get_each, id))
 
+    async def aget_or_none(self, id: str) -> JobHandle[Any] | None:
+        """`get_or_none`, for coroutines; many at once share one read."""
+        record = await self._courier.share(self._get_each, id)
+        return None if record is None else JobHandle.of(self, record)
+
     def ajobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> AsyncIterator[JobHandle[Any]]:
         """`jobs`, for coroutines: `async for job in app.ajobs(…)`."""
-        return self._apages(parse_filter(where, self.storage.now), _limit(limit))
+        parse_filter(where, clock.now)  # a wrong word is told at once; what it means is for the storage's clock to say
+        return self._apages(where, _limit(limit))
 
     async def acount(self, **where: Unpack[JobFilter]) -> int:
         """`count`, for coroutines."""
@@ -67,8 +75,11 @@ class Looking(Home):
             raise JobNotFound(id)
         return JobHandle.of(self, record)
 
-    def _page(self, where: Filter, cursor: str | None, left: int) -> Page:
-        return self.storage.find(where, cursor=cursor, limit=min(left, _PAGE))
+    def _page(self, where: Filter, cursor: str | None, left: int, *, learns: bool = False) -> Page:
+        page = self.storage.find(where, cursor=cursor, limit=min(left, _PAGE))
+        if learns:
+            self._learn_tasks(page.jobs)
+        return page
 
     def _pages(self, where: Filter, left: int) -> Iterator[JobHandle[Any]]:
         if where.order == "took":
@@ -83,14 +94,15 @@ class Looking(Home):
             if cursor is None:
                 return
 
-    async def _apages(self, where: Filter, left: int) -> AsyncIterator[JobHandle[Any]]:
+    async def _apages(self, words: JobFilter, left: int) -> AsyncIterator[JobHandle[Any]]:
+        where = await self._courier.call(lambda: parse_filter(words, self.storage.now))
         if where.order == "took":
             for handle in await self._courier.call(lambda: list(self._pages(where, left))):
                 yield handle
             return
         cursor = None
         while left > 0:
-            page = await self._courier.call(self._page, where, cursor, left)
+            page = await self._courier.call(self._page, where, cursor, left, learns=True)
             for job in page.jobs:
                 yield JobHandle.of(self, job)
             left, cursor = left - len(page.jobs), page.next
@@ -129,10 +141,13 @@ class Looking(Home):
         after: int | None = None,
         limit: int = 100,
         newest_first: bool = False,
+        object: bool = False,
     ) -> list[Event]:
-        """What happened, by rising id or by falling; `after` continues behind the event with that id."""
+        """What happened, by rising id or by falling; `after` continues behind the event with that id. With `object`
+        each event has the job or the worker as it was after it, by the names of its fields."""
         where = EventFilter(job_id=job, kind=_kind(kind), queue=queue, owner=worker, after=after)
-        return self.storage.events(where, limit=limit, newest_first=newest_first)
+        found = self.storage.events(where, limit=limit, newest_first=newest_first)
+        return with_objects(self.storage, found) if object else found
 
     def pause(
         self, queue: str, *, by: str | None = None, why: str | None = None, duration: Duration | None = None
@@ -158,6 +173,53 @@ class Looking(Home):
     async def aresume(self, queue: str, *, by: str | None = None) -> bool:
         """`resume`, for coroutines."""
         return await self._courier.call(self.resume, queue, by=by)
+
+    # --- the same for coroutines ----------------------------------------------------------------------------------
+
+    async def aqueues(self) -> list[QueueInfo]:
+        """`queues`, for coroutines."""
+        return await self._courier.call(self.queues)
+
+    async def atasks(self) -> list[TaskInfo]:
+        """`tasks`, for coroutines."""
+        return await self._courier.call(self.tasks)
+
+    async def aworkers(self) -> list[WorkerInfo]:
+        """`workers`, for coroutines."""
+        return await self._courier.call(self.workers)
+
+    async def afailures(self, *, limit: int = 50) -> list[FailureGroup]:
+        """`failures`, for coroutines."""
+        return await self._courier.call(self.failures, limit=limit)
+
+    async def ahealth(self) -> Health:
+        """`health`, for coroutines."""
+        return await self._courier.call(self.health)
+
+    async def aevents(
+        self,
+        *,
+        job: str | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        worker: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+        object: bool = False,
+    ) -> list[Event]:
+        """`events`, for coroutines."""
+        return await self._courier.call(
+            self.events,
+            job=job,
+            kind=kind,
+            queue=queue,
+            worker=worker,
+            after=after,
+            limit=limit,
+            newest_first=newest_first,
+            object=object,
+        )
 
 
 def _pause_span(duration: Duration) -> int:

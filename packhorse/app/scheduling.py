@@ -13,7 +13,7 @@ from packhorse.app.enqueueing import Enqueueing
 from packhorse.calls import Arguments, ScheduleKeywords
 from packhorse.errors import BadValue
 from packhorse.event import Kind
-from packhorse.job_handle import JobHandle, enqueue_job
+from packhorse.job_handle import JobHandle, enqueue_job, for_coroutine
 from packhorse.schedule import Missed, Overlap, Plan, find_schedule, new_job_of, skip_next
 from packhorse.storage.records import ScheduleInfo
 from packhorse.task_handle import ScheduleDecorator, Task
@@ -88,6 +88,18 @@ class Scheduling(Enqueueing):
         False: unknown."""
         return self.storage.remove_schedule(name, by=by)
 
+    async def aput_schedules(self) -> None:
+        """`put_schedules`, for coroutines."""
+        await self._courier.call(self.put_schedules)
+
+    async def aget_schedules(self) -> list[ScheduleInfo]:
+        """`get_schedules`, for coroutines."""
+        return await self._courier.call(self.get_schedules)
+
+    async def aremove_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """`remove_schedule`, for coroutines."""
+        return await self._courier.call(self.remove_schedule, name, by=by)
+
     async def apause_schedule(self, name: str, *, by: str | None = None) -> bool:
         """`pause_schedule`, for coroutines."""
         return await self._courier.call(self.pause_schedule, name, by=by)
@@ -98,7 +110,7 @@ class Scheduling(Enqueueing):
 
     async def arun_schedule_now(self, name: str, *, by: str | None = None) -> JobHandle[Any]:
         """`run_schedule_now`, for coroutines."""
-        return await self._courier.call(self.run_schedule_now, name, by=by)
+        return (await self._courier.call(lambda: for_coroutine(self, [self.run_schedule_now(name, by=by)])))[0]
 
     async def askip_schedule(self, name: str, *, by: str | None = None) -> datetime:
         """`skip_schedule`, for coroutines."""

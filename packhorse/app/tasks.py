@@ -6,10 +6,11 @@ One group of an app's methods. A wrong option is refused when it is written; reg
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from packhorse.announcement import announcements
 from packhorse.calls import JobTemplate, TaskKeywords
+from packhorse.context import JobContext
 from packhorse.errors import TaskNotFound
 from packhorse.home import Home
 from packhorse.hooks import EnqueueMiddleware, check_callable
@@ -23,6 +24,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Tasks(Home):
+    @overload  # one that takes the running job first, which is none of the arguments
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
+
     @overload  # a coroutine function fits both, and the first is meant
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...  # type: ignore[overload-overlap]
 
@@ -57,18 +66,19 @@ class Tasks(Home):
         self._templates[registered.name] = template
         return task_handle(self, registered, template)
 
-    def _template(self, name: str, known: bool) -> JobTemplate:
+    def _template(self, name: str, known: bool, asks: bool = True) -> JobTemplate:
+        """What jobs of this task look like; without `asks` the storage is not asked what workers have announced."""
         template = self._templates.get(name) if isinstance(name, str) else None
-        return template or self._template_of_unknown(check_name(name, "task name"), known)
+        return template or self._template_of_unknown(check_name(name, "task name"), known, asks)
 
-    def _template_of_unknown(self, name: str, known: bool) -> JobTemplate:
+    def _template_of_unknown(self, name: str, known: bool, asks: bool) -> JobTemplate:
         if known and self._templates and not self._accept_unknown:
             try:
                 self.registry.get(name)
             except TaskNotFound as error:
                 hints = filter(None, [error.hint, "known=False enqueues it for workers elsewhere"])
                 raise TaskNotFound(error.what, hint="; ".join(hints)) from None
-        if task := self._announced.get(name):
+        if asks and (task := self._announced.get(name)):
             signature = task.signature if known else None
             return JobTemplate.of_announced(name, task.options, self.settings.payload_limit, task.defaults, signature)
         return JobTemplate.of_name(name, self._defaults, self.settings.payload_limit)

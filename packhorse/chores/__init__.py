@@ -3,29 +3,47 @@ of foremen may do them at once, and none is needed for correctness."""
 
 from __future__ import annotations
 
-from packhorse.chores.chore import Chore, SteadyTime
+from collections.abc import Callable, Collection
+
+from packhorse.chores.chore import Chore, EndWorker, SteadyTime
+from packhorse.chores.drop_dead import DropDead
 from packhorse.chores.end_pauses import EndPauses
+from packhorse.chores.enforce_limits import EnforceLimits
 from packhorse.chores.expire import Expire
 from packhorse.chores.promote import Promote
 from packhorse.chores.prune import Prune
 from packhorse.chores.rescue import Rescue
 from packhorse.chores.roll_up import RollUp
 from packhorse.chores.schedules import TickSchedules
+from packhorse.outcome import Overrun
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 
-__all__ = ["Chore", "SteadyTime", "all_chores"]
+__all__ = ["Chore", "EndWorker", "SteadyTime", "all_chores"]
 
 
-def all_chores(storage: Storage, settings: Settings, steady_time: SteadyTime) -> list[Chore]:
+def _nobody(overrun: Overrun) -> bool:
+    return False
+
+
+def all_chores(
+    storage: Storage,
+    settings: Settings,
+    steady_time: SteadyTime,
+    end_workers: Callable[[Collection[str]], None] = lambda owners: None,
+    end_worker: EndWorker = _nobody,
+) -> list[Chore]:
     """Everything that a foreman does on a timer; `steady_time` says whether it may believe the clock, and so that who
-    seems silent is."""
+    seems silent is. `end_workers` ends those of this machine that have lost their jobs to others, `end_worker` one of
+    this foreman's that does not end a job in time."""
     return [
         Promote(storage),
         TickSchedules(storage),
         Expire(storage),
         EndPauses(storage),
-        Rescue(storage, settings, steady_time),
+        Rescue(storage, settings, steady_time, end_workers),
+        EnforceLimits(storage, settings, steady_time, end_worker),
         Prune(storage, settings, steady_time),
+        DropDead(storage),
         RollUp(storage),
     ]

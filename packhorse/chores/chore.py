@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+from packhorse.outcome import Overrun
 from packhorse.storage.records import Outlook
 
 SteadyTime = Callable[[], int | None]
 """The storage's time, read a moment ago, if it can be believed: this foreman's heartbeats have been accepted for a
 whole lease without a gap, and no clock was set since. None: it cannot. Who takes away jobs or whatever seems old hands
 it on to the storage, for the clock may be set the next moment."""
+
+
+EndWorker = Callable[[Overrun], bool]
+"""Ends the worker that does not end this job, and has this said of it then. False: the worker is another foreman's, or
+nobody's."""
 
 
 class Chore(Protocol):

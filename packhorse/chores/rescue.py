@@ -1,12 +1,14 @@
 """Rescue: the jobs of workers that have fallen silent are taken back.
 
 A foreman sees its own workers die and rescues their jobs at once; this is for those whose foreman is gone as well. It
-keeps still until the foreman is steady: after an outage everybody seems silent, and would lose all they hold.
+keeps still until the foreman is steady: after an outage everybody seems silent, and would lose all they hold. A worker
+that lost its jobs in this way may still be there, as when its foreman is frozen: on this machine it is ended.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 
 from packhorse.chores.chore import SteadyTime
 from packhorse.clock import SECOND
@@ -24,11 +26,18 @@ class Rescue:
 
     name = "rescue"
 
-    def __init__(self, storage: Storage, settings: Settings, steady_time: SteadyTime) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        settings: Settings,
+        steady_time: SteadyTime,
+        end_workers: Callable[[Collection[str]], None] = lambda owners: None,
+    ) -> None:
         self._storage = storage
         self._lease = settings.lease
         self._why = f"its worker was silent for {settings.shown('lease')}"
         self._steady_time = steady_time
+        self._end_workers = end_workers
         self._is_first_round = True
         # Often enough that whoever died with a whole machine is found soon after its lease, whenever that was.
         self.interval = min(settings.heartbeat, settings.lease / 5) / SECOND
@@ -43,6 +52,7 @@ class Rescue:
             self._is_first_round = False
             if not rescued:
                 break
+            self._end_workers({job.owner for job in rescued})
             log.warning("rescued %d jobs of silent workers", len(rescued))
             now = self._steady_time()
         return None

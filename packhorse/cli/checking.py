@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import click
+
 from packhorse.cli.failing import CommandError, ExitCode, masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say
 from packhorse.findings import Finding, look
+from packhorse.local_liveness import Sign, signs_here
 
 
-@command("check", "packhorse check", "packhorse check --max-age 1m --quiet", "packhorse check --json | jq .healthy")
+@command(
+    "check",
+    "packhorse check",
+    "packhorse check --max-age 1m --quiet",
+    "packhorse check --local",
+    "packhorse check --json | jq .healthy",
+)
 @span_option("--max-age", default="5m", show_default=True, help="How long the oldest waiting job may have waited.")
-def check(invocation: Invocation, max_age: int) -> int:
+@click.option("--local", "is_local", is_flag=True, help="Is the foreman on this machine, or in this container, alive?")
+def check(invocation: Invocation, max_age: int, is_local: bool) -> int:
     """Is all well? Ends with 0 if the storage answers and takes writes, a foreman that takes jobs has given a sign
-    of life within the lease, and no job has waited for too long; with 6 otherwise. --quiet shows only what is wrong."""
-    findings = list(_look(invocation, max_age))
+    of life within the lease, each queue in which jobs wait is served, and no job has waited for too long; with 6
+    otherwise. --quiet shows only what is wrong.
+    --local asks for the foreman of this user on this machine alone, as a container's health check does: neither the
+    storage nor other machines nor queues are looked at."""
+    findings = list(_look_here() if is_local else _look(invocation, max_age))
     is_healthy = all(finding.is_well for finding in findings)
     if invocation.as_json:
         checks = [{"name": name, "ok": is_well, "sentence": text} for name, is_well, text in findings]
@@ -31,6 +44,27 @@ def check(invocation: Invocation, max_age: int) -> int:
 def _show(finding: Finding) -> None:
     word = paint("ok ", "green") if finding.is_well else paint("bad", "red")
     say(f"{word}  {masked(escape(finding.sentence))}")
+
+
+def _look_here() -> Iterator[Finding]:
+    signs = signs_here()
+    if not signs:
+        yield Finding("foreman", False, "no foreman of this user runs on this machine, or in this container")
+    for sign in signs:
+        name = f"the foreman with process number {sign.pid}"
+        if sign.is_stuck:
+            yield Finding("foreman", False, f"{name} has been stuck for {sign.age():.0f} s")
+        else:
+            yield Finding("foreman", True, f"{name} is alive; {_storage_words(sign)}")
+
+
+def _storage_words(sign: Sign) -> str:
+    if sign.storage_silent_for is None:
+        return "the storage has taken no heartbeat of it yet, which does not count here"
+    silence = sign.storage_silent_for + sign.age()
+    if silence > sign.limit:
+        return f"the storage has taken no heartbeat of it for {silence:.0f} s, which does not count here"
+    return f"the storage took its last heartbeat {silence:.0f} s ago"
 
 
 def _look(invocation: Invocation, max_age: int) -> Iterator[Finding]:

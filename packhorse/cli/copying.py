@@ -114,7 +114,7 @@ def _copy_all(invocation: Invocation, chosen: Chosen, given: Given, options: dic
 def _copy_one(invocation: Invocation, handle: JobHandle[Any], given: Given, options: dict[str, Any]) -> None:
     made = handle.copy(_changed(handle.args, given) if given.by_name else None, **options)
     if invocation.as_json:
-        invocation.print_json({**plain_fields(made.record), "is_new": made.is_new})
+        invocation.print_json({**plain_fields(invocation.client.effective_job(made.record)), "is_new": made.is_new})
         return
     word = "enqueued" if made.is_new else f"already {made.state}"
     invocation.note(f"{paint(word, 'green', err=True)} {cut(escape(call_text(made.record)), 100)}")

@@ -48,10 +48,10 @@ def demo(invocation: Invocation, once: bool) -> int:
 
 @contextmanager
 def _workers(url: str) -> Iterator[None]:
-    """A foreman with two workers, as `packhorse work` starts it."""
+    """A foreman with two workers, as `packhorse work` starts it. The table tells what failed; no log does besides."""
     words = ["work", "packhorse.cli.sample:app", "--url", url, "--min", "2", "--max", "2", "-c", "5"]
     worker = subprocess.Popen(
-        [sys.executable, "-m", "packhorse", *words, "--quiet", "--log-level", "error", "--parent", str(os.getpid())],
+        [sys.executable, "-m", "packhorse", *words, "--quiet", "--log-level", "critical", "--parent", str(os.getpid())],
         start_new_session=True,
     )
     try:

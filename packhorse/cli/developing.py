@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,17 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
 from packhorse.cli.serving import PORT_OPTION, WEB_OPTIONS, check_web, redact_option, web_beside
-from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
+from packhorse.cli.working import app_and_settings, crew_options, make_foreman, tell_start
 from packhorse.errors import BadValue, StorageError
 from packhorse.foreman.pulse import FIGURES
+from packhorse.foreman.signals import Signals
 from packhorse.loading import find_target
 from packhorse.settings import Settings
 
 _LOOK_FOR_CHANGES = 0.5
+_REST = 20  # times as long as a look took
+_INSTALLED = frozenset({"node_modules", "site-packages"})
+_VENV = "pyvenv.cfg"  # every virtual environment has one
 
 
 @command("dev", "packhorse dev", "packhorse dev jobs.py -c 2", "packhorse dev --port 8080", "packhorse dev --no-web")
@@ -46,6 +50,19 @@ def dev(
     with --port, there and nowhere else."""
     if no_web and port is not None:
         raise BadValue("--port says where the web is, and --no-web that there is none", hint="leave one of them out")
+    with Signals() as signals:
+        return _dev(invocation, target, port, no_web, redact, signals, options)
+
+
+def _dev(
+    invocation: Invocation,
+    target: str | None,
+    port: int | None,
+    no_web: bool,
+    redact: tuple[str, ...] | None,
+    signals: Signals,
+    options: dict[str, Any],
+) -> int:
     seen = _saved(Path.cwd())  # before anything is imported: whatever is saved from here on is not what runs
     target = target or invocation.settings.app or find_target()
     app, settings = app_and_settings(invocation, target, options)
@@ -54,13 +71,13 @@ def dev(
         max(logging.WARNING, logging.getLogger("packhorse").getEffectiveLevel())
     )  # jobs say more than these
     # It gives up until the next save, which may mend it.
-    foreman = make_foreman(app, settings, target, {**options, "tell_jobs": True}, gives_up=True)
-    for line in banner(app, settings, target):
-        say(line, err=True)
-    say("Workers are replaced when a Python file here is saved.", err=True)
-    _tell_how_to_begin(app)
+    foreman = make_foreman(app, settings, target, {**options, "tell_jobs": True}, signals, is_dev=True)
+    tell_start(app, settings, target, options["log_format"])
+    if options["log_format"] == "text":
+        say("Workers are replaced when a Python file here is saved.", err=True)
+        _tell_how_to_begin(app)
     over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask, over), daemon=True)
+    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask_to_restart, over), daemon=True)
     watch.start()
     web = web_beside(settings, web_options, quiet=invocation.quiet) if web_options else contextlib.nullcontext()
     try:
@@ -95,24 +112,30 @@ def _tell_how_to_begin(app: Packhorse) -> None:
 # --- reloading --------------------------------------------------------------------------------------------------------
 
 
-def _watch(
-    directory: Path, seen: dict[Path, int], ask: Callable[[signal.Signals], None], over: threading.Event
-) -> None:
-    """Ask for a rolling restart when a Python file has been saved since it was `seen`."""
-    while not over.wait(_LOOK_FOR_CHANGES):
+def _watch(directory: Path, seen: dict[Path, int], restart: Callable[[], None], over: threading.Event) -> None:
+    """Ask for a rolling restart when a Python file has been saved since it was `seen`. Where there are very many files,
+    it looks less often: looking takes a twentieth of a core at most."""
+    took = 0.0
+    while not over.wait(max(_LOOK_FOR_CHANGES, _REST * took)):
+        began = time.thread_time()
         now = _saved(directory)
+        took = time.thread_time() - began
         if now != seen:
             changed = sorted(path for path in now.keys() | seen.keys() if now.get(path) != seen.get(path))
             say(f"{changed[0].name} was saved; the workers are replaced", err=True)
             seen = now
-            ask(signal.SIGHUP)
+            restart()
 
 
 def _saved(directory: Path) -> dict[Path, int]:
-    """When each Python file here was saved; what is hidden or installed is left out."""
+    """When each Python file here was saved; what is hidden or installed is left out, virtual environments among it,
+    whatever they are called."""
     found: dict[Path, int] = {}
     for folder, folders, files in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith((".", "__")) and name != "node_modules"]
+        if _VENV in files and Path(folder) != directory:
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith((".", "__")) and name not in _INSTALLED]
         for name in files:
             if name.endswith(".py"):
                 path = Path(folder) / name

@@ -29,6 +29,7 @@ from packhorse.named_filters import usable_filters
 from packhorse.pause_text import pause_text
 from packhorse.presence import is_alive
 from packhorse.storage import Storage
+from packhorse.storage.broken import is_broken
 from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.why import span_text
@@ -40,6 +41,7 @@ _LONG_WAIT = 5 * MINUTE
 _STUBBORN = MINUTE  # a job that was asked to stop so long ago does not
 _OFTEN = 0.2
 _FEW_RUNS = 10
+_NEWEST = 200  # jobs whose records are looked at
 
 
 class Verdict(StrEnum):
@@ -128,11 +130,15 @@ def web(patient: Patient) -> Iterator[Symptom]:
         fix = "set PACKHORSE_WEB_TOKEN, or listen at 127.0.0.1"
         yield wrong("web", f"web_host is {found.web_host}, and without a token `packhorse web` refuses that", fix)
         return
+    from packhorse.web.security.tokens import is_exposed  # few have such a file
+
     file = Path(found.web_token_file) if found.web_token_file else None
     if file is not None and not file.is_file():
         yield wrong("web", f"the token file {file} is not there", "make it, or unset web_token_file")
-    elif file is not None and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        yield wrong("web", f"the token file {file} can be read by others", f"chmod 600 {file}")
+    elif file is not None and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield wrong("web", f"the token file {file} can be written by others", f"chmod 600 {file}")
+    elif file is not None and is_exposed(file.stat().st_mode):
+        yield remark("web", f"the token file {file} can be read by others", f"chmod 600 {file}")
     else:
         yield well("web", f"it may listen at {found.web_host}:{found.web_port}")
 
@@ -300,12 +306,11 @@ def same_version(patient: Patient) -> Iterator[Symptom]:
 def served(patient: Patient) -> Iterator[Symptom]:
     snapshot = patient.snapshot
     crew = snapshot.alive(Subject.WORKER)
-    queues = {name for worker in crew for name in worker.queues}
-    alone = [queue for queue in snapshot.queues if crew and queue.name not in queues and number_in(queue, WAITING)]
-    for queue in alone[:3]:
+    waiting = [queue for queue in snapshot.queues if crew and number_in(queue, WAITING)]
+    alone = [(queue, lack) for queue in waiting if (lack := snapshot.lack(queue.name)) is not None]
+    for queue, lack in alone[:3]:
         waits = count_text(number_in(queue, WAITING), "job waits", "jobs wait")
-        told = f"no worker serves {queue.name}, where {waits}"
-        yield wrong("served", told, f"packhorse work --queues {queue.name}, with the app that has its tasks")
+        yield wrong("served", f"{lack.what}; {waits}", lack.hint)
     if crew and not alone:
         yield well("served", "every queue in which jobs wait is served")
 
@@ -371,6 +376,23 @@ def stubborn(patient: Patient) -> Iterator[Symptom]:
         )
 
 
+def records(patient: Patient) -> Iterator[Symptom]:
+    """Of the newest jobs, and of those that were put aside: is anything stored that cannot be right?"""
+    find = patient.storage.find
+    seen = [*find(Filter(order="created"), limit=_NEWEST).jobs, *find(Filter(states=frozenset({State.DEAD}))).jobs]
+    broken = sorted({job.id for job in seen if is_broken(job)})
+    unowned = [job for job in seen if job.state in HELD and not job.owner]
+    if broken:
+        said = count_text(len(broken), "job has a record", "jobs have records")
+        fix = f"packhorse job {broken[0]}; packhorse delete {broken[0]}"
+        yield wrong("records", f"{said} that cannot be right, such as {broken[0]}", fix)
+    for job in unowned[:3]:
+        fix = "a foreman brings it back in line within 15 s: packhorse work"
+        yield wrong("records", f"job {job.id} is {job.state} and nobody holds it", fix)
+    if not broken and not unowned:
+        yield well("records", "nothing is stored that cannot be right")
+
+
 def failing(patient: Patient) -> Iterator[Symptom]:
     hour = patient.snapshot.last_hour
     halts = f", {count_text(hour.halted, 'was', 'were')} halted because a worker died" if hour.halted else ""
@@ -426,7 +448,7 @@ OF_STORAGE: tuple[Check, ...] = (writing, tables, latency, storage_problems, roo
 THERE: tuple[Check, ...] = (
     *OF_STORAGE,
     *(foremen, silence, troubles, same_version),
-    *(served, known, pauses, waits, due, stubborn, failing, dead, plans),
+    *(served, known, pauses, waits, due, stubborn, records, failing, dead, plans),
 )
 
 

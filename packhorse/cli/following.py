@@ -117,7 +117,7 @@ class _Printer:
 
     def print(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            stage = (state_text(job), try_text(job), job.priority, job.due_at, job.fence)
+            stage = (state_text(job), job.attempt, job.priority, job.due_at, job.fence)
             if self._told.pop(job.id, None) != stage:
                 self._print(job)
             self._told[job.id] = stage
@@ -128,7 +128,9 @@ class _Printer:
         if self._only_ids:
             say(escape(job.id))
         elif self._invocation.as_json:
-            self._invocation.print_json(job_fields(job, self._invocation.storage.now()))
+            self._invocation.print_json(
+                job_fields(self._invocation.client.effective_job(job), self._invocation.storage.now())
+            )
         else:
             say(self._line(job))
 
@@ -136,7 +138,8 @@ class _Printer:
         shown = self._invocation.shown
         job_id = short_id(job.id) if shown.is_terminal else job.id
         state = paint(f"{state_text(job):<9}", state_style(job.state))
-        start = f"{paint(shown.clock_time(job.updated_at), 'dim')}  {escape(job_id)}  {state}  {try_text(job):>5}  "
+        tries = try_text(self._invocation.client.effective_job(job))
+        start = f"{paint(shown.clock_time(job.updated_at), 'dim')}  {escape(job_id)}  {state}  {tries:>5}  "
         queue = "" if shown.is_terminal and job.queue == job.task else f"{job.queue}  "
         parts = [f"{queue}{call_text(job, whole=not shown.is_terminal)}", remark(job)]
         return f"{start}{fit_line(start, escape('  '.join(filter(None, parts))))}"

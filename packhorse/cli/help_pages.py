@@ -52,7 +52,8 @@ error:Timeout            found in the error
 id:01a1                  its id begins so
 order:created            newest first; also due, finished, took (the longest
                          runs of the latest thousand)
-text:…, or another word  found in the id, task, arguments or error
+text:…, or another word  found in the id, task, arguments or error; of
+                         several words each, "two words" as they stand
 @lost-mail               the words of that filter below [tool.packhorse.filters]
 
 In a shell quote 'attempts:>1', and 'args.name:"Ann Lee"' twice.""",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -30,8 +30,8 @@ from packhorse.cli.output import (
 from packhorse.cli.where import find_job
 from packhorse.event import Event
 from packhorse.failure import Failure
-from packhorse.fields import event_fields, log_fields, plain_fields, stored_json
-from packhorse.job import COMPLETED, FINAL, HELD, Job, Operation, State, is_legal
+from packhorse.fields import event_fields, log_fields, plain_fields, runner_of, stored_json
+from packhorse.job import COMPLETED, FINAL, HELD, EffectiveJob, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
 from packhorse.job_text import call_text, cut, state_text, try_text
 from packhorse.storage.records import LogKind, LogLine, TaskInfo
@@ -68,7 +68,7 @@ def job(invocation: Invocation, part: str, follow: bool, **sections: bool) -> in
     if follow:
         return _follow(invocation, handle)
     if invocation.as_json:
-        invocation.print_json(_fields(handle, chosen, invocation.storage.now()))
+        invocation.print_json(_fields(invocation, handle, chosen))
     elif chosen:
         for name in chosen:
             _print_section(invocation, handle, name, is_alone=len(chosen) == 1)
@@ -91,8 +91,10 @@ def _follow(invocation: Invocation, handle: JobHandle[Any]) -> int:
     return ExitCode.OK if ended.state is COMPLETED else ExitCode.UNSUCCESSFUL
 
 
-def _fields(handle: JobHandle[Any], chosen: list[str], now: int) -> dict[str, Any]:
-    fields = {**plain_fields(handle.record, now), "why": handle.why()}
+def _fields(invocation: Invocation, handle: JobHandle[Any], chosen: list[str]) -> dict[str, Any]:
+    runner = runner_of(handle.record, invocation.storage.workers() if handle.record.owner else [])
+    fields = {**plain_fields(handle.effective, invocation.storage.now()), **runner, "why": handle.why()}
+    fields["subscribers"] = invocation.storage.subscribers(handle.id)
     if "log" in chosen:
         fields["log"] = [log_fields(line) for line in handle.logs()]
     if "events" in chosen:
@@ -104,20 +106,25 @@ def _fields(handle: JobHandle[Any], chosen: list[str], now: int) -> dict[str, An
 
 
 def _print_page(invocation: Invocation, handle: JobHandle[Any]) -> None:
-    for line in page_lines(handle, invocation.shown, invocation.storage.tasks()):
+    subscribers = invocation.storage.subscribers(handle.id)
+    for line in page_lines(handle, invocation.shown, invocation.storage.tasks(), subscribers):
         say(line)
     if invocation.shown.is_terminal:
         _print_next(invocation, handle.record)
 
 
-def page_lines(handle: JobHandle[Any], shown: Shown, tasks: Iterable[TaskInfo]) -> Iterator[str]:
+def page_lines(
+    handle: JobHandle[Any], shown: Shown, tasks: Iterable[TaskInfo], subscribers: Sequence[str] = ()
+) -> Iterator[str]:
     """The page of a job, line by line; `tasks` are those that are known."""
-    record, events = handle.record, handle.events()
+    record, events = handle.effective, handle.events()
     yield f"{paint(state_text(record), state_style(record.state))}  {paint(_title(record), 'bold')}"
     yield escape(handle.why())
     yield ""
     limits = _limits(record, next((task for task in tasks if task.name == record.task), None))
     yield from pair_lines(_facts(record, shown, _took(record), limits))
+    if subscribers:
+        yield from pair_lines([("subscribers", escape(", ".join(subscribers)))])
     yield from _failure_lines(record)
     if record.state is COMPLETED:
         yield from pair_lines([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
@@ -153,10 +160,16 @@ def _facts(record: Job, shown: Shown, took: str, limits: str) -> Iterator[tuple[
 
 
 def _counts(record: Job) -> str:
-    text = try_text(record).replace("/", " of ")
+    of_task = " (as its task says)" if "max_attempts" in _left_of(record) else ""
+    text = f"{try_text(record).replace('/', ' of ')}{of_task}"
     counts = {"failed": record.failures, "halted": record.halts, "taken back": record.losses, "snoozed": record.snoozes}
     told = [f"{word} {number} ×" for word, number in counts.items() if number]
     return ", ".join([text, *told])
+
+
+def _left_of(record: Job) -> tuple[str, ...]:
+    """The options that are its task's."""
+    return record.from_task if isinstance(record, EffectiveJob) else ()
 
 
 def _took(record: Job) -> str:
@@ -172,7 +185,12 @@ def _limits(record: Job, task: TaskInfo | None) -> str:
         "wait": record.expires,
         "whole life": record.total_timeout,
     }
-    told = [f"{word} {span_text(limit)}" for word, limit in limits.items() if limit is not None]
+    of_task = {"run": "timeout", "silence": "idle_timeout"}
+    told = [
+        f"{word} {span_text(limit)}{' (as its task says)' if of_task.get(word) in _left_of(record) else ''}"
+        for word, limit in limits.items()
+        if limit is not None
+    ]
     memory = task.options.get("memory_limit") if task else None
     return ", ".join([*told, f"memory {size_text(memory)}"] if isinstance(memory, int) else told)
 

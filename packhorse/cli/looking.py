@@ -39,8 +39,9 @@ from packhorse.cli.where import find_job
 from packhorse.clock import SECOND
 from packhorse.codec import nearest
 from packhorse.errors import BadValue
-from packhorse.event import Event, Kind, known_kind
-from packhorse.fields import event_fields, iso, job_fields, queue_fields
+from packhorse.event import Event, Kind, Subject, known_kind
+from packhorse.event_objects import served, with_objects
+from packhorse.fields import event_fields, iso, job_fields, object_fields, queue_fields
 from packhorse.filter_words import find_all, find_pages, parse_parts
 from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
@@ -122,7 +123,10 @@ def _print_all(invocation: Invocation, where: Filter, limit: int | None, *, only
     """For programs: a line for each, as they are found."""
     job, now = None, invocation.storage.now()
     for job in find_all(invocation.storage, where, limit):
-        say(escape(job.id)) if only_ids else invocation.print_json(job_fields(job, now))
+        if only_ids:
+            say(escape(job.id))
+        else:
+            invocation.print_json(job_fields(invocation.client.effective_job(job), now))
     if job is None and where.queue is not None:
         invocation.note(_none_fit(invocation, where))
 
@@ -132,7 +136,7 @@ def _print_table(invocation: Invocation, where: Filter, limit: int | None) -> in
     found = search(invocation, where, limit) if limit else Found(list(find_all(invocation.storage, where)))
     if found.jobs:
         is_about_time = where.order == "took" or (where.min_took, where.max_took) != (None, None)
-        print_jobs(invocation.shown, found.jobs, has_ran=is_about_time)
+        print_jobs(invocation.shown, list(map(invocation.client.effective_job, found.jobs)), has_ran=is_about_time)
     if found.reach is not None:
         none = "" if found.jobs else "No jobs fit so far. "
         invocation.note(escape(f"{none}Only those {found.reach} were looked at; -n 0 looks at all."))
@@ -323,6 +327,7 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
     "packhorse events -f",
     "packhorse events --job 1be2c845",
     "packhorse events --kind broken --queue mail -n 20",
+    "packhorse events --job 1be2c845 --object --json",
     pages=True,
 )
 @click.option("--job", "job_id", metavar="ID", help="Only of this job.", shell_complete=complete_job)
@@ -331,7 +336,12 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
 @click.option("--worker", metavar="ID", help="Only of this worker.", shell_complete=complete_worker)
 @number_option("-n", "number", default=_ROWS, show_default=True, help="How many of the latest.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
-def events(invocation: Invocation, job_id: str | None, number: int, follow: bool, **rest: Any) -> None:
+@click.option(
+    "--object", "with_object", is_flag=True, help="Print with each the job or the worker as it was after it, as JSON."
+)
+def events(
+    invocation: Invocation, job_id: str | None, number: int, follow: bool, with_object: bool, **rest: Any
+) -> None:
     """What happened to jobs, workers, queues and schedules, the latest last."""
     invocation.tell_move()
     where = EventFilter(
@@ -344,11 +354,12 @@ def events(invocation: Invocation, job_id: str | None, number: int, follow: bool
     found = invocation.storage.events(where, limit=number, newest_first=True)[::-1] if number else []
     if not found and not follow:
         invocation.note("No events fit." if where != EventFilter() else "Nothing has happened yet.")
-    for event in found:
-        _print_event(invocation, event)
+    for event in with_objects(invocation.storage, found) if with_object else found:
+        _print_event(invocation, event, with_object)
     if follow:
         for event in new_events(invocation.storage, where, found[-1].id if found else last):
-            _print_event(invocation, event)
+            for told in with_objects(invocation.storage, [event]) if with_object else [event]:
+                _print_event(invocation, told, with_object)
 
 
 def _job_id(invocation: Invocation, part: str | None) -> str | None:
@@ -379,17 +390,19 @@ def _kind(word: str | None) -> Kind | None:
         raise BadValue(f"there is no kind of event {word!r}{nearest(str(word), kinds)}", hint=hint) from None
 
 
-def _print_event(invocation: Invocation, event: Event) -> None:
+def _print_event(invocation: Invocation, event: Event, with_object: bool) -> None:
     if invocation.as_json:
-        invocation.print_json(event_fields(event))
+        invocation.print_json(event_fields(event, object=with_object))
         return
     shown = invocation.shown
     kind = paint(f"{event.kind:<16}", state_style(event.state or ""))
     who = f"{_who(event):<8}" if shown.is_terminal else f"{event.job_id or event.owner or event.queue or '':<36}"
     line = f"{paint(shown.clock_time(event.at), 'dim')}  {event.subject:<8}  {kind}  {escape(who)}  "
     data = event_data(event, whole=not shown.is_terminal)
-    rest = f"{event.queue or '':<16}  {data}" if event.job_id else data
+    rest = f"{served(event) or '':<16}  {data}" if event.job_id or event.subject is Subject.WORKER else data
     say(f"{line}{fit_line(line, escape(rest))}".rstrip())
+    if with_object:
+        say(f"    {escape(json_text(object_fields(event)))}")
 
 
 def _who(event: Event) -> str:
@@ -402,7 +415,7 @@ def _who(event: Event) -> str:
 def event_data(event: Event, *, whole: bool) -> str:
     """What an event carries, in a few words, what went wrong first; long values are cut unless it shall be whole."""
     data = sorted((event.data or {}).items(), key=lambda item: item[0] not in ("error", "why"))
-    texts = {name: _value(name, value) for name, value in data if value is not None}
+    texts = {name: _value(name, value) for name, value in data if value is not None and name != "object"}
     parts = [f"{name}={text if whole else cut(text, _LONG_VALUE)}" for name, text in texts.items()]
     if event.job_id and event.owner:
         parts.insert(0, f"on {event.owner if whole else short_owner(event.owner)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from packhorse.amounts import count_text
+from packhorse.amounts import count_text, significant
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import paint
 from packhorse.cli.table import Column, print_table, table_lines
@@ -37,7 +37,7 @@ def _row(times: OperationTimes) -> list[str]:
 
 def milliseconds(duration: int) -> str:
     """A few digits of it: all that stand below each other are in the same unit."""
-    return f"{duration / 1_000:.3g}ms" if duration < 1_000_000 else f"{duration / 1_000:,.0f}ms"
+    return f"{significant(duration / 1_000)}ms"
 
 
 def trace_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from packhorse.cli.workers import holds_of
 from packhorse.event import Subject
 from packhorse.job import HELD, Job, State
 from packhorse.job_text import call_text, remark, try_text
-from packhorse.presence import is_alive, presence_of
+from packhorse.presence import busy_slots, is_alive, presence_of
 from packhorse.storage.records import Filter, Span
 from packhorse.why import span_text
 
@@ -91,7 +91,7 @@ class Running(Pane):
                 [
                     short_id(job.id),
                     _span(job.started_at, looked),
-                    try_text(job),
+                    try_text(looked.client.effective_job(job)),
                     job.queue,
                     call_text(job),
                     remark(job),
@@ -170,12 +170,13 @@ class Workers(Pane):
     hints = "Enter jobs"
 
     def rows(self, looked: Looked) -> list[Row]:
-        snapshot, holds = looked.snapshot, holds_of(looked.client.storage)
+        snapshot, storage = looked.snapshot, looked.client.storage
+        holds, runs = holds_of(storage), holds_of(storage, frozenset({State.RUNNING}))
         rows = []
         for worker in presence_of(snapshot.workers, snapshot.now, snapshot.lease).here:
             report, is_foreman = worker.report, worker.subject is Subject.FOREMAN
             is_silent = not is_alive(worker, snapshot.now, snapshot.lease)
-            busy = min(holds[worker.id], worker.concurrency)  # reports are a few seconds old
+            busy = busy_slots([worker], running=runs[worker.id], held=holds[worker.id])
             cells = [
                 short_owner(worker.id),
                 worker.subject,

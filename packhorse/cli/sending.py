@@ -31,6 +31,7 @@ from packhorse.fields import job_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
 from packhorse.job_handle import JobHandle, job_failed
 from packhorse.job_text import call_text, cut, error_line, state_text
+from packhorse.presence import has_free_slot, presence_of
 from packhorse.storage import BATCH
 from packhorse.task import TaskOptions
 from packhorse.why import span_text
@@ -79,8 +80,10 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "at": given.pop("at"),
             "priority": given.pop("priority"),
             "queue": given.pop("queue"),
-            "retries": given.pop("retries"),
-            "timeout": _seconds(given.pop("timeout")),
+            "id": given.pop("job_id"),
+            **{name: given.pop(name) for name in ("retries", "max_attempts", "max_halts", "backoff", "subscriber")},
+            **{name: _seconds(given.pop(name)) for name in _SPANS},
+            "persistent": given.pop("persistent") or None,
             "unique": given.pop("key"),
         }
         wanted = {option: value for option, value in options.items() if value is not None}
@@ -88,6 +91,9 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(invocation, name, asked, **given)
 
     return with_options(gather, _OPTIONS)
+
+
+_SPANS = ("timeout", "idle_timeout", "expires", "total_timeout")
 
 
 _OPTIONS: tuple[Callable[..., Any], ...] = (
@@ -100,10 +106,21 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
     moment_option("--at", help="Run it at this time, ISO 8601; local unless it names a zone."),
     click.option("--priority", type=int, metavar="N", help="From 1, for regular jobs, to 10."),
     click.option("--queue", metavar="QUEUE", help="The queue to wait in, if not its task's."),
+    click.option("--id", "job_id", metavar="ID", help="An id of your own: the same call under it adds one job."),
     click.option("--unique", is_flag=True, help="Only if no job with the same arguments waits."),
     click.option("--key", metavar="KEY", help="Only if no unfinished job has this key."),
     click.option("--retries", type=int, metavar="N", help="How often to try again after a failure."),
+    click.option("--max-attempts", type=int, metavar="N", help="How often to try in all: one more than --retries."),
+    click.option("--max-halts", type=int, metavar="N", help="How often its worker may die while it runs."),
+    click.option(
+        "--backoff", metavar="WAITS", help="Between attempts: 10s, 1s,10s,1m, a type such as exponential, or JSON."
+    ),
     span_option("--timeout", help="How long one attempt may run."),
+    span_option("--idle-timeout", help="How long one attempt may be silent, from check-in to check-in."),
+    span_option("--expires", help="How long it may wait in line."),
+    span_option("--total-timeout", help="How long it may take in all, from its first time in line."),
+    click.option("--persistent", is_flag=True, help="Keep it for ever once it has ended."),
+    click.option("--subscriber", metavar="CLIENT", help="The id of a client that wants the outcome."),
     click.option(
         "--force", is_flag=True, help="Also if no task of this name is known, or it was announced with other arguments."
     ),
@@ -127,7 +144,9 @@ def enqueue(invocation: Invocation, name: str, asked: Asked) -> None:
     """
     client, handle = _send(invocation, name, asked)
     if invocation.as_json:
-        invocation.print_json({**plain_fields(handle.record), "is_new": handle.is_new})
+        here = presence_of(client.storage.workers(), client.storage.now(), invocation.settings.lease).here
+        told = {"is_new": handle.is_new, "worker_available": has_free_slot(here, handle.record)}
+        invocation.print_json({**plain_fields(handle.effective), **told})
         return
     if handle.state in WAITING:
         invocation.note(paint(escape(handle.why()), "dim", err=True))
@@ -285,7 +304,7 @@ def _seconds(duration: int | None) -> float | None:
 
 def _tell_end(invocation: Invocation, job: Job) -> int:
     if invocation.as_json:
-        invocation.print_json(job_fields(job))
+        invocation.print_json(job_fields(invocation.client.effective_job(job)))
         return ExitCode.OK if job.state is COMPLETED else ExitCode.UNSUCCESSFUL
     if job.state is not COMPLETED:
         raise _failed(job)
@@ -332,7 +351,7 @@ def _get(invocation: Invocation, ids: list[str]) -> list[Job]:
 
 def _show_ended(invocation: Invocation, job: Job) -> None:
     if invocation.as_json:
-        invocation.print_json(job_fields(job))
+        invocation.print_json(job_fields(invocation.client.effective_job(job)))
         return
     shown_id = short_id(job.id) if invocation.shown.is_terminal else job.id
     rest = _result_text(job) if job.state is COMPLETED else escape(error_line(job))

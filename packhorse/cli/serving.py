@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -18,12 +19,22 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import Function, command, with_options
 from packhorse.cli.output import say
 from packhorse.cli.target import open_for_writing
-from packhorse.cli.working import app_and_settings, banner, crew_options, make_foreman
+from packhorse.cli.working import (
+    app_and_settings,
+    crew_options,
+    log_format_option,
+    log_to_stderr,
+    make_foreman,
+    tell_start,
+)
+from packhorse.foreman.signals import Signals
 from packhorse.loading import find_target
 from packhorse.settings import Settings, read_setting
 
 if TYPE_CHECKING:
     from packhorse.web.security.access import Access
+
+log = logging.getLogger("packhorse")
 
 _AGAIN_AFTER = 2.0  # seconds before a web server that ended is started again
 
@@ -35,6 +46,11 @@ PORT_OPTION = click.option(
 
 def _read_words(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
     return None if value is None else read_setting("redact", value, "--redact")
+
+
+def _read_proxies(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    found: tuple[str, ...] = read_setting("trusted_proxies", value, "--trusted-proxy")
+    return found
 
 
 redact_option = click.option(
@@ -49,6 +65,14 @@ def web_options(function: Function) -> Function:
         PORT_OPTION,
         click.option("--token-file", metavar="FILE", help="Who may come in: lines of name, role, token [queues]."),
         click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Answer to this host name too."),
+        click.option(
+            "--trusted-proxy",
+            "proxies",
+            multiple=True,
+            metavar="ADDRESS",
+            callback=_read_proxies,
+            help="Believe this proxy, or network of proxies, who asks and whether by https.",
+        ),
         click.option("--read-only", is_flag=True, help="Nobody may change anything."),
         click.option("--hide-args", is_flag=True, help="Show no arguments and no results."),
         redact_option,
@@ -59,6 +83,7 @@ def web_options(function: Function) -> Function:
 WEB_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("host", "port", "token_file", "redact")),
     "hosts": (),
+    "proxies": (),
     "read_only": False,
     "hide_args": False,
 }
@@ -72,6 +97,13 @@ WEB_OPTIONS: dict[str, Any] = {
     "packhorse web --host 0.0.0.0 --token-file tokens.txt",
 )
 @web_options
+@click.option(
+    "--log-level",
+    default="warning",
+    show_default=True,
+    help="info: a line for each request; debug: also what was sent and answered, without secrets.",
+)
+@log_format_option
 @click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
 @click.option("--until-eof", is_flag=True, help="End when stdin does, with whoever started it.")
 def web(invocation: Invocation, opens: bool, until_eof: bool, **options: Any) -> None:
@@ -80,8 +112,11 @@ def web(invocation: Invocation, opens: bool, until_eof: bool, **options: Any) ->
     work, admin) and, if it is not for all, its queues."""
     from packhorse.web.server import WebServer  # takes a moment, and only this command needs it
 
+    log_to_stderr(options["log_level"], options["log_format"])
     server = _server(invocation, options, WebServer)
-    if not invocation.quiet:
+    if options["log_format"] != "text":
+        log.info("Packhorse serves its pages", extra={"address": server.url, "url": invocation.settings.shown("url")})
+    elif not invocation.quiet:
         say(f"Packhorse is at {server.url}   {invocation.settings.shown('url')}   Ctrl-C stops it", err=True)
     if until_eof:
         server.stop_at_end_of()
@@ -119,7 +154,13 @@ def _access(settings: Settings, options: dict[str, Any]) -> Access:
 
     tokens = load_tokens(settings.web_token, options["token_file"] or settings.web_token_file)
     host, _ = _address(settings, options)
-    return decide_access(host, tokens, allowed_hosts=options["hosts"], read_only=options["read_only"])
+    return decide_access(
+        host,
+        tokens,
+        allowed_hosts=options["hosts"],
+        read_only=options["read_only"],
+        trusted_proxies=options["proxies"] or settings.trusted_proxies,
+    )
 
 
 @command("up", "packhorse up", "packhorse up shop.jobs:app --min 2 --port 8080")
@@ -129,15 +170,15 @@ def _access(settings: Settings, options: dict[str, Any]) -> Access:
 def up(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs and serve the web pages: `work` and `web` in one. TARGET is `module:app` or `file.py`; without it, the
     app in app.py, jobs.py or tasks.py here."""
-    target = target or invocation.settings.app or find_target()
-    app, settings = app_and_settings(invocation, target, options)
-    check_web(invocation.settings, options, "packhorse up")
-    foreman = make_foreman(app, settings, target, options)
-    if not invocation.quiet:
-        for line in banner(app, settings, target):
-            say(line, err=True)
-    with web_beside(settings, options, quiet=invocation.quiet):
-        return foreman.run()
+    with Signals() as signals:
+        target = target or invocation.settings.app or find_target()
+        app, settings = app_and_settings(invocation, target, options)
+        check_web(invocation.settings, options, "packhorse up")
+        foreman = make_foreman(app, settings, target, options, signals)
+        if not invocation.quiet:
+            tell_start(app, settings, target, options["log_format"])
+        with web_beside(settings, options, quiet=invocation.quiet or options["log_format"] != "text"):
+            return foreman.run()
 
 
 def check_web(settings: Settings, options: dict[str, Any], command: str) -> None:
@@ -181,6 +222,8 @@ def web_command(settings: Settings, options: dict[str, Any], *, quiet: bool) -> 
     password, and everybody on the machine can read the words."""
     words = [sys.executable, "-m", "packhorse", "web", "--until-eof", *_web_words(settings, options)]
     words += ["--quiet"] if quiet else []
+    if options.get("log_level") == "debug":  # else the log is of jobs, and not of who looks at them
+        words += ["--log-level", "debug", "--log-format", options["log_format"]]
     return words, {**os.environ, "PACKHORSE_URL": settings.url}
 
 
@@ -191,4 +234,5 @@ def _web_words(settings: Settings, options: dict[str, Any]) -> list[str]:
     )  # an app may have set it, which the web does not load
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     words += [word for host in options["hosts"] for word in ("--allow-host", host)]
+    words += [word for proxy in options["proxies"] for word in ("--trusted-proxy", proxy)]
     return words + [f"--{name.replace('_', '-')}" for name in ("read_only", "hide_args") if options[name]]

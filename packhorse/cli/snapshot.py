@@ -5,21 +5,21 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 
-from packhorse.amounts import count_text
+from packhorse.amounts import count_text, significant
 from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.event import Subject
 from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy, takers
 from packhorse.job import HELD, WAITING, State
 from packhorse.measures import Measured, measured
 from packhorse.pause_text import pause_text
-from packhorse.presence import crews_lost, is_alive, lost_text
+from packhorse.presence import busy_slots, crews_lost, is_alive, lost_text
+from packhorse.serving import Unserved, tasks_by_queue, why_unserved
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 from packhorse.storage.moving import Move, Stage, closed
@@ -52,6 +52,11 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
     workers: Sequence[WorkerInfo]
     points: Sequence[Point]  # of the last two hours, by minute
     move: Move | None = None
+    tasks_of: Mapping[str, Collection[str]] = {}  # of the unfinished jobs in each queue
+
+    def lack(self, queue: str) -> Unserved | None:
+        """Why none of the workers that are alive takes jobs from this queue, if it is so."""
+        return why_unserved(self.alive(Subject.WORKER), queue, self.tasks_of.get(queue, ()))
 
     def alive(self, subject: Subject) -> list[WorkerInfo]:
         """The foremen, or the workers, that have given a sign of life within their lease."""
@@ -81,10 +86,10 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def slots(self) -> tuple[int, int]:
-        """How many are busy, of how many. What is held is known to the moment, while reports are a few seconds old; a
-        worker may hold more than it has slots."""
-        slots = sum(worker.concurrency for worker in self.alive(Subject.WORKER))
-        return min(sum(number_in(queue, HELD) for queue in self.queues), slots), slots
+        """How many are busy, of how many."""
+        crew = self.alive(Subject.WORKER)
+        running, held = (sum(number_in(queue, states) for queue in self.queues) for states in ([State.RUNNING], HELD))
+        return busy_slots(crew, running=running, held=held), sum(worker.concurrency for worker in crew)
 
     @property
     def last_hour(self) -> Measured:
@@ -114,6 +119,7 @@ def take_snapshot(storage: Storage, settings: Settings) -> Snapshot:
         storage.workers(),
         storage.series(Span.TWO_HOURS),
         storage.move(),
+        tasks_by_queue(storage.tallies()),
     )
 
 
@@ -167,9 +173,9 @@ def notices(snapshot: Snapshot) -> Iterator[Notice]:
     crew = snapshot.alive(Subject.WORKER)
     yield from _about_crew(snapshot)
     yield from _about_silence(snapshot, is_somebody_there=bool(snapshot.alive(Subject.FOREMAN)))
-    served = {name for worker in crew for name in worker.queues}
     for queue in snapshot.queues:
-        yield from _about_queue(snapshot, queue, is_served=queue.name in served or not crew)
+        is_waiting = bool(crew and number_in(queue, WAITING))
+        yield from _about_queue(snapshot, queue, snapshot.lack(queue.name) if is_waiting else None)
     told = closed(snapshot.move).what if snapshot.move else None
     for problem in snapshot.health.problems:
         if problem != told:
@@ -216,17 +222,17 @@ def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[N
     yield Notice(f"{who}{hosts} fell silent {since} ago; {rest}", hint)
 
 
-def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> Iterator[Notice]:
+def _about_queue(snapshot: Snapshot, queue: QueueInfo, lack: Unserved | None) -> Iterator[Notice]:
     queued = queue.counts.get(State.QUEUED, 0)
     if queue.is_paused:
         since = f" for {span_text(snapshot.now - (queue.paused_at or 0))} now"
         told = f"{queue.name} is paused{pause_text(queue, snapshot.now, since)}"
         yield Notice(told, f"packhorse resume {queue.name}")
-    elif not is_served and (waiting := number_in(queue, WAITING)):
+    elif lack is not None:
+        waiting = number_in(queue, WAITING)
         waits = count_text(queued or waiting, "job waits", "jobs wait")
         time = "" if queued else f" for {'its' if waiting == 1 else 'their'} time"
-        told = f"{queue.name} is served by no worker; {waits}{time}"
-        yield Notice(told, f"packhorse work --queues {shlex.quote(queue.name)}")
+        yield Notice(f"{lack.what}; {waits}{time}", lack.hint)
     elif not queued or queue.oldest_queued_at is None:
         return
     elif snapshot.now - queue.oldest_queued_at > _LATE and snapshot.takers:
@@ -236,7 +242,7 @@ def _about_queue(snapshot: Snapshot, queue: QueueInfo, *, is_served: bool) -> It
 def _about_delay(snapshot: Snapshot, queue: QueueInfo) -> Iterator[Notice]:
     flow, waited = snapshot.flow(queue.name), snapshot.now - (queue.oldest_queued_at or snapshot.now)
     if flow.comes > flow.ends * 1.1:
-        sentence = f"{queue.name} is behind: {flow.comes:.3g} a second arrive, {flow.ends:.3g} end"
+        sentence = f"{queue.name} is behind: {significant(flow.comes)} a second arrive, {significant(flow.ends)} end"
         yield Notice(sentence, "packhorse scale +2 --all")
     elif waited > _VERY_LATE:
         yield Notice(

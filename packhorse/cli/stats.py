@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from packhorse.amounts import count_text, per_second_text, share_text
+from packhorse.amounts import count_text, per_second_text, share_text, significant
 from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.operation_times import print_times
@@ -188,5 +188,5 @@ def percentile_text(percentile: float | None) -> str:
         return "-"
     sign, duration = bounded(percentile)
     if duration < 10:  # its two digits, where a span would have whole milliseconds
-        return f"{sign}{duration:g}s" if duration >= 1 else f"{sign}{1_000 * duration:.3g}ms"
+        return f"{sign}{duration:g}s" if duration >= 1 else f"{sign}{significant(1_000 * duration)}ms"
     return f"{sign}{time_text(duration)}"

@@ -37,6 +37,7 @@ from packhorse.task import TaskOptions, check_name
 from packhorse.why import still_goes_on
 
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
+_ASKED = "asked to stop"
 _DONE = frozenset({"changed", "asked", "already"})  # outcomes with which nothing is left to be wished for
 
 
@@ -95,7 +96,8 @@ def _held(storage: Storage, ids: Sequence[str]) -> list[str]:
 @command("abort", "packhorse abort 1be2c845", "packhorse abort --where 'queue:mail state:queued' --dry-run")
 @on_jobs
 def abort(invocation: Invocation, selection: Selection) -> int:
-    """Stop jobs for good. Waiting ones end at once; running ones are asked to stop, and made to if they do not."""
+    """Stop jobs for good. Waiting ones end at once. Running ones are asked to stop, and made to if they do not; one
+    that completes before it hears of it is completed."""
     return _steer(invocation, Action(Operation.ABORT, "abort", "aborted"), selection)
 
 
@@ -213,12 +215,19 @@ def _steer_one(invocation: Invocation, action: Action, chosen: Chosen, by: str |
         raise
     after = invocation.storage.get(job_id)
     if invocation.as_json:
-        invocation.print_json(steered_fields(Steered(job_id, True, after.state if after else record.state)))
+        answer = Steered(job_id, True, after.state if after else record.state)
+        invocation.print_json(steered_fields(action.operation, answer))
     else:
-        is_asked = action.operation is Operation.ABORT and after is not None and after.state in HELD
-        say(f"{'asked to stop' if is_asked else action.done}: {cut(escape(call_text(record)), 120)}")
+        say(f"{_done_to_one(action, after)}: {cut(escape(call_text(record)), 120)}")
     _tell_what_goes_on(invocation, action, record)
     return ExitCode.OK
+
+
+def _done_to_one(action: Action, after: Job | None) -> str:
+    """What is certain: a job that a worker holds is asked to stop, and may have ended otherwise before it heard it."""
+    if action.operation is not Operation.ABORT or after is None or after.state is State.ABORTED:
+        return action.done
+    return _ASKED if after.state in HELD else f"asked to stop, but it is {after.state}"
 
 
 def _steer_only(invocation: Invocation, action: Action, chosen: Chosen, by: str | None) -> int:
@@ -227,7 +236,7 @@ def _steer_only(invocation: Invocation, action: Action, chosen: Chosen, by: str 
     (answer,) = action.to_many(invocation.storage, chosen.seen, by)
     outcome = _outcome(action, answer)
     if invocation.as_json:
-        invocation.print_json(steered_fields(answer))
+        invocation.print_json(steered_fields(action.operation, answer))
     else:
         say(f"{_words_for(action, outcome)}: {cut(escape(call_text(record)), 120)}")
     if answer.changed:
@@ -277,7 +286,7 @@ def _steer_all(
             for answer in action.to_many(invocation.storage, dict(islice(rest, _AT_ONCE)), by):
                 outcomes[_outcome(action, answer)] += 1
                 if invocation.as_json:
-                    invocation.print_json(steered_fields(answer))
+                    invocation.print_json(steered_fields(action.operation, answer))
             done = min(start + _AT_ONCE, number)
             rate = done / max(time.monotonic() - began_at, 0.001)
             bar.update(100 * done // number, f"{rate:,.0f}/s  Ctrl-C stops after this batch")
@@ -301,7 +310,7 @@ def _outcome(action: Action, answer: Steered) -> str:
 def _words_for(action: Action, outcome: str) -> str:
     words = {
         "changed": action.done,
-        "asked": "asked to stop",
+        "asked": _ASKED,
         "already": action.already or "",
         "gone": "not there",
         "stale": "left alone: changed meanwhile",

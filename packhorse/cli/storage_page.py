@@ -8,15 +8,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from packhorse.amounts import fact_text, size_text
+from packhorse.amounts import count_text, fact_text, size_text
 from packhorse.cli.failing import masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, paint, print_pairs, say
 from packhorse.cli.target import option_or_source
 from packhorse.clock import SECOND
+from packhorse.connection_totals import ConnectionTotals, connection_totals
 from packhorse.errors import StorageError
 from packhorse.fields import HealthFields, health_fields
+from packhorse.presence import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.records import Health
 
@@ -27,6 +29,7 @@ class StorageFields(HealthFields, kw_only=True):
     """The storage's health, and how long an empty write takes, in seconds; null: it takes none."""
 
     write_latency: float | None
+    all_connections: ConnectionTotals
 
 
 @command("storage", "packhorse storage", "packhorse storage --json | jq .problems", pages=True)
@@ -34,11 +37,14 @@ def storage(invocation: Invocation) -> None:
     """How the storage is: how quick, how large, how contended, and what an operator should know about it."""
     write = _write_latency(invocation.storage)
     health = invocation.storage.health()
+    connections = _connections(invocation)
     if invocation.as_json:
         fields = msgspec.structs.asdict(health_fields(health))
-        invocation.print_json(StorageFields(**fields, write_latency=None if write is None else write / SECOND))
+        latency = None if write is None else write / SECOND
+        invocation.print_json(StorageFields(**fields, write_latency=latency, all_connections=connections))
         return
     facts = list(_facts(health, write, option_or_source(invocation.settings, "url")))
+    facts.append(("connections", _connections_text(connections)))
     print_pairs(facts, max(len(name) for name, _ in facts) + 1)
     for problem in health.problems:
         say(f"{paint('!', 'yellow')} {masked(escape(problem))}")
@@ -46,6 +52,18 @@ def storage(invocation: Invocation) -> None:
         say(paint("Nothing is wrong with it.", "green"))
     for note in health.notes:
         say(f"note: {masked(escape(note))}")
+
+
+def _connections(invocation: Invocation) -> ConnectionTotals:
+    storage, lease = invocation.storage, invocation.settings.lease
+    now = storage.now()
+    alive = [worker for worker in storage.workers() if is_alive(worker, now, lease)]
+    return connection_totals([storage.connections()], alive)
+
+
+def _connections_text(totals: ConnectionTotals) -> str:
+    processes = count_text(totals.processes, "process", "processes")
+    return f"{totals.open} open, {totals.in_use} in use, of {processes} with this one"
 
 
 def _write_latency(storage: Storage) -> int | None:

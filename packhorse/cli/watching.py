@@ -117,7 +117,7 @@ class Watcher:
         if stage != self._stage:
             self._stage, self._since, self._has_explained = stage, time.monotonic(), False
             if job.state is State.RETRYING:
-                self._note(_failed_attempt(job, self._storage.now()))
+                self._note(_failed_attempt(self._client.effective_job(job), self._storage.now()))
                 self._has_explained = True
         elif job.state in WAITING and not self._has_explained and time.monotonic() - self._since > _SOON:
             self._has_explained = True

@@ -3,7 +3,6 @@ end of it, if no other job's is the same."""
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +16,7 @@ from packhorse.event import Kind, Subject
 from packhorse.id_part import SHORTEST, SURE, WHOLE, jobs_with_part
 from packhorse.job import Job
 from packhorse.presence import is_alive
+from packhorse.serving import tasks_by_queue, why_unserved
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 
@@ -90,12 +90,13 @@ def check_queue(storage: Storage, name: str, hint: str | None = None) -> None:
 
 
 def warn_unserved(invocation: Invocation, storage: Storage, name: str) -> None:
-    """Say so if workers run, and none of them serves this queue."""
+    """Say so if workers run, and none of them takes jobs from this queue."""
     crew = [each for each in storage.workers() if each.subject is Subject.WORKER]
     alive = [each for each in crew if is_alive(each, storage.now(), invocation.settings.lease)]
-    if not alive or any(name in each.queues for each in alive):
+    lack = why_unserved(alive, name, tasks_by_queue(storage.tallies()).get(name, ())) if alive else None
+    if lack is None:
         return
-    told = escape(f"no running worker serves {name}: packhorse work --queues {shlex.quote(name)}")
+    told = escape(f"{lack.what}: {lack.hint}")
     invocation.note(f"{paint('!', 'yellow', err=True)} {told}")
 
 

@@ -15,7 +15,7 @@ from packhorse.cli.output import Shown, escape, paint, short_owner, unless_nough
 from packhorse.cli.table import Column, print_table
 from packhorse.event import Subject
 from packhorse.fields import worker_fields
-from packhorse.job import HELD, WAITING
+from packhorse.job import HELD, WAITING, State
 from packhorse.job_text import cut
 from packhorse.presence import Presence, crews_lost, is_alive, lost_text, presence_of
 from packhorse.storage import BATCH, Storage
@@ -64,12 +64,12 @@ def workers(invocation: Invocation, only_gone: bool) -> None:
         _tell_gone(invocation, presence, holds)
 
 
-def holds_of(storage: Storage) -> Counter[str | None]:
-    """How many jobs each worker has, in as few reads as can be."""
+def holds_of(storage: Storage, states: frozenset[State] = HELD) -> Counter[str | None]:
+    """How many jobs each worker has in these states, in as few reads as can be."""
     found: Counter[str | None] = Counter()
     cursor = None
     while True:
-        page = storage.find(Filter(states=HELD), cursor=cursor, limit=BATCH)
+        page = storage.find(Filter(states=states), cursor=cursor, limit=BATCH)
         found.update(job.owner for job in page.jobs)
         cursor = page.next
         if cursor is None:

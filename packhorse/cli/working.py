@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import platform
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from packhorse import __version__
+from packhorse import __version__, announcement
 from packhorse.amounts import count_text
 from packhorse.app import Packhorse
-from packhorse.chores import all_chores
+from packhorse.chores import Chore, EndWorker, SteadyTime, all_chores
+from packhorse.chores.tell_results import TellResults
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Function, command, span_option, with_options
@@ -24,14 +26,18 @@ from packhorse.cli.target import source_in_app
 from packhorse.errors import BadValue, StorageError
 from packhorse.foreman import Foreman
 from packhorse.foreman.crew import Launch
+from packhorse.foreman.death import kill_workers
 from packhorse.foreman.pulse import Callee
+from packhorse.foreman.signals import Signals
 from packhorse.foreman.size import most_workers
 from packhorse.loading import find_target, load_app
 from packhorse.log_lines import LOG_FORMATS, formatter_of
-from packhorse.settings import Settings, Size
+from packhorse.serving import is_pattern, parse_choice
+from packhorse.settings import Settings, Size, reload_settings
 from packhorse.storage import open_storage
 from packhorse.storage.moving import closed
 from packhorse.task import RegisteredTask
+from packhorse.worker.resident import can_be_known
 
 log = logging.getLogger("packhorse")
 
@@ -41,21 +47,20 @@ def _size(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     return None if value is None else Size(1 << 20, 1 << 50).read("--max-rss", value)
 
 
+log_format_option = click.option(
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="How log lines look."
+)
+
+
 def crew_options(function: Function) -> Function:
     """The options that `work`, `dev` and `up` share."""
     options = [
         click.option("--min", "least", type=click.IntRange(0), help="Workers at least (1)."),
         click.option("--max", "most", type=click.IntRange(1), help="Workers at most (one for each CPU)."),
         click.option("-c", "--concurrency", type=click.IntRange(1), help="Slots of each worker (10)."),
-        click.option("--queues", help="Only these queues, separated by commas."),
+        click.option("--queues", help="Only these queues: names or patterns (bulk.*), separated by commas."),
         click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error."),
-        click.option(
-            "--log-format",
-            type=click.Choice(LOG_FORMATS),
-            default="text",
-            show_default=True,
-            help="How log lines look.",
-        ),
+        log_format_option,
     ]
     return with_options(function, options)
 
@@ -76,16 +81,20 @@ def crew_options(function: Function) -> Function:
 def work(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
     the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
-    target = target or invocation.settings.app or find_target()
-    app, settings = app_and_settings(invocation, target, options)
-    foreman = make_foreman(app, settings, target, options)
-    if not invocation.quiet:
-        for line in banner(app, settings, target):
-            say(line, err=True)
-    _tell_move(app)
-    code = foreman.run()
+    with Signals() as signals:  # first: an app may take a while to be imported
+        target = target or invocation.settings.app or find_target()
+        app, settings = app_and_settings(invocation, target, options)
+        foreman = make_foreman(app, settings, target, options, signals)
+        if not invocation.quiet:
+            tell_start(app, settings, target, options["log_format"])
+        _tell_move(app)
+        code = foreman.run()
     if options["burst"] and not invocation.quiet:
-        say(f"{count_text(foreman.done, 'job')} ran" if foreman.done else "nothing was left to run", err=True)
+        told = f"{count_text(foreman.done, 'job')} ran" if foreman.done else "nothing was left to run"
+        if options["log_format"] == "text":
+            say(told, err=True)
+        else:
+            log.info(told)
     return code
 
 
@@ -99,26 +108,36 @@ def _tell_move(app: Packhorse) -> None:
 
 def app_and_settings(invocation: Invocation, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
     """The user's app, and its settings as the options change them."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter_of(options["log_format"]))
-    logging.basicConfig(level=_level(options["log_level"]), handlers=[handler])
+    log_to_stderr(options["log_level"], options["log_format"])
     app = load_app(target)
     if invocation.url is not None:
         app.use(open_storage(invocation.url))
     else:
         invocation.named_by = source_in_app(app, target)
+    url = invocation.settings.url if invocation.url is not None else app.settings.url
+    return app, _with_options(app.settings, url, options)
+
+
+def _with_options(settings: Settings, url: str, options: dict[str, Any]) -> Settings:
     changes: dict[str, Any] = {
-        "url": invocation.settings.url if invocation.url is not None else app.settings.url,
+        "url": url,
         "min_workers": options["least"],
         "max_workers": options["most"],
         "concurrency": options["concurrency"],
         "stop_grace": options.get("drain"),
     }
-    settings = replace(app.settings, **{name: value for name, value in changes.items() if value is not None})
+    settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
     most = most_workers(settings)
     if settings.min_workers > most:
         raise BadValue(f"--min {settings.min_workers} is more than --max {most}", hint="raise --max or lower --min")
-    return app, settings
+    return settings
+
+
+def log_to_stderr(level: str, form: str) -> None:
+    """Write the log lines of this process, from this level on, in this form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter_of(form))
+    logging.basicConfig(level=_level(level), handlers=[handler])
 
 
 def _level(word: str) -> int:
@@ -129,10 +148,16 @@ def _level(word: str) -> int:
 
 
 def make_foreman(
-    app: Packhorse, settings: Settings, target: str, options: dict[str, Any], *, gives_up: bool = False
+    app: Packhorse,
+    settings: Settings,
+    target: str,
+    options: dict[str, Any],
+    signals: Signals,
+    *,
+    is_dev: bool = False,
 ) -> Foreman:
-    """A foreman for this app, as the options want it. One that gives up ends when the app cannot be loaded."""
-    app.put_schedules()
+    """A foreman for this app, as the options want it. One for development gives up when the app cannot be loaded, and
+    ends with SIGHUP."""
     if options.get("queues") is not None:
         options = {**options, "queues": ",".join(_queues(app, options["queues"]))}
     names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level", "log_format")
@@ -143,29 +168,80 @@ def make_foreman(
         for word in (f"--{name.replace('_', '-')}", str(options[name]))
     ]
     arguments += [f"--{name.replace('_', '-')}" for name in ("burst", "tell_jobs") if options.get(name)]
-    arguments += ["--stop-grace", str(settings.stop_grace / 1e6)]
-    return Foreman(
-        Launch.of(target, settings, arguments),
+    _warn_of_limits(app, options)
+
+    def launch(settings: Settings) -> Launch:
+        return Launch.of(target, settings, [*arguments, "--stop-grace", str(settings.stop_grace / 1e6)])
+
+    def reload() -> tuple[Settings, Launch]:
+        fresh = _with_options(reload_settings(app.settings), settings.url, options)
+        return fresh, launch(fresh)
+
+    def chores(steady_time: SteadyTime, end_worker: EndWorker) -> list[Chore]:
+        found = all_chores(app.storage, settings, steady_time, kill_workers, end_worker)
+        if app.has_result_handlers:
+            me, tell = (lambda: foreman.record.id), (lambda jobs: foreman.crew.tell_of_ended(jobs))
+            found.append(TellResults(app.storage, settings, me, tell))
+        return found
+
+    foreman = Foreman(
+        launch(settings),
         settings,
         app.storage,
-        lambda steady_time: all_chores(app.storage, settings, steady_time),
+        chores,
         burst=bool(options.get("burst")),
         parent=options.get("parent"),
-        gives_up=gives_up,
+        gives_up=is_dev,
+        ends_on_hangup=is_dev,
         callee=Callee(options.get("checkin_url"), options.get("checkin_cmd")),
+        announce=lambda: announce(app),
+        signals=signals,
+        reload=reload,
     )
+    return foreman
+
+
+def _warn_of_limits(app: Packhorse, options: dict[str, Any]) -> None:
+    """Where it cannot be known how much memory a process holds, limits of it do nothing, which nobody would notice."""
+    limited = [f"memory_limit of {task.name}" for task in app.registry if task.options.memory_limit is not None]
+    limited += ["--max-rss"] if options.get("max_rss") is not None else []
+    if limited and not can_be_known():
+        log.warning(
+            "%s does not tell how much memory a process holds, so this has no effect here: %s",
+            *(platform.system(), ", ".join(limited)),
+        )
+
+
+def announce(app: Packhorse) -> None:
+    """Tell the storage which tasks and schedules the app has: others enqueue by name before any worker is there."""
+    announcement.announce(app.storage, app.announcements())
+    app.put_schedules()
 
 
 def _queues(app: Packhorse, text: str) -> list[str]:
-    """The queues that were named; the user is told of those that no task has."""
-    named = [name.strip() for name in text.split(",") if name.strip()]
-    known = sorted({task.queue for task in app.registry})
-    if not named:
-        raise BadValue("--queues names no queue", hint=f"the queues are {', '.join(known)}; leave it out for all")
-    if strange := [name for name in named if name not in known]:
-        of = "the queue" if len(strange) == 1 else "any of the queues"
-        log.warning("no task has %s %s; the queues are %s", of, ", ".join(strange), ", ".join(known) or "none")
+    """The queues that were named. The user is told of names that no task has and no job was ever put in: they may be
+    written wrong, and are served all the same."""
+    named = parse_choice(text)
+    own = {task.queue for task in app.registry}
+    strange = [name for name in named if not is_pattern(name) and name not in own]
+    if strange:
+        stored = {queue.name for queue in app.storage.queues()}
+        if unknown := [name for name in strange if name not in stored]:
+            known = ", ".join(sorted(own | stored)[:8]) or "none"
+            log.warning("there is no queue %s yet; the queues are %s", ", ".join(unknown), known)
     return named
+
+
+def tell_start(app: Packhorse, settings: Settings, target: str, log_format: str) -> None:
+    """Say what is about to run: to people in a few lines, to programs in one of theirs."""
+    if log_format == "text":
+        for line in banner(app, settings, target):
+            say(line, err=True)
+        return
+    tasks = sorted(task.name for task in app.registry)
+    facts = {"version": __version__, "url": settings.shown("url"), "app": target, "tasks": tasks}
+    crew = {"min": settings.min_workers, "max": most_workers(settings), "slots": settings.concurrency}
+    log.info("Packhorse starts", extra={**facts, **crew})
 
 
 def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
@@ -184,9 +260,9 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
         yield f"  … and {count_text(len(tasks) - 8, 'more task')}"
     if not tasks:
         yield "  no tasks: write @app.task above a function"
-    schedules = app.get_schedules()
-    if schedules:
-        yield f"{count_text(len(schedules), 'schedule')}; next: {schedules[0].name}"
+    with contextlib.suppress(StorageError):  # one that is away is waited for, and the foreman says so
+        if schedules := app.get_schedules():
+            yield f"{count_text(len(schedules), 'schedule')}; next: {schedules[0].name}"
     yield "Ctrl-C once: finish running jobs; twice: stop now"
 
 

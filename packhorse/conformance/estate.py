@@ -65,7 +65,7 @@ def _end_held(storage: Storage, jobs: dict[State, Any]) -> None:
 
 def _odd_jobs(storage: Storage) -> None:
     add(storage, "with a blank, and ünïcode", queue="q: 🐴/∑", task="täsk.näme", args='{"naïve":"\\u0000 🐴"}')
-    add(storage, args='{"x":"' + "y" * 5_000 + '"}', meta='{"a":1}', backoff='{"kind":"fixed"}', created_by="ann")
+    add(storage, args='{"x":"' + "y" * 5_000 + '"}', meta='{"a":1}', backoff='{"type":"none"}', created_by="ann")
     add(storage, persistent=True, priority=10, timeout=MINUTE, idle_timeout=SECOND, expires=DAY, total_timeout=2 * DAY)
     add(storage, delay=30 * DAY, unique=unique("later", period=DAY), schedule="nightly", max_attempts=1, max_halts=9)
     holder = add(storage, queue="locked", unique=unique("k", until="start"))
@@ -141,7 +141,8 @@ def everything(storage: Storage) -> dict[str, Any]:
         "series": {span: _points(storage, span) for span in Span},
         "totals": storage.totals(),
         "next due": storage.next_due(),
-        "outlook": replace(storage.outlook("nobody", []), moved=False),  # which is about the storage, not what it has
+        # Whether it is moved, and how far orders were looked through, is about the storage and not about what it has.
+        "outlook": replace(storage.outlook("nobody", []), moved=False, looked_to=0),
     }
 
 

@@ -50,7 +50,7 @@ from packhorse.job import (
     Token,
     is_legal,
 )
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped, Verdict
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine, Retention, Steered
 
@@ -96,6 +96,14 @@ def _ran_too_long(token: Token) -> Outcome:
     return Failed(token, FAILURE, reason=Reason.JOB_TIMEOUT)
 
 
+def _overrun(token: Token) -> Outcome:
+    return Overrun(token, "it ran for longer than 3 s", retry_in=30 * SECOND)
+
+
+def _overrun_for_the_last_time(token: Token) -> Outcome:
+    return Overrun(token, "it ran for longer than 3 s")
+
+
 def _snoozed(token: Token) -> Outcome:
     return Snoozed(token, delay=90 * SECOND)
 
@@ -121,6 +129,9 @@ def _finishes(state: State) -> Iterator[Case]:
     yield _finish(Operation.FAIL, state, DEAD, _failed)
     yield _finish(Operation.FAIL, state, ABORTED, _ran_too_long)
     yield _finish(Operation.FAIL, state, ABORTED, _failed_to_retry, asked=True)
+    yield _finish(Operation.FAIL, state, RETRYING, _overrun)
+    yield _finish(Operation.FAIL, state, ABORTED, _overrun_for_the_last_time)
+    yield _finish(Operation.FAIL, state, ABORTED, _overrun, asked=True)
     yield _finish(Operation.SNOOZE, state, SCHEDULED, _snoozed)
     yield _finish(Operation.SNOOZE, state, ABORTED, _snoozed, asked=True)
     yield _finish(Operation.STOP, state, ABORTED, _stopped)
@@ -192,8 +203,7 @@ def _ends(state: State) -> Iterator[Case]:
     yield Case(Operation.EXPIRE, state, target, expire, changes.expired, {"total_timeout": 5 * SECOND, "begun": True})
 
 
-def _wait_changes(state: State) -> Iterator[Case]:
-    yield _steering(Operation.FORCE_START, state, QUEUED, lambda job, now: changes.forced(job, now, "olga"))
+def _priority_changes(state: State) -> Iterator[Case]:
     yield _steering(Operation.SET_PRIORITY, state, state, lambda job, now: changes.reprioritised(job, 9, now, "olga"))
 
 
@@ -228,8 +238,9 @@ def _cases() -> Iterator[Case]:
         yield from _hand_backs(state)
     for state in HELD | WAITING:
         yield from _ends(state)
+        yield from _priority_changes(state)
     for state in WAITING:
-        yield from _wait_changes(state)
+        yield _steering(Operation.FORCE_START, state, QUEUED, lambda job, now: changes.forced(job, now, "olga"))
     for state in (*sorted(WAITING), DEAD, ABORTED):
         yield from _queue_changes(state)
     for state in (DEAD, ABORTED, RETRYING):
@@ -273,7 +284,7 @@ def _without_ids(events: list[Event]) -> list[Event]:
 
 @pytest.mark.parametrize("delay", [0, 1, HOUR])
 def test_enqueueing_queues_or_schedules(storage: Storage, clock: TurnedClock, delay: int) -> None:
-    new = new_job(priority=4, delay=delay, expires=HOUR, total_timeout=DAY, meta='{"a": 1}', backoff="[1]")
+    new = new_job(priority=4, delay=delay, expires=HOUR, total_timeout=DAY, meta='{"a": 1}', backoff='{"type":"none"}')
 
     storage.enqueue([new])
 

@@ -490,3 +490,12 @@ def test_a_batch_with_one_rejected_job_stores_none(storage: Storage) -> None:
 
     assert caught.value.job_id == first.id
     assert storage.get(first.id) is None
+
+
+def test_a_task_is_known_whose_first_call_had_the_id_of_another_job(storage: Storage) -> None:
+    add(storage, "a", task="send", queue="mail")
+    add(storage, "a", task="draw", queue="pictures")
+    add(storage, "b", task="draw", queue="pictures")
+
+    assert [task.name for task in storage.tasks()] == ["draw", "send"]
+    assert [queue.name for queue in storage.queues()] == ["mail", "pictures"]

@@ -161,6 +161,22 @@ def test_weights_share_the_turns(storage: Storage, limit: int) -> None:
     assert 72 <= queues.count("heavy") <= 78
 
 
+@pytest.mark.parametrize("first", ["heavy", "light"])
+def test_jobs_that_are_reserved_together_are_in_turns(storage: Storage, first: str) -> None:
+    for queue in sorted(["heavy", "light"], reverse=first == "light"):
+        storage.enqueue(new_jobs(200, queue=queue))
+    join(storage)
+
+    taken = storage.reserve("ann", {"heavy": 3, "light": 1}, BATCH)
+
+    queues = [job.queue for job in taken]
+    assert 72 <= queues[:100].count("heavy") <= 78
+    assert 72 <= queues[100:200].count("heavy") <= 78
+    for queue in ("heavy", "light"):
+        seqs = [job.seq for job in taken if job.queue == queue]
+        assert (len(seqs), seqs) == (200, sorted(seqs))
+
+
 @pytest.mark.parametrize("limit", [1, 10])
 def test_a_backlog_in_one_queue_starves_no_other(storage: Storage, limit: int) -> None:
     storage.enqueue(new_jobs(BATCH, queue="big"))

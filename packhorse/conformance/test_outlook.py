@@ -9,7 +9,7 @@ import pytest
 from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import WORKER, add, in_every_state, in_state, join, run
 from packhorse.event import Kind, Subject
-from packhorse.job import QUEUED, RUNNING, State
+from packhorse.job import HELD, QUEUED, RUNNING, State
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed
 from packhorse.storage.contract import Storage
@@ -66,6 +66,15 @@ def test_what_others_hold_is_theirs_to_stop(storage: Storage) -> None:
 
     assert not look(storage, "bob").stops
     assert not look(storage).stops
+
+
+@pytest.mark.parametrize("state", State)
+def test_that_anybody_holds_a_job_is_seen(storage: Storage, state: State) -> None:
+    in_state(storage, state, owner="ruby-1")
+
+    assert look(storage).held == (state in HELD)
+    storage.leave("ruby-1")
+    assert not look(storage).held
 
 
 # --- jobs in line ---------------------------------------------------------------------------------------------------

@@ -17,11 +17,13 @@ from packhorse.conformance.builders import (
     in_state,
     join,
     kinds,
+    recount,
     reserve_ids,
     run,
     snapshot,
     stored,
     take,
+    tallies,
 )
 from packhorse.event import Kind, Subject
 from packhorse.job import (
@@ -32,6 +34,7 @@ from packhorse.job import (
     HELD,
     QUEUED,
     RANK_FORCED,
+    RESERVED,
     RETRYING,
     RUNNING,
     WAITING,
@@ -539,3 +542,24 @@ def test_a_pause_that_has_an_end_is_not_changed_by_another_that_has_one(storage:
 
     assert not storage.pause("mail", by="bob", duration=DAY)
     assert storage.queues() == before
+
+
+@pytest.mark.parametrize("state", [RESERVED, RUNNING])
+def test_the_priority_of_a_held_job_counts_for_its_next_attempt(storage: Storage, state: State) -> None:
+    job = in_state(storage, state)
+
+    answer = storage.set_priority([job.id], 9, by="olga")[0]
+
+    assert (answer.changed, answer.state) == (True, state)
+    again = finish(storage, Failed(job.token, FAILURE, retry_in=0))
+    assert (again.state, again.priority, again.rank) == (QUEUED, 9, rank_of(9))
+    assert tallies(storage) == recount(storage)
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_the_priority_of_a_job_that_has_ended_stays(storage: Storage, state: State) -> None:
+    job = in_state(storage, state)
+
+    assert not storage.set_priority([job.id], 9)[0].changed
+
+    assert stored(storage, job.id) == job

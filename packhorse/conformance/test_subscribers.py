@@ -23,7 +23,7 @@ from packhorse.event import Kind, Subject
 from packhorse.job import COMPLETED, FINAL, UNFINISHED, State
 from packhorse.outcome import Completed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import ClientInfo, EventFilter
+from packhorse.storage.records import ClientInfo, EventFilter, Retention
 
 
 @pytest.fixture
@@ -62,7 +62,36 @@ def test_a_client_that_leaves_frees_its_jobs(served: Storage) -> None:
     assert stored(served, job.id) == job
 
 
+def test_of_a_client_it_is_told_how_many_outcomes_it_wants(served: Storage) -> None:
+    jobs = [add(served, subscriber="carl") for _ in range(3)]
+    done = in_state(served, COMPLETED, subscriber="carl")
+    served.subscribe("dora", [jobs[0].id])
+    served.acknowledge("carl", [done.id])
+
+    assert {client.id: client.subscriptions for client in served.clients()} == {"carl": 3, "dora": 1}
+
+
+def test_the_event_of_a_client_that_timed_out_names_what_it_wanted(served: Storage, clock: TurnedClock) -> None:
+    wanted = sorted(add(served, subscriber="carl").id for _ in range(2))
+    clock.turn("2d")
+
+    served.prune(Retention(clients=SECOND))
+
+    told = served.events(EventFilter(kind=Kind.TIMED_OUT))
+    assert {event.owner: event.data for event in told} == {"carl": {"jobs": wanted}, "dora": None}
+
+
 # --- subscribing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_of_the_web_that_is_over_is_an_event_and_no_client(served: Storage) -> None:
+    before = served.clients()
+
+    served.sign_out("s1", by="olga")
+
+    (event,) = served.events(EventFilter(subject=Subject.CLIENT, kind=Kind.SIGNED_OUT))
+    assert (event.owner, event.data) == ("s1", {"by": "olga"})
+    assert served.clients() == before
 
 
 def test_who_subscribes_is_told_how_many_jobs_exist(served: Storage) -> None:

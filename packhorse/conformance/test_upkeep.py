@@ -371,7 +371,7 @@ def test_rescue_stops_at_its_limit_and_strikes_the_worker_off_last(storage: Stor
     assert numbers == [2, 2, 1, 0]
     assert died == [0, 0, 1, 1]
     (event,) = storage.events(EventFilter(kind=Kind.DIED))
-    assert (event.subject, event.owner, event.data) == (Subject.WORKER, WORKER, {"why": "silence"})
+    assert (event.subject, event.owner, (event.data or {})["why"]) == (Subject.WORKER, WORKER, "silence")
 
 
 def test_rescuing_one_owner_stops_at_its_limit_and_leaves_the_others_alone(storage: Storage) -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import pytest
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND, TurnedClock
-from packhorse.conformance.builders import WORKER, add, in_state, join, kinds, new_job, snapshot, stored
+from packhorse.conformance.builders import WORKER, add, at_once, in_state, join, kinds, new_job, snapshot, stored
+from packhorse.errors import WorkerExists
 from packhorse.event import Kind, Subject
 from packhorse.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Verdict
-from packhorse.storage.contract import Storage
+from packhorse.storage.contract import OTHER_QUEUES, Storage
 from packhorse.storage.records import EventFilter, Stop, WorkerInfo
 
 LONG = 60.0
@@ -44,6 +47,80 @@ def test_a_worker_is_shown_as_it_joined(storage: Storage, clock: TurnedClock) ->
     assert worker == replace(told, joined_at=clock() - SECOND, beat_at=clock() - SECOND)
     assert (foreman.subject, foreman.joined_at) == (Subject.FOREMAN, clock())
     assert [event.owner for event in storage.events(EventFilter(kind=Kind.STARTED))] == ["w1", "f1"]
+
+
+def test_nobody_joins_under_the_id_of_a_living_worker(storage: Storage, clock: TurnedClock) -> None:
+    storage.join(WorkerInfo("ruby-1", queues=["sums"], info={"start": "one"}))
+    job = in_state(storage, RUNNING, owner="ruby-1")
+    clock.turn(10)
+    before = (storage.workers(), storage.events(EventFilter()))
+
+    for info in ({}, {"start": "two"}):
+        with pytest.raises(WorkerExists):
+            storage.join(WorkerInfo("ruby-1", info=info))
+
+    assert (storage.workers(), storage.events(EventFilter())) == before
+    assert stored(storage, job.id) == job
+
+
+def test_joining_again_in_the_same_process_does_no_harm(storage: Storage, clock: TurnedClock) -> None:
+    told = WorkerInfo("ruby-1", info={"start": "one"})
+    storage.join(told)
+    job = in_state(storage, RUNNING, owner="ruby-1")
+    events = storage.events(EventFilter())
+    clock.turn(1)
+
+    storage.join(told)
+
+    assert storage.workers() == [replace(told, joined_at=clock() - SECOND, beat_at=clock())]
+    assert storage.events(EventFilter()) == events
+    assert stored(storage, job.id) == job
+
+
+def test_who_joins_under_the_id_of_a_silent_worker_finds_its_jobs_taken_back(
+    storage: Storage, clock: TurnedClock
+) -> None:
+    storage.join(WorkerInfo("ruby-1", info={"start": "one"}))
+    running, reserved = (in_state(storage, state, owner="ruby-1") for state in (RUNNING, RESERVED))
+    clock.turn(15.1)
+
+    storage.join(WorkerInfo("ruby-1", info={"start": "two"}))
+
+    assert [stored(storage, job.id).state for job in (running, reserved)] == [QUEUED, QUEUED]
+    assert [stored(storage, job.id).halts for job in (running, reserved)] == [1, 0]
+    assert kinds(storage, running.id)[-2:] == [Kind.HALTED, Kind.READDED]
+    assert kinds(storage, reserved.id)[-1] is Kind.READDED
+    assert storage.finish([Completed(running.token)]) == [Verdict.STALE]
+    told = [event.kind for event in storage.events(EventFilter(subject=Subject.WORKER, owner="ruby-1"))]
+    assert told == [Kind.STARTED, Kind.DIED, Kind.STARTED]
+    (worker,) = storage.workers()
+    assert (worker.joined_at, worker.info) == (clock(), {"start": "two"})
+
+
+def test_a_worker_that_has_a_longer_lease_keeps_its_id_for_so_long(storage: Storage, clock: TurnedClock) -> None:
+    storage.join(WorkerInfo("ruby-1", info={"lease_s": 60}))
+    clock.turn(59)
+
+    with pytest.raises(WorkerExists):
+        storage.join(WorkerInfo("ruby-1"))
+    clock.turn(2)
+    with pytest.raises(WorkerExists):
+        storage.join(WorkerInfo("ruby-1"), lease=120 * SECOND)
+    storage.join(WorkerInfo("ruby-1"))
+
+
+def test_of_those_who_join_at_once_under_one_id_one_does(storage: Storage, neighbour: Storage) -> None:
+    def join_as(door: Storage, start: int) -> bool:
+        try:
+            door.join(WorkerInfo("ruby-1", info={"start": start}))
+        except WorkerExists:
+            return False
+        return True
+
+    joined = at_once([partial(join_as, door, number) for number, door in enumerate([storage, neighbour] * 3)])
+
+    assert sum(joined) == 1
+    assert len(storage.events(EventFilter(kind=Kind.STARTED))) == 1
 
 
 def test_a_beat_overwrites_the_record_and_is_no_event(storage: Storage, clock: TurnedClock) -> None:
@@ -117,6 +194,17 @@ def test_a_worker_that_leaves_hands_back_what_it_holds(storage: Storage, clock: 
     assert kinds(storage, running.id)[-1] is Kind.READDED
 
 
+def test_what_had_begun_when_its_worker_left_says_so(storage: Storage) -> None:
+    begun, waiting = in_state(storage, RESERVED), in_state(storage, RESERVED)
+
+    storage.leave(WORKER, why="stopping", ran=[begun.id, "another"])
+
+    assert [stored(storage, job.id).attempts for job in (begun, waiting)] == [1, 0]
+    assert [stored(storage, job.id).halts for job in (begun, waiting)] == [0, 0]
+    assert kinds(storage, begun.id)[-2:] == [Kind.STARTED, Kind.READDED]
+    assert kinds(storage, waiting.id)[-2:] == [Kind.RESERVED, Kind.READDED]
+
+
 def test_leaving_twice_is_harmless(storage: Storage) -> None:
     job = in_state(storage, RUNNING)
     storage.leave(WORKER, why="stopping")
@@ -127,7 +215,7 @@ def test_leaving_twice_is_harmless(storage: Storage) -> None:
 
     assert snapshot(storage, job.id) == before
     (event,) = storage.events(EventFilter(kind=Kind.KILLED))
-    assert (event.subject, event.owner, event.data) == (Subject.WORKER, WORKER, {"why": "stopping"})
+    assert (event.subject, event.owner, (event.data or {})["why"]) == (Subject.WORKER, WORKER, "stopping")
 
 
 def test_a_late_outcome_of_a_worker_that_left_changes_nothing(storage: Storage) -> None:
@@ -148,7 +236,36 @@ def test_what_a_worker_has_done_is_recorded_as_an_event(storage: Storage) -> Non
 
     (event,) = storage.events(EventFilter(kind=Kind.STAT))
     assert (event.subject, event.owner) == (Subject.WORKER, WORKER)
-    assert event.data == {"completed": 12, "by_task": {"send": 12}}
+    assert event.data is not None
+    assert {name: event.data[name] for name in ("completed", "by_task")} == {"completed": 12, "by_task": {"send": 12}}
+
+
+def test_each_event_of_a_worker_carries_its_record(storage: Storage, clock: TurnedClock) -> None:
+    info = {"code_version": "v1", "tasks": ["send"]}
+    for owner in ("leaves", "dies"):
+        storage.join(WorkerInfo(owner, foreman="f", host="a", pid=7, queues=["mail", "sms"], concurrency=3, info=info))
+    joined_at = clock()
+    clock.turn(1)
+
+    storage.beat({"leaves": {"busy": 1}, "dies": {}})
+    storage.record_stat("leaves", {"done": 1})
+    storage.leave("leaves")
+    storage.rescue_owner("dies", why="signal 9")
+
+    told = storage.events(EventFilter(subject=Subject.WORKER))
+    assert [event.kind for event in told] == ["started", "started", "stat", "killed", "died"]
+    for event in told:
+        assert (event.data or {})["object"] == {
+            "id": event.owner,
+            "subject": "worker",
+            "foreman": "f",
+            "host": "a",
+            "pid": 7,
+            "queues": ["mail", "sms"],
+            "concurrency": 3,
+            "info": info,
+            "joined_at": joined_at,
+        }
 
 
 # --- wake-up --------------------------------------------------------------------------------------------------------
@@ -181,6 +298,20 @@ def test_a_sleeper_is_woken(storage: Storage, clock: TurnedClock, cause: str) ->
     sleeper.start()
     while sleeper.is_alive():  # the first calls may come before it sleeps
         WAKERS[cause](storage, clock)
+        sleeper.join(0.01)
+
+    assert woken == [True]
+
+
+def test_a_sleeper_that_serves_others_too_is_woken_for_a_queue_that_nobody_named(storage: Storage) -> None:
+    woken: list[bool] = []
+    sleeper = threading.Thread(target=lambda: woken.append(storage.wait(60, ["mail", OTHER_QUEUES])), daemon=True)
+
+    sleeper.start()
+    for number in itertools.count():  # the first may come before it sleeps
+        if not sleeper.is_alive():
+            break
+        storage.enqueue([new_job(queue=f"new-{number}")])
         sleeper.join(0.01)
 
     assert woken == [True]

@@ -47,9 +47,9 @@ from packhorse.job import (
     State,
     Token,
 )
-from packhorse.outcome import Completed, Failed, Outcome, Released, Snoozed, Stopped, Verdict
+from packhorse.outcome import Completed, Failed, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import DROPPED_LINES, CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine
+from packhorse.storage.records import CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine, dropped_lines
 
 OUTCOMES: dict[str, Callable[[Token], Outcome]] = {
     "completed": lambda token: Completed(token, result="1", ran=SECOND),
@@ -281,6 +281,37 @@ def test_a_job_that_ran_too_long_and_has_no_tries_is_aborted(storage: Storage) -
     assert (job.state, job.reason, job.failures) == (ABORTED, Reason.JOB_TIMEOUT, 1)
 
 
+@pytest.mark.parametrize("retry_in", [0, HOUR])
+def test_no_worker_can_have_more_attempts_than_the_job_has(storage: Storage, retry_in: int) -> None:
+    job = add(storage, max_attempts=2)
+
+    failed = finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=0))
+    dead = finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=retry_in))
+
+    assert (failed.state, dead.state, dead.failures) == (QUEUED, DEAD, 2)
+    assert kinds(storage, job.id)[-1] is Kind.BROKEN
+
+
+def test_a_task_may_allow_more_attempts_for_an_error(storage: Storage) -> None:
+    job = add(storage, max_attempts=1)
+    states = [
+        finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=0, max_attempts=3)).state for _ in range(3)
+    ]
+
+    assert states == [QUEUED, QUEUED, DEAD]
+
+
+def test_a_job_whose_time_was_over_is_no_longer_its_workers(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+
+    left = finish(storage, Overrun(job.token, "it ran for longer than 3 s", retry_in=HOUR))
+
+    assert (left.state, left.reason, left.failures, left.fence) == (RETRYING, Reason.JOB_TIMEOUT, 1, job.fence + 1)
+    assert storage.finish([Completed(job.token, result="1")]) == [Verdict.STALE]
+    assert storage.check_in([CheckIn(job.token)]) == [CheckInAnswer.STALE]
+    assert stored(storage, job.id) == left
+
+
 def test_a_snoozed_job_comes_back_and_no_failure_is_counted(storage: Storage, clock: TurnedClock) -> None:
     job = finish(storage, Snoozed(run(storage, add(storage)).token, 30 * SECOND))
 
@@ -479,6 +510,18 @@ def test_a_batch_has_its_results_and_measures_also_where_they_are_alike_or_missi
             assert (now.state, now.result, now.ran) == (COMPLETED, told[job.id], None if job.seq % 2 else 5)
 
 
+def test_only_an_attempt_that_had_begun_counts_when_it_is_handed_back(storage: Storage) -> None:
+    begun, waiting = in_state(storage, RESERVED), in_state(storage, RESERVED)
+
+    verdicts = storage.finish([Released(begun.token, "cut short", ran=1), Released(waiting.token, "not begun")])
+
+    assert verdicts == [Verdict.ACCEPTED] * 2
+    assert [stored(storage, job.id).state for job in (begun, waiting)] == [QUEUED] * 2
+    assert [stored(storage, job.id).attempts for job in (begun, waiting)] == [1, 0]
+    assert kinds(storage, begun.id)[-2:] == [Kind.STARTED, Kind.READDED]
+    assert kinds(storage, waiting.id)[-2:] == [Kind.RESERVED, Kind.READDED]
+
+
 def test_a_job_that_was_taken_away_costs_its_neighbours_nothing(storage: Storage) -> None:
     join(storage)
     storage.enqueue(new_jobs(9))
@@ -603,7 +646,58 @@ def test_above_the_limit_the_oldest_lines_go(storage: Storage) -> None:
     storage.append_log(token, [LogLine(str(number)) for number in range(8)], keep=5)
     storage.append_log(token, [LogLine("8"), LogLine("9")], keep=5)
 
-    assert [line.message for line in storage.log_lines(token.job_id)] == [DROPPED_LINES, "6", "7", "8", "9"]
+    assert [line.message for line in storage.log_lines(token.job_id)] == [dropped_lines(6), "6", "7", "8", "9"]
+
+
+def test_a_line_that_stands_for_others_is_counted_as_those(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+
+    storage.append_log(token, [LogLine("0"), LogLine(dropped_lines(100)), LogLine("101")], keep=3)
+    storage.append_log(token, [LogLine("102"), LogLine("103")], keep=3)
+
+    assert [line.message for line in storage.log_lines(token.job_id)] == [dropped_lines(102), "102", "103"]
+
+
+def test_a_log_that_keeps_no_lines_has_none(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+
+    storage.append_log(token, [LogLine("0"), LogLine("1")], keep=0)
+
+    assert storage.log_lines(token.job_id) == []
+
+
+def test_a_line_has_the_time_at_which_it_was_said_and_the_attempt_that_its_worker_names(
+    storage: Storage, clock: TurnedClock
+) -> None:
+    job = in_state(storage, RESERVED)  # a quick one: that it has begun is told with its end
+
+    storage.append_log(job.token, [LogLine("a", attempt=1, ago=2 * SECOND), LogLine("b", ago=SECOND), LogLine("c")])
+    finish(storage, Failed(job.token, FAILURE, retry_in=0))
+    storage.append_log(job.token, [LogLine("late", attempt=1)])
+
+    lines = storage.log_lines(job.id)
+    assert [line.message for line in lines] == ["a", "b", "c", "late"]
+    assert [clock() - line.at for line in lines] == [2 * SECOND, SECOND, 0, 0]
+    assert [line.attempt for line in lines] == [1, 1, 1, 1]
+
+
+def test_a_halt_does_not_raise_the_attempt_of_lines(storage: Storage) -> None:
+    job = in_state(storage, RUNNING, owner="bob")
+    storage.rescue_owner("bob", why="signal 9")
+
+    storage.append_log(run(storage, job).token, [LogLine("again")])
+
+    assert [line.attempt for line in storage.log_lines(job.id)] == [1]
+
+
+def test_a_checkin_that_is_in_the_log_already_adds_no_line(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+    storage.append_log(job.token, [LogLine("40 %", LogKind.PROGRESS)] * 3)
+
+    storage.check_in([CheckIn(job.token, "on", 40, None, is_logged=True)])
+
+    assert (stored(storage, job.id).progress, stored(storage, job.id).checkin) == (40, "on")
+    assert [line.message for line in storage.log_lines(job.id)] == ["40 %"] * 3
 
 
 def test_a_very_long_line_is_cut(storage: Storage) -> None:

@@ -6,18 +6,19 @@ read `members`, send to them, and beat for them.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
 import selectors
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -26,14 +27,19 @@ from packhorse.board import Board
 from packhorse.channel import CONDEMNED, Channel, Message
 from packhorse.foreman import death
 from packhorse.foreman.backoff import YOUNG
-from packhorse.foreman.member import Member
+from packhorse.foreman.leftovers import BOARD, make_directory
+from packhorse.foreman.member import Member, Serving
 from packhorse.foreman.scaling import Hand
+from packhorse.outcome import Overrun
 from packhorse.settings import Settings, mask_url
+from packhorse.spool import Spool
 
 log = logging.getLogger("packhorse")
 
 QUIT_GRACE = 3.0
 """Seconds between being told to quit and being killed."""
+_STRUCK_OFF_GRACE = 0.5
+"""The same for one whose jobs others have by now; one that has left the storage by itself ends within that time."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -46,12 +52,13 @@ class Launch(msgspec.Struct, frozen=True):
     concurrency: int
     arguments: Sequence[str] = ()
     extra_arguments: Sequence[str] = ("--max-jobs", "1")
+    spool: Path | None = None  # the directory for outcomes that cannot be delivered
 
     @classmethod
     def of(cls, target: str, settings: Settings, arguments: Sequence[str] = ()) -> Self:
         """`python -m packhorse.worker TARGET`."""
         command = [sys.executable, "-m", "packhorse.worker", target]
-        return cls(target, command, settings.url, settings.concurrency, arguments)
+        return cls(target, command, settings.url, settings.concurrency, arguments, spool=Spool.of(settings).directory)
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -62,8 +69,11 @@ class Ended(msgspec.Struct, frozen=True):
     died: bool
     ran: list[str] = []  # the jobs that had begun and not ended
     is_young: bool = False
+    is_missed: bool = True  # False: nobody need take its place, which the foreman has not heard before
     lines: list[str] = []  # the last that it wrote to stderr
     done: int = 0  # the attempts that had ended, as far as it has told
+    failed: int = 0  # those among them that had failed
+    overruns: tuple[Overrun, ...] = ()  # what is to be said of jobs for which it was killed
 
 
 class Crew:
@@ -71,7 +81,7 @@ class Crew:
 
     def __init__(self, launch: Launch, selector: selectors.BaseSelector, on_online: Callable[[], None]) -> None:
         self.members: tuple[Member, ...] = ()
-        self.queues: list[str] | None = None  # that its workers serve; None: none of them has told yet
+        self.serving: Serving | None = None  # None: none of its workers has told yet
         self.starts = 0
         self._launch = launch
         self._selector = selector
@@ -108,6 +118,10 @@ class Crew:
         slots = self._launch.concurrency
         return [member.hand(slots, now) for member in self.members if member.is_active]
 
+    def set_launch(self, launch: Launch) -> None:
+        """How each worker is started from now on."""
+        self._launch = launch
+
     def set_slots(self, slots: int) -> None:
         """How many each ordinary worker has that is started from now on."""
         self._launch = replace(self._launch, concurrency=slots)
@@ -118,7 +132,7 @@ class Crew:
         """Start a worker under a new id. Raises OSError when the system has no room for it."""
         owner = secrets.token_urlsafe(16)
         slots = 1 if is_extra else self._launch.concurrency
-        board = Board.create(Path(tempfile.mkdtemp(prefix="packhorse-")) / "board", slots)
+        board = Board.create(make_directory() / BOARD, slots)
         ours, theirs = Channel.pair()
         try:
             process = self._spawn(owner, foreman, board, theirs, slots, is_extra)
@@ -138,6 +152,8 @@ class Crew:
     def _spawn(
         self, owner: str, foreman: str, board: Board, channel: Channel, slots: int, is_extra: bool
     ) -> subprocess.Popen[bytes]:
+        # What writes to a terminal that is being closed fails; so only we do.
+        in_terminal = os.isatty(1)
         # Everybody on the machine can read a command line; a password goes by the environment.
         has_secret = mask_url(self._launch.url) != self._launch.url
         own = {
@@ -148,15 +164,18 @@ class Crew:
             "--parent": os.getpid(),
             "--concurrency": slots,
             **({} if has_secret else {"--url": self._launch.url}),
+            **({} if (spool := Spool(self._launch.spool).path_of(owner)) is None else {"--spool": spool}),
         }
         return subprocess.Popen(
             [
                 *self._launch.command,
                 *(f"{name}={value}" for name, value in own.items()),  # a value may begin with a dash
+                *(["--flush-lines"] if in_terminal else []),
                 *self._launch.arguments,
                 *(self._launch.extra_arguments if is_extra else ()),
             ],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if in_terminal else None,
             stderr=subprocess.PIPE,
             bufsize=0,
             pass_fds=(channel.fileno(),),
@@ -165,11 +184,11 @@ class Crew:
         )
 
     def _watch(self, member: Member) -> None:
-        assert member.process.stderr is not None
         member.channel.socket.setblocking(False)
-        os.set_blocking(member.process.stderr.fileno(), False)
         self._selector.register(member.channel, selectors.EVENT_READ, lambda: self._hear(member))
-        self._selector.register(member.process.stderr, selectors.EVENT_READ, lambda: self._read_lines(member))
+        for stream, write in member.streams():
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, functools.partial(self._copy, stream, write))
         if hasattr(os, "pidfd_open"):
             with suppress(OSError):  # the kernel is older than Python: SIGCHLD wakes us
                 self._pidfds[member.id] = pidfd = os.pidfd_open(member.pid)
@@ -185,7 +204,7 @@ class Crew:
         for message in messages:
             member.hear(message, now)
         if member.is_online and not was_online:
-            self.queues = member.queues
+            self.serving = member.serving
             _hide(member.board)
             self._on_online()
         if not is_open:
@@ -194,17 +213,16 @@ class Crew:
             member.kill_at = member.kill_at or now + QUIT_GRACE
         return bool(messages) and is_open
 
-    def _read_lines(self, member: Member) -> bool:
-        """Take what it writes to stderr. False: nothing more for now."""
-        assert member.process.stderr is not None
+    def _copy(self, stream: IO[bytes], write: Callable[[bytes], None]) -> bool:
+        """Take what a worker writes to this stream. False: nothing more for now."""
         try:
-            data = os.read(member.process.stderr.fileno(), 65_536)
+            data = os.read(stream.fileno(), 65_536)
         except BlockingIOError:
             return False
         if data:
-            member.write(data)
+            write(data)
         else:
-            self._unwatch(member.process.stderr)
+            self._unwatch(stream)
         return bool(data)
 
     def _unwatch(self, source: Any) -> None:
@@ -218,12 +236,31 @@ class Crew:
         for member in self.members:
             member.channel.send(message)
 
+    def tell_of_ended(self, jobs: Sequence[str]) -> bool:
+        """Have one worker call the result handlers for these jobs, which none of them has ended. From any thread.
+        False: there is no worker."""
+        member = next((member for member in self.members if member.is_active and member.is_online), None)
+        if member is not None:
+            member.channel.send({"do": "ended", "jobs": list(jobs)})
+        return member is not None
+
+    def wake_idle(self) -> None:
+        """Jobs wait: have those look that have room, for the storage may have told nobody. Any thread may call it."""
+        for member in self.members:
+            if member.is_online and member.is_active and member.report.get("busy", 0) < member.report.get("slots", 0):
+                member.channel.send({"do": "look"})
+
     def drain(self, member: Member, why: str, grace: float) -> None:
         """Let it finish what it runs, for so many seconds; then it is told to quit."""
         if member.quit_at is None:
             member.ordered(why)
             member.quit_at = time.monotonic() + grace
             member.channel.send({"do": "drain", "why": why})
+
+    def end_if_starting(self, member: Member) -> None:
+        """A worker that still loads its app hears nobody. SIGTERM ends it; one that is further drains by it."""
+        with suppress(ProcessLookupError):
+            member.process.terminate()
 
     def quit(self, member: Member, why: str) -> None:
         """Have it hand back what it holds and end; a moment later it is killed."""
@@ -232,17 +269,41 @@ class Crew:
             member.kill_at = time.monotonic() + QUIT_GRACE
             member.channel.send({"do": "quit", "why": why})
 
+    def end_overrun(self, overrun: Overrun) -> bool:
+        """One of our workers does not end a job whose time is over: it is frozen, or stuck. From any thread: the main
+        one kills it, and what is said here is said of the job then. False: it is none of ours."""
+        member = self.get(overrun.token.owner)
+        if member is None:
+            return False
+        if all(overrun.token != each.token for each in member.overruns):
+            member.overruns = (*member.overruns, overrun)
+        return True
+
     def dismiss(self, member: Member) -> None:
-        """The storage does not know it any more. That is no order of ours: it may have left by itself."""
+        """The storage does not know it any more. That is no order of ours: it may have left by itself. If not, others
+        run its jobs by now, so it ends soon, and all that it has started."""
         if member.kill_at is None:
             member.leaving = member.leaving or "it was struck off"
-            member.kill_at = time.monotonic() + QUIT_GRACE
+            member.kill_at = time.monotonic() + _STRUCK_OFF_GRACE
             member.channel.send({"do": "quit"})
 
     def kill(self, member: Member, why: str) -> None:
         """End it and all that it has started, now."""
         member.ordered(why)
         self._kill(member)
+
+    def kill_frozen(self, member: Member, why: str) -> None:
+        """Kill one that does not live any more, and all that it has started, before anybody gets its jobs. What it ran
+        counts as lost."""
+        log.warning("worker %d %s; it is killed", member.pid, why)
+        member.leaving = member.leaving or why
+        member.why_killed = f"worker {member.pid} {why}"
+        self._kill(member)
+
+    def next_step_in(self, now: float) -> float | None:
+        """Seconds until `enforce` will have something to do."""
+        moments = [member.kill_at or member.quit_at for member in self.members]
+        return min((max(0.0, moment - now) for moment in moments if moment is not None), default=None)
 
     def enforce(self, now: float) -> None:
         """Go one step further with those that have not done as told in time."""
@@ -277,8 +338,9 @@ class Crew:
         self._orphans.update(death.kill_session(member.pid))
         while self._hear(member):
             pass
-        while self._read_lines(member):
-            pass
+        for stream, write in member.streams():
+            while self._copy(stream, write):
+                pass
         ended = self._judge(member, member.process.wait())
         self._put_away(member)
         return ended
@@ -286,31 +348,39 @@ class Crew:
     def _judge(self, member: Member, code: int) -> Ended:
         why = death.why_it_ended(member.pid, code, self._memory.verdict() if code < 0 else None)
         was_ended = member.was_killed and (member.is_ordered or member.is_unknown)  # by us, who had told it to go
-        in_order = was_ended or code == CONDEMNED or (code == 0 and member.leaving is not None)
+        # A worker that holds jobs does not die of SIGTERM: see `end_if_starting`.
+        was_starting = member.is_ordered and code == -signal.SIGTERM
+        in_order = was_ended or was_starting or code == CONDEMNED or (code == 0 and member.leaving is not None)
         if in_order:
             why = member.leaving or why
+        elif member.why_killed is not None:
+            why = member.why_killed
         elif code == 0:
             why += " although nobody had asked it to"
         # One that made room for another by itself has worked, unless it says that it has not.
         has_worked = member.has_worked or (in_order and member.done_when_leaving != 0)
-        is_young = time.monotonic() - member.started_at < YOUNG and not has_worked and not member.is_ordered
+        was_asked_or_done = member.is_ordered or member.found_nothing
+        is_young = time.monotonic() - member.started_at < YOUNG and not has_worked and not was_asked_or_done
         return Ended(
             owner=member.id,
             why=why,
             died=not in_order,
             ran=member.board.running(),
             is_young=is_young,
+            is_missed=not member.is_newly_needless,
             lines=list(member.lines),
             done=int(member.done_when_leaving or member.report.get("done") or 0),
+            failed=int(member.failed_when_leaving or member.report.get("failed") or 0),
+            overruns=member.overruns,
         )
 
     def _put_away(self, member: Member) -> None:
         self.members = tuple(other for other in self.members if other is not member)
         self._unwatch(member.channel)
-        self._unwatch(member.process.stderr)
         member.channel.close()
-        if member.process.stderr is not None:
-            member.process.stderr.close()
+        for stream, _ in member.streams():
+            self._unwatch(stream)
+            stream.close()
         pidfd = self._pidfds.pop(member.id, None)
         if pidfd is not None:
             self._unwatch(pidfd)

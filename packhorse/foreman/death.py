@@ -6,12 +6,15 @@ run in a child process of the old one.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+
+log = logging.getLogger("packhorse")
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -96,6 +99,27 @@ def kill_session(leader: int) -> list[int]:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     return others
+
+
+def kill_workers(owners: Collection[str]) -> None:
+    """Kill the workers of this machine that bear these ids, and all that they have started: others have their jobs by
+    now. Their foreman may be frozen, and cannot do so itself."""
+    if not owners:
+        return
+    marks = {f"--id={owner}".encode() for owner in owners}
+    with suppress(OSError):
+        for pid in [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]:
+            words = _command_of(pid)
+            if b"packhorse.worker" in words and not marks.isdisjoint(words) and is_alive(pid):
+                log.warning("worker %d has lost its jobs to others, and is killed", pid)
+                kill_session(pid)
+
+
+def _command_of(pid: int) -> list[bytes]:
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def reap(pids: set[int]) -> set[int]:

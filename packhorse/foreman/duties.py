@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.chores.chore import Chore, SteadyTime
+from packhorse.chores.chore import Chore, EndWorker, SteadyTime
 from packhorse.clock import SECOND
 from packhorse.foreman.backlog import Backlog
 from packhorse.foreman.crew import Crew
@@ -19,15 +19,18 @@ from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.settling import Settling
 from packhorse.foreman.timetable import Timetable
+from packhorse.outcome import Overrun
 from packhorse.settings import Settings
+from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
 
-Chores = Sequence[Chore] | Callable[[SteadyTime], Sequence[Chore]]
-"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady."""
+Chores = Sequence[Chore] | Callable[[SteadyTime, EndWorker], Sequence[Chore]]
+"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady, and what
+ends those of its workers that do not end a job in time."""
 
 
 class Duties:
-    """Of one foreman. `report` is what it says of itself, `wake` wakes its loop."""
+    """Of one foreman. `report` is what it says of itself, `wake` wakes its loop; see `Heartbeat` for the rest."""
 
     def __init__(
         self,
@@ -39,13 +42,34 @@ class Duties:
         *,
         report: Callable[[], dict[str, Any]],
         wake: Callable[[], None],
+        announce: Callable[[], None] = lambda: None,
+        hasty: bool = False,
     ) -> None:
         beat, lease = settings.heartbeat / SECOND, settings.lease / SECOND
-        self.heartbeat = Heartbeat(storage, crew, record, heartbeat=beat, lease=lease, report=report, wake=wake)
-        self.settling = Settling(storage)
+        spool = Spool.of(settings)
+        self.heartbeat = Heartbeat(
+            storage,
+            crew,
+            record,
+            heartbeat=beat,
+            lease=lease,
+            report=report,
+            wake=wake,
+            announce=announce,
+            hasty=hasty,
+            spool=spool,
+        )
+        self.settling = Settling(storage, spool)
         self.backlog = Backlog(storage, crew, wake)
         self.orders = Orders(storage, record, wake)
-        self.timetable = Timetable(chores(self.heartbeat.steady_time) if callable(chores) else chores)
+
+        def end_overrun(overrun: Overrun) -> bool:
+            is_ours = crew.end_overrun(overrun)
+            if is_ours:
+                wake()
+            return is_ours
+
+        self.timetable = Timetable(chores(self.heartbeat.steady_time, end_overrun) if callable(chores) else chores)
         self.lookout = Lookout(storage, crew, record, self.heartbeat, self.backlog, self.orders, self.timetable)
         self.are_at_work = False
 

@@ -1,6 +1,7 @@
 """A duty: one thing that a foreman does again and again in a thread of its own, so that its main loop never waits.
 
-A step that fails is tried again with growing, jittered waits; it is told once, and once more when it works again.
+A step that fails is tried again with growing, jittered waits. The log says so, again every minute, and when it works
+again.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 
 from packhorse.amounts import count_text
-from packhorse.errors import PackhorseError
+from packhorse.errors import PackhorseError, StorageUnavailable
 
 log = logging.getLogger("packhorse")
 
 _FIRST_RETRY = 0.1
+_TELL_AGAIN = 60.0
+"""Seconds after which a step that still fails is told of again."""
 
 
 class Duty:
@@ -26,6 +30,8 @@ class Duty:
         self._step = step
         self._longest_retry = longest_retry
         self._failures = 0
+        self._is_away = False  # the storage, as far as the last step could tell
+        self._tell_again_at = 0.0
         self._woken = threading.Event()
         self.is_stopped = False
         # A daemon: a storage that does not answer must not keep the foreman from ending.
@@ -64,12 +70,22 @@ class Duty:
             longest = min(self._longest_retry, _FIRST_RETRY * 2.0 ** min(self._failures, 20))
             return random.uniform(longest / 2, longest)
         if self._failures:
-            log.info("%s works again, after %s", self.name, count_text(self._failures, "failed try", "failed tries"))
-            self._failures = 0
+            tries = count_text(self._failures, "failed try", "failed tries")
+            if self._is_away:
+                log.info("the storage is available again (%s, after %s)", self.name, tries)
+            else:
+                log.info("%s works again, after %s", self.name, tries)
+            self._failures, self._is_away = 0, False
         return pause
 
     def _tell(self, error: Exception) -> None:
-        if self._failures > 1 or self.is_stopped:
+        now = time.monotonic()
+        if self.is_stopped or (self._failures > 1 and now < self._tell_again_at):
+            return
+        self._tell_again_at = now + _TELL_AGAIN
+        self._is_away = isinstance(error, StorageUnavailable)
+        if self._is_away:
+            log.warning("the storage is not available, trying again (%s): %s", self.name, error)
             return
         # One of our own errors says in a sentence what is wrong; of any other we need the place.
         trace = None if isinstance(error, PackhorseError) else error

@@ -14,30 +14,43 @@ import os
 import selectors
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
+
+from msgspec.structs import replace
 
 from packhorse import __version__
 from packhorse.clock import SECOND
-from packhorse.foreman import signals
+from packhorse.connection_totals import told_connections
+from packhorse.errors import PackhorseError
 from packhorse.foreman.backoff import YOUNG, Backoff
 from packhorse.foreman.crew import Crew, Ended, Launch
 from packhorse.foreman.duties import Chores, Duties
 from packhorse.foreman.former import PROCESS_SPACE, process_space
+from packhorse.foreman.heartbeat import boot_time
+from packhorse.foreman.leftovers import remove_leftovers
 from packhorse.foreman.member import Member
 from packhorse.foreman.pulse import NOBODY, Callee, Pulse, Record
 from packhorse.foreman.rolling import Rolling
 from packhorse.foreman.scaling import Plan
+from packhorse.foreman.signals import DUMP, QUIET, RESTART_ASKED, STOP, Signals
 from packhorse.foreman.size import Size
 from packhorse.kinship import hear_of_parents_end
+from packhorse.local_liveness import SignOfLife
 from packhorse.order import Do, Order
 from packhorse.settings import Settings
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S
+from packhorse.terminal import Terminal, has_terminal, let_go_of_terminal
 
 log = logging.getLogger("packhorse")
 
 _TICK = 1.0
+_LEASE_IN_DANGER = 0.8
+"""The part of a lease without a heartbeat after which a worker that a signal has stopped is killed."""
 _ORDERED = "an operator's order"
+_STUCK = 15.0
+"""Seconds at least without a turn of the loop after which a foreman is taken for stuck."""
 _LAST_WORDS = 5.0
 """Seconds that the storage gets at the end to take what is left to be told."""
 
@@ -47,7 +60,10 @@ class Foreman:
 
     With `burst` it ends when its workers, told so by their arguments, find nothing more to do. It stops when `parent`,
     the process that started it, has ended. With `gives_up`, workers that keep dying young are not started again before
-    the next SIGHUP. The `callee` is called every minute, as a sign of life.
+    the next SIGHUP. The `callee` is called every minute, as a sign of life. What `announce` tells the storage, it tells
+    when it begins. `signals` are those that the program has watched while it started. A SIGHUP restarts its workers; it
+    stops when the terminal was closed, and with `ends_on_hangup` in any case. A restart asks `reload` for the settings
+    of the fresh workers.
 
     >>> Foreman(Launch.of("app:app", app.settings), app.settings, app.storage).run()
     """
@@ -63,35 +79,60 @@ class Foreman:
         parent: int | None = None,
         gives_up: bool = False,
         callee: Callee = NOBODY,
+        announce: Callable[[], None] = lambda: None,
+        signals: Signals | None = None,
+        ends_on_hangup: bool = False,
+        reload: Callable[[], tuple[Settings, Launch]] | None = None,
     ) -> None:
         self.size = Size(settings, burst=burst)
         self.deaths = 0
-        self.done = 0  # attempts that its workers had ended when they left
+        self.done = self.failed = 0  # attempts that its workers had ended when they left, and those that had failed
         self.problem: str | None = None  # the last one
         self._settings = settings
+        self._storage = storage
         self._burst = burst
         self._parent = parent
+        self._ends_on_hangup = ends_on_hangup
+        self._reload = reload
         self._lines: list[str] = []
         self._is_quiet = self._is_stopping = False
+        self._terminal = Terminal(is_there=False)
         self._exit_code = 0
-        self._signals = signals.Signals()
+        self._signals = signals or Signals()
         self._selector = selectors.DefaultSelector()
         self.backoff = Backoff(gives_up=gives_up)
         self.crew = Crew(launch, self._selector, on_online=lambda: self.duties.heartbeat.beat_soon())
         self.record = Record(storage, self._about(launch.target))
         wake = self._signals.ring
-        self.duties = Duties(storage, settings, self.crew, self.record, chores, report=self.report, wake=wake)
+        self.duties = Duties(
+            storage,
+            settings,
+            self.crew,
+            self.record,
+            chores,
+            report=self.report,
+            wake=wake,
+            announce=announce,
+            hasty=burst,
+        )
         self.pulse = Pulse(self.report, self.is_well, callee)
+        self._sign_of_life = SignOfLife(max(settings.lease / SECOND, _STUCK))
         self._rolling = Rolling(self.crew, self._start, self._drain)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Work until told to stop. Raises StorageError when the storage cannot be used at all."""
+        """Work until told to stop. A storage that is away is waited for, but not in a burst. Raises a PackhorseError
+        when the storage cannot be used at all."""
         with self._signals:
+            self._signals.take_stops()
+            # What was started with nohup stays, whatever becomes of the terminal.
+            self._terminal = Terminal(is_there=has_terminal() and not self._signals.hangup_was_ignored)
+            remove_leftovers()
             if self._parent is not None:
                 hear_of_parents_end(signal.SIGCHLD)  # a signal that does nothing but wake the loop
             self._selector.register(self._signals, selectors.EVENT_READ, lambda: None)
+            self._sign_of_life.begin()
             self.duties.begin()
             try:
                 while not self._is_over():
@@ -103,14 +144,19 @@ class Foreman:
         return self._exit_code
 
     def ask(self, number: signal.Signals) -> None:
-        """As if this signal had come, from any thread: SIGTERM to stop, SIGHUP for a rolling restart …"""
+        """As if this signal had come, from any thread: SIGTERM to stop, SIGUSR1 to be quiet …"""
         self._signals.ring(number)
 
+    def ask_to_restart(self) -> None:
+        """Have a rolling restart, from any thread."""
+        self._signals.ring(RESTART_ASKED)
+
     def _turn(self) -> None:
-        for key, _ in self._selector.select(_TICK):
+        for key, _ in self._selector.select(self._pause()):
             key.data()
         for number in self._signals.read():
             self._obey(number)
+        self._look_at_terminal()
         is_ordered = False
         for order in self.duties.orders.take():
             self._follow(order)
@@ -126,6 +172,8 @@ class Foreman:
             self.duties.go_to_work()
             self._man(now)
         self.pulse.tick(now)
+        silence = self.duties.heartbeat.silence()
+        self._sign_of_life.tick(now, silence if silence < float("inf") else None)
 
     def _is_orphaned(self) -> bool:
         return self._parent is not None and os.getppid() != self._parent
@@ -151,6 +199,7 @@ class Foreman:
         if not self.duties.settling.wait(_LAST_WORDS if self.record.is_joined else 0.0):
             log.warning("the storage does not answer; other foremen will take back what was held here")
         self.duties.settling.duty.stop(1.0)
+        self._sign_of_life.end()
         self._selector.close()
         if self._is_stopping:
             log.info("stopped")
@@ -158,15 +207,35 @@ class Foreman:
     # --- signals --------------------------------------------------------------------------------------------------
 
     def _obey(self, number: signal.Signals) -> None:
-        if number in signals.STOP:
+        if number in STOP:
             self._hard_stop(number, number.name) if self._is_stopping else self._stop(number.name)
-        elif number in signals.QUIET:
+        elif number in QUIET:
             self._quiet(number.name)
-        elif number in signals.RESTART:
-            self._restart(number.name)
-        elif number in signals.DUMP:
+        elif number is signal.SIGHUP:
+            self._hear_hangup()
+        elif number is RESTART_ASKED and not self._is_stopping:
+            self._restart("asked for")
+        elif number in DUMP:
             faulthandler.dump_traceback(all_threads=True)
             self.crew.tell({"do": "dump"})
+
+    def _hear_hangup(self) -> None:
+        self._terminal.told(time.monotonic())
+        self._look_at_terminal()
+        if self._is_stopping:
+            return
+        if self._ends_on_hangup:
+            self._stop("SIGHUP")
+        else:
+            self._restart("SIGHUP")
+
+    def _look_at_terminal(self) -> None:
+        """Stop if the terminal was closed. The signal may have come a moment before it is seen to be gone."""
+        if self._terminal.is_there:
+            self._terminal.look(time.monotonic(), has_terminal())
+        if self._terminal.was_closed and not self._is_stopping:
+            let_go_of_terminal()
+            self._stop("its terminal was closed")
 
     def _quiet(self, why: str) -> None:
         log.info("quiet: no more jobs are taken (%s)", why)
@@ -176,9 +245,27 @@ class Foreman:
 
     def _restart(self, why: str) -> None:
         log.info("rolling restart (%s)", why)
+        self._reload_settings()
         self._is_quiet = False  # fresh workers take jobs
         self.backoff.hope()
         self._rolling.begin()
+
+    def _reload_settings(self) -> None:
+        """Take over what has changed since they were read. Those by which others know this foreman stay: its storage,
+        its heartbeat and its lease."""
+        if self._reload is None or self._burst:
+            return
+        try:
+            settings, launch = self._reload()
+        except PackhorseError as error:
+            log.error("the settings stay as they were: %s", error)
+            return
+        self._settings = replace(settings, heartbeat=self._settings.heartbeat, lease=self._settings.lease)
+        has_changed = self.size.reset(settings)
+        self.crew.set_launch(replace(launch, concurrency=self.size.limits.slots))
+        if has_changed:
+            limits = self.size.limits
+            log.info("from %d to %d workers with %d slots each", limits.least, limits.most, limits.slots)
 
     def _stop(self, why: str) -> None:
         grace = self._settings.stop_grace / SECOND
@@ -188,10 +275,9 @@ class Foreman:
         self.pulse.stopping()
         self.duties.rest()
         for member in self.crew.members:
-            if member.is_online:
-                self._drain(member, f"the foreman was told to stop ({why})")
-            else:
-                self.crew.quit(member, "the foreman was told to stop")  # it holds nothing yet
+            self._drain(member, f"the foreman was told to stop ({why})")
+            if not member.is_online:  # as far as was heard: it may have jobs by now
+                self.crew.end_if_starting(member)
 
     def _hard_stop(self, number: int, why: str) -> None:
         """What is held is handed back when the ends are settled, and counts nowhere."""
@@ -264,12 +350,12 @@ class Foreman:
 
     def _note(self, ended: Ended, now: float) -> None:
         self.done += ended.done
+        self.failed += ended.failed
+        if not ended.is_missed:  # its last word came with its end
+            self._need_one_less()
         if ended.died:
             self.deaths += 1
             self.problem = ended.why
-        elif self._burst:
-            self.size.one_less()  # it found nothing more to do
-            return
         if ended.is_young:
             self.backoff.died_young(now)
             self._lines = ended.lines
@@ -279,20 +365,40 @@ class Foreman:
 
     def _look_after(self, now: float) -> None:
         for member in self.crew.members:
+            member.is_frozen = member.is_stopped()  # the heartbeat says so, too, but it may be waiting for the storage
             if member.is_unknown and member.kill_at is None:
                 if member.is_active:  # one that is about to end has left by itself
                     log.info("worker %d is not known to the storage any more; it is replaced", member.pid)
                 self.crew.dismiss(member)
+            elif member.overruns and not member.was_killed:
+                ids = ", ".join(overrun.token.job_id for overrun in member.overruns)
+                log.error("worker %d does not end a job whose time is over, and is killed: %s", member.pid, ids)
+                self.crew.kill(member, "it did not end a job whose time was over")
             elif member.is_condemned:
                 self._drain(member, "it is condemned")
-            elif member.stopped_since is not None and now - member.stopped_since >= self._settings.lease / SECOND:
-                self._drain(member, "it was stopped by a signal for longer than its lease")
+            elif self._seconds_to_thaw(member) <= 0:
+                self.crew.kill_frozen(member, "was stopped by a signal, and its lease is almost over")
             if not member.is_proven and (member.has_worked or (member.is_online and now - member.started_at >= YOUNG)):
                 member.is_proven = True
                 self.backoff.succeeded()
             if member.has_answered(now):
                 self.duties.heartbeat.beat_soon()
+            if member.report.get("busy"):
+                self.duties.lookout.stir()
         self.crew.enforce(now)
+
+    def _seconds_to_thaw(self, member: Member) -> float:
+        """How long a worker that a signal has stopped has to go on. Then it is killed, and its children: when the lease
+        is over its jobs may be run elsewhere."""
+        if not member.is_frozen or member.beaten_at is None or member.why_killed is not None:
+            return math.inf
+        return member.beaten_at + _LEASE_IN_DANGER * self._settings.lease / SECOND - boot_time()
+
+    def _pause(self) -> float:
+        """Seconds until the loop has something to do that nobody wakes it for."""
+        thaws = [self._seconds_to_thaw(member) for member in self.crew.members]
+        steps = self.crew.next_step_in(time.monotonic())
+        return max(0.0, min([_TICK, *thaws, *([] if steps is None else [steps])]))
 
     def _drain(self, member: Member, why: str) -> None:
         # The worker itself asks its jobs to end when the grace is over, and gives them this much more.
@@ -300,6 +406,7 @@ class Foreman:
 
     def _man(self, now: float) -> None:
         """Keep the crew at the size that is wanted."""
+        self._let_the_idle_go()
         plan = self._plan(now)
         for owner in plan.stop:
             self._let_go(self.crew.get(owner))
@@ -314,9 +421,22 @@ class Foreman:
         if sum(member.is_online for member in self.crew.active) >= self.size.limits.least:
             self.pulse.ready()
 
+    def _let_the_idle_go(self) -> None:
+        """In a burst, nobody takes the place of a worker that leaves because nothing is left, and what was seen to wait
+        before that says nothing any more."""
+        for member in self.crew.leaving:
+            if member.is_newly_needless:
+                member.is_missed = False
+                self._need_one_less()
+
+    def _need_one_less(self) -> None:
+        self.size.one_less()
+        self.duties.backlog.forget()
+
     def _plan(self, now: float) -> Plan:
         need = self.duties.backlog.need
-        if need is None or self._is_quiet or self._rolling.is_under_way:
+        is_done = self._burst and self.size.wanted == 0
+        if need is None or self._is_quiet or self._rolling.is_under_way or is_done:
             return Plan(self.size.wanted)
         return self.size.plan(need, self.crew.hands(now))
 
@@ -367,6 +487,9 @@ class Foreman:
             "extra": len(self.crew.extra),
             "leaving": len(self.crew.leaving),
             "busy": sum(member.report.get("busy", 0) for member in members),
+            "done": self.done + sum(member.report.get("done", 0) for member in members),
+            "failed": self.failed + sum(member.report.get("failed", 0) for member in members),
+            "latency_ms": self.duties.heartbeat.latency_ms,
             "starts": self.crew.starts,
             "deaths": self.deaths,
             "rescued": self.duties.settling.rescued,
@@ -376,6 +499,7 @@ class Foreman:
             "checkin": self.pulse.calls.status,
             "problem": self.problem,
             "order": followed,
+            **told_connections(self._storage.connections()),
         }
         if self.backoff.wait:
             left = self.backoff.seconds_left(time.monotonic())

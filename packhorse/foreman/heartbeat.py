@@ -2,30 +2,33 @@
 
 It is the foreman that beats, so a job that holds the interpreter lock cannot cost its worker the lease. When the
 lookout has seen that running jobs should stop, it asks which, and hands that on. While the storage is away it tries on,
-with jitter; a worker that was struck off meanwhile is marked, and the foreman has it quit.
+with jitter; a worker that was struck off meanwhile is marked, and the foreman has it quit. Whatever is wrong with one
+worker is told in the log, and costs no other its beat.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from packhorse.clock import SECOND
-from packhorse.errors import StorageError, StorageUnavailable
+from packhorse.errors import PackhorseError, StorageError
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.former import rescue_former
 from packhorse.foreman.member import Member
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.steady import Steady
+from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Beat, Outlook, Stop
 
 log = logging.getLogger("packhorse")
 
-_FRESH = 2.0
+_FRESH = 3.0
 """Seconds for which the storage's time, as the lookout has seen it, is as good as asked for."""
 
 
@@ -50,7 +53,8 @@ class _Reading(NamedTuple):
 
 
 class Heartbeat:
-    """Beats for the crew. `wake` wakes the foreman's loop, `report` is what the foreman says of itself."""
+    """Beats for the crew. `wake` wakes the loop, `report` is what the foreman says of itself, `announce` tells
+    the storage what its app has. One that is `hasty` does not wait for a storage that is away when it begins."""
 
     def __init__(
         self,
@@ -62,20 +66,27 @@ class Heartbeat:
         lease: float,
         report: Callable[[], dict[str, Any]],
         wake: Callable[[], None],
+        announce: Callable[[], None] = lambda: None,
+        hasty: bool = False,
+        spool: Spool | None = None,
     ) -> None:
         self._storage = storage
+        self._spool = spool or Spool(None)
         self._crew = crew
         self._record = record
         self._heartbeat = heartbeat
         self._report = report
         self._wake = wake
+        self._announce = announce
+        self._hasty = hasty
         self._beat_at = 0.0
         self.skew = 0.0  # seconds that this machine's clock is ahead of the storage's, as far as it can be told
         self._has_stops = False  # as the lookout says
         self._seen: _Reading | None = None  # of the storage's clock, by the lookout
         self.steady = Steady(lease, heartbeat)
         self.accepted_at: float | None = None  # by `boot_time`
-        self.error: StorageError | None = None  # the storage cannot be used at all
+        self.latency_ms: float | None = None  # how long the storage took for the last heartbeat
+        self.error: PackhorseError | None = None  # the storage cannot be used at all
         # Soon after an outage: the steady rule counts on everybody's doing so.
         self.duty = Duty("the heartbeat", self.step, longest_retry=min(1.0, heartbeat / 5))
 
@@ -133,12 +144,14 @@ class Heartbeat:
     def _join(self) -> None:
         try:
             if self._record.is_first:
+                self._spool.deliver(self._storage)  # before the jobs of those who left it here are taken back
                 rescue_former(self._storage)
+            self._announce()
             self._record.join()
-        except StorageUnavailable:
-            raise
-        except StorageError as error:
-            self.error = error
+        except PackhorseError as error:
+            if self._hasty or not self._record.may_wait(error):
+                self.error = error
+                self.duty.stop()  # the foreman ends with it
             raise
         finally:
             self._wake()
@@ -146,27 +159,45 @@ class Heartbeat:
     def _beat(self) -> None:
         foreman, sent = self._record.id, boot_time()
         self._beat_at = sent + self._heartbeat  # first: who comes online from here on asks for a beat of its own
-        beating = [member for member in self._crew.members if member.is_online and self._is_awake(member)]
-        reports = {member.id: member.told(time.monotonic()) for member in beating}
+        beating: list[Member] = []
+        reports: dict[str, dict[str, Any]] = {foreman: self._report()}
+        for member in self._crew.members:
+            with _apart(member):
+                if member.is_online and self._is_awake(member):
+                    beating.append(member)
+                    reports[member.id] = {}  # it lives, whatever it says
+                    reports[member.id] = member.told(time.monotonic())
         try:
-            beat = self._storage.beat({foreman: self._report(), **reports})
+            beat = self._send(reports)
         except Exception:
             self._beat_at = 0.0
             raise
         self.accepted_at = boot_time()
+        self.latency_ms = round((self.accepted_at - sent) * 1_000, 1)
+        running = sum(report.get("busy", 0) for owner, report in reports.items() if owner != foreman)
+        log.debug("checked %d workers with %d running jobs, in %g ms", len(beating), running, self.latency_ms)
         self.skew = skew_of(time.time(), self.accepted_at - sent, beat.now / SECOND)
         self.steady.accepted(sent, self.accepted_at, beat.now / SECOND)
-        self._take(beat, foreman, beating)
+        self._take(beat, foreman, beating, sent)
+
+    def _send(self, reports: dict[str, dict[str, Any]]) -> Beat:
+        """Beat for all of them; without what they say, if that is refused: they live all the same."""
+        try:
+            return self._storage.beat(reports)
+        except (StorageError, OSError):
+            raise
+        except Exception:
+            log.exception("what the workers say of themselves is refused; the heartbeat is sent without it")
+            return self._storage.beat({owner: {} for owner in reports})
 
     def _is_awake(self, member: Member) -> bool:
         """A worker that a signal has stopped does not live: beating for it would keep its jobs for ever."""
-        if not member.is_stopped():
-            member.stopped_since = None
-        elif member.stopped_since is None:
-            member.stopped_since = time.monotonic()
-        return member.stopped_since is None
+        member.is_frozen = member.is_stopped()
+        if member.is_frozen:
+            self._wake()  # the foreman sees to it that it ends in time
+        return not member.is_frozen
 
-    def _take(self, beat: Beat, foreman: str, beating: Iterable[Member]) -> None:
+    def _take(self, beat: Beat, foreman: str, beating: Iterable[Member], sent: float) -> None:
         if foreman in beat.unknown:
             log.warning("this foreman was struck off: its heartbeats did not get through; it joins again")
             self.steady.interrupted()
@@ -175,7 +206,9 @@ class Heartbeat:
             if member.id in beat.unknown:
                 member.is_unknown = True
             else:
-                member.beat()
+                member.beaten_at = sent
+                with _apart(member):
+                    member.beat()
         if beat.unknown:
             self._wake()
         self._hand_on(beat.stops)
@@ -183,9 +216,16 @@ class Heartbeat:
     def _hand_on(self, stops: Iterable[Stop]) -> None:
         """Again and again until the job has ended: a worker may not have known of it yet."""
         for stop in stops:
-            job_id, owner, fence = stop.token.job_id, stop.token.owner, stop.token.fence
-            member = self._crew.get(owner)
+            member = self._crew.get(stop.token.owner)
             if member is not None:
-                member.channel.send(
-                    {"do": "stop", "job_id": job_id, "owner": owner, "fence": fence, "reason": stop.reason.value}
-                )
+                with _apart(member):
+                    member.stop_job(stop)
+
+
+@contextmanager
+def _apart(member: Member) -> Iterator[None]:
+    """Whatever is wrong with this worker is told, and does not reach the others."""
+    try:
+        yield
+    except Exception:
+        log.exception("something is wrong with worker %d; the heartbeat goes on", member.pid)

@@ -6,17 +6,23 @@ import os
 import subprocess
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
 from packhorse.board import Board
 from packhorse.channel import Channel, Message
+from packhorse.clock import SECOND
 from packhorse.foreman.scaling import Hand
+from packhorse.outcome import Overrun
+from packhorse.serving import SERVES
 from packhorse.stacks import MOST_STACKS, Stack, cut
+from packhorse.storage.records import Stop
 
 _LINES = 20
+_MOST_TOLD = 100
 _LONGEST_LINE = 4_096
 _TOLD_FOR = 180.0
 """Seconds for which stacks are part of what is reported."""
@@ -37,6 +43,20 @@ class _Told(NamedTuple):
         return self.awaited <= 0 or now - self.at >= _FOR_CHILDREN
 
 
+class Serving(NamedTuple):
+    """What the workers of a crew serve: these queues, and others of their choice that hold jobs of these tasks."""
+
+    queues: frozenset[str]
+    tasks: frozenset[str] = frozenset()
+    choice: tuple[str, ...] = ()
+
+    @classmethod
+    def told(cls, message: Message) -> Serving:
+        """As a worker told it."""
+        queues, tasks, choice = message.get("queues", {}), message.get("tasks", ()), message.get(SERVES, ())
+        return cls(frozenset(queues), frozenset(tasks), tuple(choice))
+
+
 class Member:
     """A member of the crew. The main thread changes it; others read, send, and beat."""
 
@@ -48,15 +68,21 @@ class Member:
         self.is_extra = is_extra
         self.started_at = time.monotonic()
         self.is_online = False
-        self.queues: list[str] = []
+        self.serving: Serving | None = None  # None: it has not told yet
         self.report: dict[str, Any] = {}
         self.leaving: str | None = None  # why it takes no more jobs
         self.done_when_leaving: int | None = None
+        self.failed_when_leaving: int | None = None
+        self.found_nothing = False  # in a burst: it leaves because nothing is left to run
+        self.is_missed = True  # another takes its place when it goes, if so many are wanted
         self.is_condemned = False  # a job of its would not end
         self.is_ordered = False  # we have told it to end
         self.was_killed = False  # by us
         self.is_unknown = False  # the storage has struck it off
-        self.stopped_since: float | None = None  # by SIGSTOP
+        self.is_frozen = False  # stopped by SIGSTOP, so that nobody beats for it
+        self.beaten_at: float | None = None  # by `boot_time`: the last time that somebody did
+        self.why_killed: str | None = None  # by us, without any order
+        self.overruns: tuple[Overrun, ...] = ()  # of its jobs whose time is over, and which it does not end
         self.quit_at: float | None = None
         self.kill_at: float | None = None
         self.has_worked = self.is_proven = False
@@ -88,7 +114,7 @@ class Member:
         match message.pop("say", None):
             case "online":
                 self.is_online = True
-                self.queues = list(message.get("queues", {}))
+                self.serving = Serving.told(message)
                 self._idle_since = now
             case "report":
                 self._take_report(message, now)
@@ -96,12 +122,19 @@ class Member:
                 self.leaving = self.leaving or str(message.get("why", said))
                 self.is_condemned = self.is_condemned or said == "condemned"
                 self.done_when_leaving = message.get("done")
+                self.failed_when_leaving = message.get("failed")
+                self.found_nothing = bool(message.get("found_nothing"))
             case "stacks":
                 self._stacks = _Told(message["order"], now, message["items"], int(message.get("more", 0)))
             case "stack" if self._stacks is not None and self._stacks.order == message.get("order"):
                 told = self._stacks
                 items = [message["stack"], *told.items] if len(told.items) < MOST_STACKS else told.items
                 self._stacks = told._replace(items=items, awaited=told.awaited - 1)
+
+    @property
+    def is_newly_needless(self) -> bool:
+        """Does it leave because nothing is left, and is still counted among those that are wanted?"""
+        return self.found_nothing and self.is_missed and not self.is_extra
 
     def has_answered(self, now: float) -> bool:
         """Has it said where it stands, so that the storage should be told soon? Once for each answer."""
@@ -111,15 +144,27 @@ class Member:
         return True
 
     def told(self, now: float) -> dict[str, Any]:
-        """What the storage is told of it: its report, and for a while what it said when it was asked where it stands.
-        Of children that have not answered yet nothing is told before they had a moment to."""
-        stacks = self._stacks
+        """What the storage is told of it: its report, what its slots do at this moment, and for a while what it said
+        when it was asked where it stands. Of children that have not answered yet nothing is told before they had a
+        moment to."""
+        stacks, report = self._stacks, {**self.report, **self._slots()}
         if stacks is None or not stacks.is_ready(now) or now - stacks.at > _TOLD_FOR:
-            return self.report
+            return report
         age = round(now - stacks.at, 1)
         # The worker has cut what it told itself; its children have not, and this goes into every heartbeat.
         items = msgspec.to_builtins(cut(msgspec.convert(stacks.items, list[Stack])))
-        return {**self.report, "stacks": {"order": stacks.order, "age_s": age, "items": items}}
+        return {**report, "stacks": {"order": stacks.order, "age_s": age, "items": items}}
+
+    def _slots(self) -> dict[str, Any]:
+        """A sample: short jobs never run for long enough to be told of in any other way."""
+        if not self.report:
+            return {}
+        running = [begun for begun in self.board.begun() if not begun.has_ended]
+        told = [
+            {"slot": each.slot, "job_id": each.job_id, "task": each.task, "since_s": round(each.ago / SECOND, 1)}
+            for each in sorted(running, key=lambda each: each.slot)[:_MOST_TOLD]
+        ]
+        return {"busy": len(running), "running": told}
 
     def _take_report(self, report: Message, now: float) -> None:
         done = (report.get("done"), report.get("failed"))
@@ -127,6 +172,11 @@ class Member:
             self._idle_since = now
         self.has_worked = self.has_worked or any(done)
         self.report = report
+
+    def streams(self) -> list[tuple[IO[bytes], Callable[[bytes], None]]]:
+        """What it writes to, as far as it goes through us, and what becomes of that."""
+        found = [(self.process.stderr, self.write), (self.process.stdout, _print)]
+        return [(stream, write) for stream, write in found if stream is not None]
 
     def write(self, data: bytes) -> None:
         """What it wrote to stderr is shown as our own, and the last lines are kept to tell why it died."""
@@ -143,8 +193,13 @@ class Member:
 
     def beat(self) -> None:
         """The storage has accepted a heartbeat for it."""
-        with suppress(ValueError):  # it ended at this moment, and its board was put away
-            self.board.beat()
+        self.board.beat()
+
+    def stop_job(self, stop: Stop) -> None:
+        """Tell it that one of its jobs should stop."""
+        token = stop.token
+        words = {"job_id": token.job_id, "owner": token.owner, "fence": token.fence, "reason": stop.reason.value}
+        self.channel.send({"do": "stop", **words})
 
     def is_stopped(self) -> bool:
         """Was it stopped by a signal, as with `kill -STOP`? Then it does not live, whatever its pid says."""
@@ -163,3 +218,8 @@ class Member:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
             return True  # somebody else has reaped it
+
+
+def _print(data: bytes) -> None:
+    with suppress(OSError):
+        os.write(1, data)

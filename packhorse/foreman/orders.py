@@ -37,14 +37,22 @@ class Orders:
         self._waiting: deque[tuple[int, Order | None]] = deque()
         self._id: str | None = None
         self.edge = 0  # the id behind which orders may still come
+        self._looked_for, self._looked_to = "", 0  # how far the lookout has come, where nothing is seen late
         self._seen: set[int] = set()  # the orders behind the edge that were taken
         self._next_edge = (0, 0.0)  # an event about foremen, and when it was the newest
         self.duty = Duty("looking for orders", self.step, longest_retry=2.0)
 
-    def heed(self, outlook: Outlook) -> None:
-        """What the lookout has seen. It looks behind the edge, so it sees an order for as long as another one may come
-        that was written before."""
-        if outlook.ordered or self._id != self._record.id:
+    def look_after(self, foreman: str) -> int:
+        """The event behind which the lookout looks for orders to this foreman. Where events may come to be seen late,
+        it is the edge, so that it sees an order for as long as another one may come that was written before."""
+        return self._looked_to if foreman == self._looked_for else self.edge
+
+    def heed(self, outlook: Outlook, foreman: str) -> None:
+        """What the lookout has seen when it looked for this foreman."""
+        is_set_back = 0 < outlook.looked_to < self.look_after(foreman)  # a server has lost what it had told last
+        if outlook.looked_to:
+            self._looked_for, self._looked_to = foreman, outlook.looked_to
+        if outlook.ordered or is_set_back or self._id != self._record.id:
             self.duty.wake()
 
     def step(self) -> float:

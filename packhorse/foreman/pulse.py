@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, PackhorseError, StorageUnavailable
 from packhorse.event import Subject
 from packhorse.foreman.duty import Duty
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import START, WorkerInfo
 
 log = logging.getLogger("packhorse")
 FIGURES = logging.getLogger("packhorse.figures")
@@ -49,13 +49,28 @@ class Record:
         self.id = secrets.token_urlsafe(16)
         self.is_joined = False
         self.is_first = True
+        self._has_waited = False  # for a storage that was away
 
     def join(self) -> None:
         """Make it known."""
         self._storage.join(
-            WorkerInfo(self.id, subject=Subject.FOREMAN, host=self._host, pid=os.getpid(), info=self._info)
+            WorkerInfo(
+                self.id,
+                subject=Subject.FOREMAN,
+                host=self._host,
+                pid=os.getpid(),
+                info={**self._info, START: self.id},  # which is new for every process
+            )
         )
         self.is_joined, self.is_first = True, False
+
+    def may_wait(self, error: PackhorseError) -> bool:
+        """May joining be tried again after this error? At the start only if waiting may help: a wrong path or password
+        is told at once. Who was there before, or has waited already, waits on: a server that has just come up may not
+        have its databases and users yet."""
+        may_wait = isinstance(error, StorageUnavailable) and (error.may_pass or not self.is_first or self._has_waited)
+        self._has_waited = may_wait
+        return may_wait
 
     def renew(self) -> None:
         """It was struck off, and an id is never used twice: join again under a new one."""
@@ -165,6 +180,7 @@ class Pulse:
         self.systemd = Systemd()
         self._report = report
         self._line_at = time.monotonic() + _LINE_EVERY
+        self._last: Mapping[str, Any] = {}  # what the last line has told
         self._is_ready = False
 
     def tick(self, now: float) -> None:
@@ -172,7 +188,9 @@ class Pulse:
         self.systemd.alive(now)
         if now >= self._line_at:
             self._line_at = now + _LINE_EVERY
-            FIGURES.info("%s", _line(self._report()))
+            report = self._report()
+            FIGURES.info("%s", _line(report, self._last))
+            self._last = report
 
     def ready(self) -> None:
         """The crew is at work."""
@@ -186,6 +204,9 @@ class Pulse:
         self.systemd.tell("STOPPING=1", "STATUS=finishing what runs")
 
 
-def _line(report: Mapping[str, Any]) -> str:
-    """One line for the log; every fact of the foreman's report that is a number or a word."""
-    return ", ".join(f"{name} {value}" for name, value in report.items() if isinstance(value, int | float | str))
+def _line(report: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """One line for the log: what was done since the last one, and every other fact of the foreman's report that is a
+    number or a word."""
+    since = {name: max(0, report.get(name, 0) - last.get(name, 0)) for name in ("done", "failed")}
+    facts = {**since, **{name: value for name, value in report.items() if name not in since}}
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, int | float | str))

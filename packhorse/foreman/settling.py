@@ -10,6 +10,7 @@ from collections import deque
 
 from packhorse.foreman.crew import Ended
 from packhorse.foreman.duty import Duty
+from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
 
 log = logging.getLogger("packhorse")
@@ -18,8 +19,9 @@ log = logging.getLogger("packhorse")
 class Settling:
     """The workers whose end the storage does not know yet."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, spool: Spool | None = None) -> None:
         self._storage = storage
+        self._spool = spool or Spool(None)
         self._ended: deque[Ended] = deque()  # each stays in it until the storage knows; the thread alone takes them out
         self._changed = threading.Condition()
         self.rescued = 0
@@ -48,8 +50,11 @@ class Settling:
             return self._changed.wait_for(lambda: not self._ended, seconds)
 
     def _settle(self, ended: Ended) -> None:
+        self._spool.deliver(self._storage, ended.owner)  # first: then its jobs are not held any more
+        if ended.overruns:
+            self._storage.finish(ended.overruns)
         if not ended.died:
-            self._storage.leave(ended.owner, why=ended.why)
+            self._storage.leave(ended.owner, why=ended.why, ran=ended.ran)
             return
         number = 0
         while taken := self._storage.rescue_owner(ended.owner, why=ended.why, ran=ended.ran):

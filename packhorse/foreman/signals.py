@@ -8,20 +8,26 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
 STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 QUIET = frozenset({signal.SIGUSR1, signal.SIGTSTP})
-RESTART = frozenset({signal.SIGHUP})
+RESTART_ASKED = signal.SIGUSR2
+"""What other threads ring for a restart: a SIGHUP may also mean that the terminal was closed. It is not watched for."""
 DUMP = frozenset({signal.SIGTTIN, *([signal.SIGINFO] if hasattr(signal, "SIGINFO") else [])})
 # SIGCHLD, too: it wakes the loop, and a parent that ignored it would have left us without exit codes.
-_WATCHED = STOP | QUIET | RESTART | DUMP | {signal.SIGCHLD}
+_WATCHED = STOP | QUIET | DUMP | {signal.SIGHUP, signal.SIGCHLD}
 
 
 class Signals:
-    """Watches for the length of a `with` block; outside the main thread only `ring` is heard."""
+    """Watches for the length of a `with` block; outside the main thread only `ring` is heard.
+
+    A program that takes a while to start enters the block first: what would kill it is kept for the loop. Signals that
+    stop do so at once, until the loop is there and says `take_stops`.
+    """
 
     def __init__(self) -> None:
         self._ear, self._mouth = socket.socketpair()
@@ -31,18 +37,32 @@ class Signals:
         self._fd_before = -1
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
+        if not self._before and threading.current_thread() is threading.main_thread():
             self._fd_before = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
-            self._before = {number: signal.signal(number, _do_nothing) for number in _WATCHED}
+            self._take(_WATCHED - STOP)
         return self
+
+    def take_stops(self) -> None:
+        """From now on, signals that stop are for the loop, too."""
+        if self._before:
+            self._take(STOP)
+
+    def _take(self, numbers: Iterable[signal.Signals]) -> None:
+        self._before.update({number: signal.signal(number, _do_nothing) for number in numbers})
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._before:
             signal.set_wakeup_fd(self._fd_before)
+            self._before = {}
         self._ear.close()
         self._mouth.close()
+
+    @property
+    def hangup_was_ignored(self) -> bool:
+        """As nohup has it."""
+        return self._before.get(signal.SIGHUP) is signal.SIG_IGN
 
     def fileno(self) -> int:
         return self._ear.fileno()

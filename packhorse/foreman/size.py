@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from packhorse.clock import SECOND
 from packhorse.foreman.scaling import Hand, Limits, Need, Plan, plan
@@ -22,7 +22,7 @@ class Size:
     """Of one crew. With `burst`, workers that find nothing more to do are not missed."""
 
     def __init__(self, settings: Settings, *, burst: bool = False) -> None:
-        self.limits = _limits_of(settings)
+        self._set = self.limits = _limits_of(settings)
         self.wanted = max(self.limits.least, int(burst))
         if burst:
             self.limits = replace(self.limits, least=0)
@@ -47,6 +47,18 @@ class Size:
         most = max(least, self.limits.most if order.most is None else order.most)
         self.limits = replace(self.limits, least=least, most=most)
         self.wanted = min(max(self.wanted, least), most)
+
+    def reset(self, settings: Settings) -> bool:
+        """As the settings are by now. What they leave as it was stays as operators want it. False: nothing changed."""
+        before, after = self._set, _limits_of(settings)
+        if after == before:
+            return False
+        self._set = after
+        changed = {name: new for name, new in asdict(after).items() if new != getattr(before, name)}
+        limits = replace(self.limits, **changed)
+        self.limits = replace(limits, most=max(limits.least, limits.most))
+        self.wanted = min(max(self.wanted, self.limits.least), self.limits.most)
+        return True
 
     def set_slots(self, slots: int) -> None:
         """Of each worker that is started from now on."""

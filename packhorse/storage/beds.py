@@ -4,7 +4,13 @@ wakes one of those that it is for: a manager's storage sleeps for workers with d
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
+
+from packhorse.storage.contract import OTHER_QUEUES
+
+_FOR_OTHERS = 0.25
+"""Seconds between two rings for queues that nobody has named: they wake all, mostly for nothing."""
 
 
 class _Bed:
@@ -27,6 +33,7 @@ class Beds:
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
         self._asleep: dict[_Bed, None] = {}  # who came first is first
+        self._next_for_others = 0.0
 
     def __len__(self) -> int:
         return len(self._asleep)
@@ -41,10 +48,16 @@ class Beds:
             del self._asleep[bed]
 
     def ring(self, queues: Collection[str]) -> bool:
-        """Wake one who serves one of these queues. False: nobody who does sleeps."""
+        """Wake one who serves one of these queues. False: nobody who does sleeps. Then those wake, now and then, who
+        want to hear of other queues."""
         bed = next((bed for bed in self._asleep if not bed.is_rung and bed.serves(queues)), None)
         if bed is not None:
             _wake(bed)
+        elif self._asleep and time.monotonic() >= self._next_for_others:
+            self._next_for_others = time.monotonic() + _FOR_OTHERS
+            for one in self._asleep:
+                if OTHER_QUEUES in one.queues and not one.is_rung:
+                    _wake(one)
         return bed is not None
 
     def ring_for_any(self) -> None:

@@ -9,7 +9,9 @@ Rules that hold for every storage:
    `repeated`, a job that was handed back, `stale`.
 4. Time is the storage's clock. Callers send durations; tests may hand a storage its own `now`.
 5. What is common to all storages is done once, above (`app/`) or beside (`changes.py`): encoding, checking what
-   users wrote, deciding what an outcome does to a job.
+   users wrote, deciding what an outcome does to a job. What is written is checked here, before each call (`checks.py`):
+   a value that breaks a rule is a BadValue, and nothing is stored. A stored record that cannot be right ends no call:
+   it is answered as a `BrokenJob`, and no worker is handed one (`broken.py`).
 6. Calls are plain and synchronous, and safe from many threads at once. Lists may hold up to `BATCH` items.
 
 Errors: `StorageUnavailable` and its kin when the storage cannot answer; then nothing was changed, or the caller cannot
@@ -22,13 +24,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from packhorse import clock
 from packhorse.errors import BadValue
 from packhorse.event import Event, Kind
 from packhorse.job import Job, NewJob, Token
 from packhorse.order import Order
 from packhorse.outcome import Outcome, Verdict
+from packhorse.storage.broken import ANSWERS, looked_through
+from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.records import (
+    USUAL_LEASE,
     Beat,
     CheckIn,
     CheckInAnswer,
@@ -61,10 +67,30 @@ from packhorse.storage.records import (
 )
 
 BATCH = 1_000
+OTHER_QUEUES = "*"
+"""Among the queues that `wait` and `reserve_when_rung` are told, this stands for those that nobody who sleeps has
+named: a job that comes into such a queue for the first time in a while wakes all who said so, to see whether it is for
+them."""
+
+
+def named_queues(queues: Mapping[str, int]) -> Mapping[str, int]:
+    """These queues without the mark for others."""
+    if OTHER_QUEUES not in queues:
+        return queues
+    return {name: weight for name, weight in queues.items() if name != OTHER_QUEUES}
 
 
 class Storage(ABC):
     """Where jobs live. Open one with `packhorse.storage.open_storage(url)`."""
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        """Whatever a storage writes is checked before, and the jobs that it answers with are looked at, by the same
+        rules on all of them: `checks.py`, `broken.py`."""
+        super().__init_subclass__(**words)
+        for name, call in list(vars(cls).items()):
+            if (name in WRITES or name in ANSWERS) and not getattr(call, "__isabstractmethod__", False):
+                seen = looked_through(name, call) if name in ANSWERS else call
+                setattr(cls, name, checked(name, seen, getattr(Storage, name)) if name in WRITES else seen)
 
     event_stride = 1
     """By how much the ids of events rise from one to the next, where they are not of one batch."""
@@ -84,6 +110,10 @@ class Storage(ABC):
     def now(self) -> int:
         """The storage's clock: microseconds since 1970."""
 
+    def approximate_now(self) -> int:
+        """About what `now` would answer, without asking anybody: by the clock of this machine."""
+        return clock.now()
+
     @abstractmethod
     def health(self) -> Health:
         """How the storage is: latency, size, connections, contention, and what an operator should know."""
@@ -91,6 +121,10 @@ class Storage(ABC):
     def measured(self) -> list[OperationSums]:
         """How the calls of this process went, as far as it has measured that. Asks nobody."""
         return []
+
+    def connections(self) -> tuple[int, int]:
+        """How many connections to the storage this process has open, and how many of them are in use. Asks nobody."""
+        return 0, 0
 
     def pending_migrations(self) -> list[Migration]:
         """What `migrate` would do, in order. Looks only; nothing is changed or made."""
@@ -122,6 +156,11 @@ class Storage(ABC):
             f"this storage cannot enqueue by {type(connection).__name__}: it is not in that database",
             hint="enqueue without connection= once your transaction is committed",
         )
+
+    def can_be_read_beside(self, connection: object) -> bool:
+        """Whether anything can be read here while the transaction of this connection is open. False: its tables are
+        still to be made, and nobody can make them before that ends but by `enqueue_within`."""
+        return True
 
     @abstractmethod
     def get(self, job_id: str) -> Job | None:
@@ -193,11 +232,14 @@ class Storage(ABC):
 
     @abstractmethod
     def check_in(self, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
-        """A job's sign of life, with progress and message; also kept as log lines. Tells whether it should stop."""
+        """A job's sign of life, with progress and message; also kept as log lines, unless it says that they are in the
+        log already. Tells whether it should stop."""
 
     @abstractmethod
     def append_log(self, token: Token, lines: Sequence[LogLine], *, keep: int = 1_000) -> Verdict:
-        """Add lines to a job's log, also just after its attempt ended. Above `keep` lines the oldest go."""
+        """Add lines to a job's log, also just after its attempt ended. Each has the time at which it was said, so long
+        `ago`, and the attempt that its worker names, or else the present one. Above `keep` lines the oldest go, and the
+        first says how many have gone so far."""
 
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
@@ -212,7 +254,7 @@ class Storage(ABC):
         """`wait`, then `reserve`, for a worker that has nothing to do; storages that can do both in one round trip do.
         An `interrupt` ends the wait; what was reserved all the same is answered."""
         self.wait(timeout, list(queues))
-        return self.reserve(owner, queues, limit)
+        return self.reserve(owner, named_queues(queues), limit)
 
     # --- steering: what operators do; `by` is who ---------------------------------------------------------------------
     # A job whose state does not allow the step is left alone; its answer has `changed` False and the state it is in.
@@ -232,7 +274,7 @@ class Storage(ABC):
     def set_priority(
         self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
     ) -> list[Steered]:
-        """Waiting jobs move in line at once."""
+        """Waiting jobs move in line at once; of held ones it counts when they come in line again."""
 
     @abstractmethod
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
@@ -346,9 +388,11 @@ class Storage(ABC):
     # --- workers and clients ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def join(self, worker: WorkerInfo) -> None:
-        """A worker or a foreman begins. Its id must be new for every process start. A worker whose version of the code
-        no other has is told of by an event `deployed` of its foreman."""
+    def join(self, worker: WorkerInfo, *, lease: int = USUAL_LEASE) -> None:
+        """A worker or a foreman begins. Its id should be new for every process start. Under an id whose holder lives,
+        `WorkerExists` is raised; from a holder that has been silent for `lease` all jobs are taken back first, as by
+        `rescue_owner`. Repeating the call does no harm if the `info` says by `start` that it is the same process.
+        A worker whose version of the code no other has is told of by an event `deployed` of its foreman."""
 
     @abstractmethod
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
@@ -365,8 +409,9 @@ class Storage(ABC):
         event behind which all orders lie that it has not heard: the later, the less there is to look through."""
 
     @abstractmethod
-    def leave(self, owner: str, *, why: str = "stopped") -> None:
-        """An ordered end: whatever it still holds is released, and its record goes, with the event `killed`."""
+    def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
+        """An ordered end: whatever it still holds is released, and its record goes, with the event `killed`. `ran`
+        names the jobs that had begun although the storage was not told."""
 
     @abstractmethod
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
@@ -388,6 +433,11 @@ class Storage(ABC):
     @abstractmethod
     def leave_client(self, client_id: str) -> bool:
         """A client goes, with its subscriptions. False: unknown."""
+
+    @abstractmethod
+    def sign_out(self, session: str, *, by: str | None = None) -> None:
+        """Write down, as an event and nothing else, that this session of the web is over: every web server of this
+        storage reads it."""
 
     @abstractmethod
     def clients(self) -> list[ClientInfo]:
@@ -470,9 +520,9 @@ class Storage(ABC):
     @abstractmethod
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Sleep until new work may be there, or `timeout` seconds are over; True when woken. `queues` are those for
-        whose jobs one wants to be woken, as for `reserve`; none named: for any that come in meanwhile. One enqueueing
-        wakes one sleeper, not all. May wake for nothing. Another thread's `interrupt` wakes it too. Many threads may
-        sleep at once, for different queues."""
+        whose jobs one wants to be woken, as for `reserve`, and perhaps `OTHER_QUEUES`; none named: for any that come in
+        meanwhile. One enqueueing wakes one sleeper of those who named its queue, not all. May wake for nothing.
+        Another thread's `interrupt` wakes it too. Many threads may sleep at once, for different queues."""
 
     @abstractmethod
     def interrupt(self) -> None:

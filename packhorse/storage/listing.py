@@ -110,7 +110,7 @@ def fits(job: Job, where: Filter) -> bool:
         and (where.created_to is None or job.created_at < where.created_to)
         and (where.id is None or job.id.startswith(where.id))
         and (where.error is None or (job.error is not None and _mention([job.error], where.error)))
-        and (where.text is None or _mention([job.id, job.task, job.args, job.error or ""], where.text))
+        and all(_mention([job.id, job.task, job.args, job.error or ""], text) for text in where.texts)
         and is_argued(job.args, where.args)
     )
 
@@ -203,4 +203,4 @@ def queues_named(where: Filter) -> list[str] | None:
 
 def is_dear(where: Filter) -> bool:
     """Has it to be looked for in arguments and errors, which may be long?"""
-    return where.text is not None or where.error is not None or bool(where.args)
+    return bool(where.texts) or where.error is not None or bool(where.args)

@@ -80,7 +80,7 @@ _REFUSED = frozenset(
     {
         "enqueue", "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "pause", "resume",
         "put_schedules", "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client",
-        "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
+        "leave_client", "sign_out", "subscribe", "acknowledge", "silence_failure", "prune_part",
     }
 )  # fmt: skip
 
@@ -111,10 +111,12 @@ def outlook_of(
     stops: bool,
     queued: bool,
     ordered: bool,
+    held: bool,
     due_at: int | None,
     expire_at: int | None,
     next_at: int | None,
     resume_at: int | None,
+    looked_to: int = 0,
 ) -> Outlook:
     """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
     sleep again."""
@@ -127,11 +129,13 @@ def outlook_of(
         stops=stops,
         queued=queued,
         ordered=ordered,
+        looked_to=looked_to,
         due_in=until(due_at, may_be_done=move is None),
         expires_in=until(expire_at, may_be_done=may_go_on(move, "expire")),
         ticks_in=until(next_at, may_be_done=may_go_on(move, "tick")),
         resumes_in=until(resume_at, may_be_done=move is None),
         moved=move is not None,
+        held=held,
     )
 
 

@@ -15,8 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.clock import DAY, HOUR, SECOND
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, WorkerExists
 from packhorse.event import Kind, Subject
+from packhorse.faults import DEPTH_LIMIT
 from packhorse.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
 from packhorse.series import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
 
@@ -49,6 +50,11 @@ class Argument(msgspec.Struct, frozen=True):
     path: tuple[str, ...]
     value: str
 
+    def __post_init__(self) -> None:
+        if len(self.path) > DEPTH_LIMIT:
+            what = f"a filter looks {len(self.path):,} levels deep into arguments"
+            raise BadValue(what, hint=f"arguments have at most {DEPTH_LIMIT} levels")
+
 
 class Filter(msgspec.Struct, frozen=True):
     """Which jobs are meant; what is None or empty does not matter. All conditions must hold. Limits are within."""
@@ -78,8 +84,15 @@ class Filter(msgspec.Struct, frozen=True):
     id: str | None = None  # it begins so, letter by letter
     args: tuple[Argument, ...] = ()
     error: str | None = None  # found in the error, whatever the case
-    text: str | None = None  # found in id, task, arguments or error, whatever the case
+    text: str | tuple[str, ...] | None = None  # found in id, task, arguments or error, whatever the case; several: each
     order: str | None = None  # "created": by the newest, whatever the states; else each list has its natural order
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts that must all be found."""
+        if self.text is None:
+            return ()
+        return (self.text,) if isinstance(self.text, str) else self.text
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -210,10 +223,14 @@ def seen_by_id(job_ids: Sequence[str], seen: Sequence[Seen]) -> dict[str, Seen]:
 LEASE_S = "lease_s"
 """Where the record of a foreman or a worker says for how many seconds it may be silent. Storages read it, too."""
 _LONGEST_LEASE_S = 86_400  # as the settings allow
+START = "start"
+"""Where such a record tells one start of a process from the next: any text that is new with each."""
+USUAL_LEASE = 15 * SECOND
+JOINED_ANEW = "its worker joined anew; the process before had fallen silent"
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """A process that runs jobs, or a foreman. `id` is random for every start; host and pid are for people."""
+    """A process that runs jobs, or a foreman. `id` is random for every start of ours; host and pid are for people."""
 
     id: str
     subject: Subject = Subject.WORKER
@@ -233,11 +250,17 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         told = self.info.get("code_version")
         return told if isinstance(told, str) else None
 
+    def told(self, /, **facts: Any) -> dict[str, Any]:
+        """What an event about it tells: these facts, and its record without what heartbeats overwrite."""
+        lasting = [name for name in self.__struct_fields__ if name not in ("subject", "report", "beat_at")]
+        record = {name: getattr(self, name) for name in lasting}
+        return {**facts, "object": {**record, "subject": self.subject.value}}
+
     def lease_for(self, looker: int) -> int:
         """How long it may be silent before somebody with this lease believes it dead: never less than it says itself.
         One of an older program does not say."""
         told = self.info.get(LEASE_S)
-        own = round(min(told, _LONGEST_LEASE_S) * SECOND) if isinstance(told, int | float) else 0
+        own = round(min(told, _LONGEST_LEASE_S) * SECOND) if isinstance(told, int | float) and told == told else 0
         return max(looker, own)
 
     def is_beating(self, first: int, last: int, lease: int) -> bool:
@@ -245,6 +268,18 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         future is a clock that was wrong: it would keep a dead worker alive for ever."""
         lease = self.lease_for(lease)
         return first - lease <= self.beat_at <= last + 2 * lease
+
+    def takes_over(self, holder: WorkerInfo | None, now: int, lease: int) -> bool:
+        """Joining under this id, which the holder has: are the holder's jobs to be taken back first? Not if there is no
+        holder, or if it is this very process, whose call was repeated. Raises WorkerExists while the holder lives."""
+        if holder is None or self._is_process_of(holder):
+            return False
+        if holder.is_beating(now, now, lease):
+            raise WorkerExists(self.id)
+        return True
+
+    def _is_process_of(self, holder: WorkerInfo) -> bool:
+        return self.info.get(START) is not None and self.info.get(START) == holder.info.get(START)
 
     def brings_version(self, others: Iterable[WorkerInfo]) -> bool:
         """Is it a worker with a version of the code that none of the others has?"""
@@ -277,11 +312,13 @@ class Outlook(msgspec.Struct, frozen=True):
     stops: bool = False  # one of the crew holds a job that should stop
     queued: bool = False  # a job is in line, of whatever queue
     ordered: bool = False  # there is an order for the foreman, or there may be one
+    looked_to: int = 0  # no order up to this event is missing in that, nor will one come; 0: one may still come
     due_in: int | None = None  # the next scheduled or retrying job
     expires_in: int | None = None  # the next job that will have waited or lived for too long
     ticks_in: int | None = None  # the next slot of a schedule
     resumes_in: int | None = None  # the next end of a pause
     moved: bool = False  # the storage bears the mark of a move
+    held: bool = False  # a worker, of whatever foreman or of none, has a job in its hands
 
 
 class CheckIn(msgspec.Struct, frozen=True):
@@ -291,12 +328,17 @@ class CheckIn(msgspec.Struct, frozen=True):
     message: str | None = None
     progress: int | None = None
     progress_text: str | None = None
+    is_logged: bool = False  # what it says is in the job's log already
 
 
 class CheckInAnswer(StrEnum):
     GO_ON = "go_on"
     STOP = "stop"  # an abort was asked
     STALE = "stale"  # the job belongs to somebody else by now
+
+
+NOBODY_HOLDS = "it was held by nobody"
+"""Why a job was taken back that was reserved or running and had no owner."""
 
 
 class Rescued(msgspec.Struct, frozen=True):
@@ -308,13 +350,19 @@ class Rescued(msgspec.Struct, frozen=True):
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
-    """Somebody who enqueues or subscribes; it goes when it has been silent for too long."""
+    """Somebody who enqueues or subscribes; it goes when it has been silent for too long. `subscriptions` is told by
+    `clients`: the number of jobs whose outcome it wants and has not acknowledged."""
 
     id: str
     name: str = ""
     info: dict[str, Any] = {}
     joined_at: int = 0
     beat_at: int = 0
+    subscriptions: int = 0
+
+
+MOST_MISSED = 500
+"""Jobs that the event of a client that timed out names, so that it can want them again when it is back."""
 
 
 # --- schedules ----------------------------------------------------------------------------------------------------
@@ -423,10 +471,36 @@ class LogKind(StrEnum):
     ERROR = "error"
 
 
+def log_kind(word: object) -> LogKind:
+    """The kind of a stored line; a plain one, if somebody has garbled that."""
+    return _LOG_KINDS.get(word, LogKind.LOG)
+
+
+_LOG_KINDS: dict[object, LogKind] = {kind.value: kind for kind in LogKind}
+
 LONGEST_LINE = 10_000
 """Characters of a log line that are kept."""
-DROPPED_LINES = "… earlier lines were dropped …"
-"""Stands first in a log that has lost its beginning."""
+_DROPPED = re.compile(r"… (\d+) earlier lines were dropped …")
+
+
+def dropped_lines(number: int) -> str:
+    """Stands in a log in the place of so many lines.
+
+    >>> dropped_lines(2001)
+    '… 2001 earlier lines were dropped …'
+    """
+    return f"… {number} earlier lines were dropped …"
+
+
+def dropped_in(message: str) -> int:
+    """How many lines this one stands for; 0: it is none of ours."""
+    found = _DROPPED.fullmatch(message)
+    return int(found[1]) if found else 0
+
+
+def lost_with(messages: Iterable[str]) -> int:
+    """How many lines of a job are lost when these go: some may stand for others."""
+    return sum(dropped_in(message) or 1 for message in messages)
 
 
 class LogLevel(StrEnum):
@@ -448,13 +522,15 @@ _LOGGED = re.compile(r"([a-z]+) \S+: ")  # as `worker/capture.py` writes what co
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line that a job wrote."""
+    """A line that a job wrote. Who writes it down says in which attempt that was, and how long ago; the storage gives
+    it its time and its id."""
 
     message: str
     kind: LogKind = LogKind.LOG
     at: int = 0
-    attempt: int = 0
+    attempt: int = 0  # when it is written: 0 is the present one
     id: int = 0
+    ago: int = 0
 
     @property
     def level(self) -> LogLevel:

@@ -20,16 +20,30 @@ from packhorse.errors import (
     PackhorseError,
     PayloadTooLarge,
     StorageError,
+    WorkerExists,
     WorkerNotFound,
 )
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import ROWS, Dumped, Section
 
-WIRE = 5
+WIRE = 7
 """Rises whenever a question, or anything that it is made of, changes. A manager must know as much as its workers: what
 it does not know it would leave out, and do something else."""
 
-_OF_ONE_PROCESS = frozenset({"close", "make_nothing", "measured", "enqueue_within", "reserve_when_rung", "interrupt"})
+_OF_ONE_PROCESS = frozenset(
+    {
+        *(
+            "close",
+            "make_nothing",
+            "measured",
+            "connections",
+            "approximate_now",
+            "enqueue_within",
+            "can_be_read_beside",
+        ),
+        *("reserve_when_rung", "interrupt"),
+    }
+)
 
 
 class Question:
@@ -110,6 +124,7 @@ class Greeting(msgspec.Struct, frozen=True):
 _FACTS: dict[type[PackhorseError], dict[str, type[str | int]]] = {
     NotUnique: {"job_id": str, "key": str},
     WorkerNotFound: {"owner": str},
+    WorkerExists: {"owner": str},
     ClientNotFound: {"client_id": str},
     PayloadTooLarge: {"payload": str, "size": int, "limit": int, "setting": str},
 }

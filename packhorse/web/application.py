@@ -21,14 +21,16 @@ from starlette.types import Receive, Scope, Send
 
 from packhorse.app import Packhorse
 from packhorse.errors import StorageUnavailable, TooBusy
+from packhorse.web.access_log import AccessLog
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.api.endpoint import Endpoint, in_time
-from packhorse.web.api.health import healthz, readyz
+from packhorse.web.api.health import Probes
 from packhorse.web.api.metrics import CONTENT_TYPE, metrics_text
 from packhorse.web.api.openapi import document
 from packhorse.web.api.problem import problem_of, problem_response
 from packhorse.web.api.stream import stream
 from packhorse.web.api.work import BODY_LIMIT, Work
+from packhorse.web.host import Serving
 from packhorse.web.pages.serving import page_routes, refuse_page, wants_page
 from packhorse.web.sampler import Sampler
 from packhorse.web.security.access import Access
@@ -38,6 +40,10 @@ from packhorse.web.site import Site
 
 _ROOM = 64 << 10  # in a request, besides the arguments of a job
 _PAGES = 500  # requests in hand, streams among them
+_PROBES = 200
+_STRANGERS = 200  # at the login page, whole requests only
+_SMALL = 16 << 10  # bytes of what a stranger sends
+_STRANGERS_TIME = 10.0  # seconds for all of it
 _WORK = 4_000  # those of workers elsewhere: one for each that sleeps, and what it does besides
 _TOO_MUCH = "this server has more to do at once than it can"
 _LATER = "try again a little later"
@@ -56,14 +62,19 @@ class Application:
         inner = Starlette(
             routes=_routes(site, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
         )
-        lanes = [
-            Lane(f"{API}/work", BODY_LIMIT, most=_WORK, full=lambda: StorageUnavailable(_TOO_MUCH, hint=_LATER)),
-            Lane("", body_limit, most=_PAGES, full=lambda: TooBusy(_TOO_MUCH, hint=_LATER)),
-        ]
-        self._gate = Gate(inner, site.access, lambda request, error: refuse(site, request, error), lanes)
+        lanes = _lanes(body_limit)
+        self._gate = Gate(
+            inner, site.access, site.signed_out, lambda request, error: refuse(site, request, error), lanes
+        )
+        self._log = AccessLog(self._gate, site.redaction)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._gate(scope, receive, send)
+        scope.setdefault("state", {})["serving"] = Serving(receive)
+        await self._log(scope, receive, send)
+
+    def serve_alone(self) -> None:
+        """It is not mounted, but served at the very address for which its access was decided."""
+        self._gate.is_alone = True
 
     def close(self) -> None:
         self.sampler.close()
@@ -82,6 +93,23 @@ def make_application(app: Packhorse, access: Access, *, redaction: Redaction | N
     """The web for the jobs of this app. `access` says who may come in: see `decide_access`."""
     site = Site(app, access, redaction=redaction)
     return Application(site, Sampler(site.call))
+
+
+def _lanes(body_limit: int) -> list[Lane]:
+    """Who asks for the same room; the first that fits is taken. Strangers and probes take none from the others."""
+
+    def busy() -> TooBusy:
+        return TooBusy(_TOO_MUCH, hint=_LATER)
+
+    def away() -> StorageUnavailable:  # workers try again
+        return StorageUnavailable(_TOO_MUCH, hint=_LATER)
+
+    return [
+        Lane((f"{API}/work",), BODY_LIMIT, most=_WORK, full=away),
+        Lane(("/healthz", "/readyz"), _SMALL, most=_PROBES, full=busy, body_time=_STRANGERS_TIME, body_first=True),
+        Lane(("/login", "/static"), _SMALL, most=_STRANGERS, full=busy, body_time=_STRANGERS_TIME, body_first=True),
+        Lane(("",), body_limit, most=_PAGES, full=busy),
+    ]
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
@@ -106,21 +134,13 @@ def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
     async def metrics(request: Request) -> Response:
         return Response(await in_time(metrics_text, site.call(request.state.operator)), media_type=CONTENT_TYPE)
 
-    async def health(request: Request) -> Response:
-        answer: Response = await in_time(healthz, site, request.state.operator)
-        return answer
-
-    async def ready(request: Request) -> Response:
-        answer: Response = await in_time(readyz, site, request.state.operator)
-        return answer
-
-    work = Work(site)
+    work, probes = Work(site), Probes(site)
     api += [Route("/stream", guard(watch)), Route("/openapi.json", guard(openapi))]
     api += [Route("/work", guard(work.greet)), Route("/work/{call}", guard(work.answer), methods=["POST"])]
-    probes = {"/metrics": metrics, "/healthz": health, "/readyz": ready}
+    others = {"/metrics": metrics, "/healthz": probes.healthz, "/readyz": probes.readyz}
     return [
         Mount(API, routes=api),
-        *(Route(path, guard(answer)) for path, answer in probes.items()),
+        *(Route(path, guard(answer)) for path, answer in others.items()),
         *page_routes(site, guard),
     ]
 

@@ -1,5 +1,5 @@
 """The connections of a server: which of them ask for nothing, how long they may, and who goes first when there are too
-many. A connection with a request in hand is never closed from here.
+many. A connection with a whole request in hand is never closed from here.
 
 uvicorn hangs up on whoever is silent after an answer. It would wait for ever for one that never asks, or that begins to
 ask and goes no further; a few hundred of these would be all that a process may have open.
@@ -62,6 +62,7 @@ class Connections:
         # Those without a request in hand, since when; the longest first. Strangers showed no token, the last time.
         self._strangers: dict[Connection, float] = {}
         self._known: dict[Connection, float] = {}
+        self._sending: dict[Connection, float] = {}  # a request whose body has not come yet; since when
         self._leaving: dict[Connection, float] = {}  # we have hung up on them; since when
         self._warned_at = float("-inf")
 
@@ -77,9 +78,16 @@ class Connections:
             self._make_room(connection)
 
     def asks(self, connection: Connection) -> None:
-        """It has a request in hand."""
+        """It has a request in hand, whole."""
         self._strangers.pop(connection, None)
         self._known.pop(connection, None)
+        self._sending.pop(connection, None)
+
+    def sends(self, connection: Connection) -> None:
+        """It has begun a request, whose body comes. The gate waits for that only so long."""
+        since = self._sending.get(connection, self._now())
+        self.asks(connection)
+        self._sending[connection] = since
 
     def waits(self, connection: Connection) -> None:
         """It has none, from now on."""
@@ -105,7 +113,8 @@ class Connections:
 
     def _make_room(self, newest: Connection) -> None:
         """Two go for one that comes, so that there are fewer again. The newest goes itself where all others ask."""
-        idle = (one for one in chain(self._leaving, self._strangers, self._known) if one is not newest)
+        slow = (one for one in self._sending if not one.is_known)
+        idle = (one for one in chain(self._leaving, self._strangers, slow, self._known) if one is not newest)
         going = [one for one, _ in zip(idle, range(2), strict=False)] or [newest]
         for connection in going:
             self._cut(connection)
@@ -158,7 +167,7 @@ class Connection(HTTPProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.is_asking:
-            self._all.asks(self)
+            (self._all.sends if self.cycle.more_body else self._all.asks)(self)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

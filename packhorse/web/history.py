@@ -6,11 +6,14 @@ What one request looks through is bounded, and it says where the next one begins
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
 from packhorse.errors import JobNotFound
 from packhorse.event import Event, Kind, Subject
+from packhorse.event_objects import with_objects
+from packhorse.serving import SERVES
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from packhorse.web.departures import Departure
@@ -77,6 +80,17 @@ class History:
         found, before = look_back(self._storage, where, top, limit, stretches(self._storage))
         return self._told(found, found[0].id if found else top - 1, before)
 
+    def with_objects(self, told: Told) -> Told:
+        """The same with the job or the worker of each event, as it was after that."""
+        shown = Told(self._with_shown_object(event) for event in with_objects(self._storage, told))
+        shown.last, shown.before = told.last, told.before
+        return shown
+
+    def _with_shown_object(self, event: Event) -> Event:
+        if event.object is None or event.subject is not Subject.JOB:
+            return event
+        return replace(event, object=self._redaction.object(event.object))
+
     # --- the audit ------------------------------------------------------------------------------------------------
 
     def audit(self, before: int | None, limit: int, by: str | None = None) -> Told:
@@ -103,6 +117,7 @@ class History:
                 EventFilter(kinds=_JOB_DEEDS, before=top, after=edge),
                 *(EventFilter(subject=subject, before=top, after=edge) for subject in _OTHER_DEEDS),
                 EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, before=top, after=edge),
+                EventFilter(subject=Subject.CLIENT, kind=Kind.SIGNED_OUT, before=top, after=edge),
             ]
         ]
         # Of a list that was cut short nothing is known below its last one, so nothing below that is told of any.
@@ -140,6 +155,20 @@ class History:
         data = {
             name: self._redaction.text(value) if isinstance(value, str) else value for name, value in event.data.items()
         }
+        if isinstance(record := data.pop("object", None), dict) and (mine := self._record(record)) is not None:
+            data["object"] = mine
         if "args" in data:
             data["args"] = self._redaction.json(str(data["args"]))  # of which task is not told
         return replace(event, data=data)
+
+    def _record(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """The record of a worker with the queues that concern this operator; None if none of them does."""
+        if not self._operator.queues:
+            return record
+        info, sees = record.get("info", {}), self._operator.sees
+        chosen = info.get(SERVES)
+        queues = [name for name in record.get("queues", ()) if sees(name)]
+        serves = [name for name in chosen if sees(name)] if isinstance(chosen, list) else None
+        if not queues and not serves:
+            return None
+        return {**record, "queues": queues, "info": {**info, **({} if serves is None else {SERVES: serves or queues})}}

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from packhorse.failure import Failure
 from packhorse.filter_words import find_pages
 from packhorse.filters import SLOWEST_OF, slowest
 from packhorse.id_part import SHORTEST, SURE, jobs_with_part
-from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State
+from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
 from packhorse.job_handle import JobHandle
 from packhorse.presence import Presence, is_alive, presence_of
 from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
@@ -87,9 +87,24 @@ class Reader:
         """The job as it may be shown; JobNotFound also if it is of a queue that does not concern them."""
         return self.shown(self.stored(job_id))
 
+    def get_all(self, ids: Sequence[str]) -> list[Job]:
+        """Those with these ids, in this order, as they may be shown; JobNotFound as `get` raises it."""
+        found = {job.id: job for job in self._storage.get_many(sorted({*ids}))}
+        lost = next((job_id for job_id in ids if job_id not in found or not self._sees(found[job_id])), None)
+        if lost is not None:
+            raise JobNotFound(lost)
+        return [self.shown(found[job_id]) for job_id in ids]
+
+    def _sees(self, job: Job) -> bool:
+        return self._operator.sees(job.queue)
+
     def shown(self, job: Job) -> Job:
-        """A job that they may see, as it may be shown."""
-        return self._redaction.job(job)
+        """A job that they may see, as it may be shown, with what it leaves to its task."""
+        return effective(self._redaction.job(job), self._options_of.get(job.task))
+
+    @cached_property
+    def _options_of(self) -> dict[str, dict[str, Any]]:
+        return {task.name: task.options for task in self._glance.tasks()}
 
     def stored(self, job_id: str) -> Job:
         """The job as it is, for copying it."""
@@ -103,9 +118,9 @@ class Reader:
         that took longest of as many as could be looked at. `next` is where to look for more."""
         if where.order == "took":
             latest, following = self._latest(self._scoped(where), cursor)
-            return Page([self._redaction.job(job) for job in slowest(latest, self.now())[:limit]], following)
+            return Page([self.shown(job) for job in slowest(latest, self.now())[:limit]], following)
         found, following = self._look(self._scoped(where), cursor, limit)
-        return Page([self._redaction.job(job) for job in found], following)
+        return Page([self.shown(job) for job in found], following)
 
     def _latest(self, where: Filter, cursor: str | None) -> tuple[list[Job], str | None]:
         """The latest thousand that fit, or as many as are found soon, and where to go on with looking for the rest."""
@@ -126,7 +141,7 @@ class Reader:
 
     def these(self, ids: list[str]) -> list[Job]:
         """Those of these jobs that there are, in this order."""
-        return [self._redaction.job(job) for job in self._storage.get_many(ids) if self._operator.sees(job.queue)]
+        return [self.shown(job) for job in self._storage.get_many(ids) if self._operator.sees(job.queue)]
 
     def count(self, where: Filter, cap: int = 10_000) -> Count:
         """How many fit."""
@@ -180,16 +195,20 @@ class Reader:
         """Asked for once: a page has a number for each state, and all are of one moment."""
         return [tally for tally in self._storage.tallies() if self._operator.sees(tally.queue)]
 
+    def tallies(self) -> list[Tally]:
+        """Exact numbers of jobs by queue, task and state."""
+        return self._tallies
+
     def with_part(self, part: str) -> list[Job]:
         """The jobs whose id is this, or begins or ends so, as far as can be found at once."""
         wanted = part.strip().lower()
         exact = self._storage.get(part.strip())
         if exact is not None:
-            return [self._redaction.job(exact)] if self._operator.sees(exact.queue) else []
+            return [self.shown(exact)] if self._operator.sees(exact.queue) else []
         if len(wanted) < SHORTEST:
             return []
         found, _ = jobs_with_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= SURE else 2)
-        return [self._redaction.job(job) for job in found if self._operator.sees(job.queue)]
+        return [self.shown(job) for job in found if self._operator.sees(job.queue)]
 
     def why(self, job_id: str, span: Callable[[int], str] = span_text) -> str:
         """Why the job is where it is, in a clause; `span` says how a duration is written."""
@@ -246,7 +265,9 @@ class Reader:
         return known[name]
 
     def tasks(self) -> list[TaskInfo]:
-        return [self._shown_task(task) for task in self._glance.tasks() if self._operator.sees(task.queue)]
+        """Those of their queues, and those of which their token creates jobs."""
+        mine, named = self._operator.sees, self._operator.tasks
+        return [self._shown_task(task) for task in self._glance.tasks() if mine(task.queue) or task.name in named]
 
     def _shown_task(self, task: TaskInfo) -> TaskInfo:
         """Of a unique one workers also tell the defaults of its arguments."""
@@ -390,6 +411,23 @@ class Reader:
         """What comes of the points of this span; all whom the same queues concern share it."""
         key = (name, span, self._operator.queues)
         return self._glance.reckoned(key, self._glance.series(span), lambda: reckon(self.series(span)))
+
+    def began_at(self) -> int | None:
+        """When the first job came to this storage, as finely as its points tell; None: before all that is kept."""
+        now, began = self.now(), None
+        for span in reversed(Span):  # the coarsest points reach back the farthest
+            kept_from = span.level.start_of(now - span.length)
+            if began is not None and began < kept_from:
+                break
+            first = self._first_point(span)
+            if first is None or first <= kept_from:
+                break
+            began = first
+        return began
+
+    def _first_point(self, span: Span) -> int | None:
+        points = self._glance.series(span)
+        return self._glance.reckoned(("first", span), points, lambda: min((point.at for point in points), default=None))
 
     def totals(self) -> dict[str, int] | None:
         """What was counted since ever. None if only some queues concern them: it is counted of all together."""

@@ -32,10 +32,11 @@ PING = 15.0  # seconds after which all hear that the stream is still there
 MOST_VIEWERS = 100
 _RING = 1_000
 _BACKLOG = 100
-_MOST_TOPICS = 10
+_MOST_TOPICS = 50  # of all tabs of one browser; stream_worker.js knows it too
 _FEEL_EVERY = 10  # looks
 _REST = 10  # times as long as a look took: so it takes no more than a tenth of a core, or of the storage
 _LONGEST_REST = 5.0
+_SERVER_EVERY = 0.25  # seconds between two looks whether the server is to stop
 _STILL_HERE = b": still here\n\n"
 
 
@@ -64,10 +65,12 @@ class Sent(NamedTuple):
 
 
 class Viewer:
-    """Somebody who watches; what is for them waits in `queue` as it is sent. None means the end."""
+    """Somebody who watches; what is for them waits in `queue` as it is sent. None means the end. `is_over` tells that
+    the server of this stream is to stop."""
 
-    def __init__(self, keys: frozenset[Key]) -> None:
+    def __init__(self, keys: frozenset[Key], is_over: Callable[[], bool]) -> None:
         self.keys = keys
+        self.is_over = is_over
         self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(_BACKLOG)
 
     def put(self, text: bytes | None) -> None:
@@ -99,17 +102,28 @@ class Sampler:
 
     # --- viewers --------------------------------------------------------------------------------------------------
 
-    def join(self, operator: Operator, topics: list[str], last_id: str | None = None) -> Viewer:
+    def join(
+        self,
+        operator: Operator,
+        topics: list[str],
+        last_id: str | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> Viewer:
         """Begin to watch. The present state comes first, or what was missed since the event `last_id`."""
         if len(self._viewers) >= MOST_VIEWERS:
             raise TooBusy(f"{MOST_VIEWERS} viewers watch already", hint="close a tab, or look without watching")
-        viewer = Viewer(frozenset(Key(_checked(topic), operator.queues) for topic in topics[:_MOST_TOPICS]))
+        viewer = Viewer(frozenset(Key(_checked(topic), operator.queues) for topic in topics[:_MOST_TOPICS]), is_over)
         for sent in self._missed(viewer.keys, last_id):
             viewer.put(sent.text)
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
         return viewer
+
+    @property
+    def viewer_count(self) -> int:
+        """How many watch now."""
+        return len(self._viewers)
 
     def leave(self, viewer: Viewer) -> None:
         """Watch no more."""
@@ -131,11 +145,13 @@ class Sampler:
     # --- looking --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        pinging = asyncio.create_task(self._ping())  # by itself: a storage may keep a look waiting for long
+        # By themselves: a storage may keep a look waiting for long.
+        beside = [asyncio.create_task(each) for each in (self._ping(), self._end_with_server())]
         try:
             await self._look_on()
         finally:
-            pinging.cancel()
+            for task in beside:
+                task.cancel()
         self._latest.clear()  # old numbers are not shown to the next one who comes
 
     async def _look_on(self) -> None:
@@ -198,6 +214,14 @@ class Sampler:
         for viewer in self._viewers:
             if key in viewer.keys:
                 viewer.put(sent.text)
+
+    async def _end_with_server(self) -> None:
+        """End the streams of a server that is to stop, which waits for them."""
+        while True:
+            await asyncio.sleep(_SERVER_EVERY)
+            for viewer in [viewer for viewer in self._viewers if viewer.is_over()]:
+                viewer.put(None)
+                self.leave(viewer)
 
     async def _ping(self) -> None:
         """Tell all now and then that the stream is there: one clock for everybody, instead of one for each."""

@@ -58,6 +58,7 @@ class WebServer:
         self._socket = listening_socket(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._connections = Connections()
+        application.serve_alone()
         config = uvicorn.Config(
             application,
             http=functools.partial(Connection, self._connections),  # type: ignore[arg-type]

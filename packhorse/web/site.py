@@ -19,6 +19,7 @@ from packhorse.web.redacted_names import redacted_names
 from packhorse.web.security.access import Access
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
+from packhorse.web.security.signed_out import SignedOut
 from packhorse.web.steps import Steps
 
 log = logging.getLogger("packhorse.web")
@@ -32,6 +33,7 @@ class Site:
         self.access = access
         redaction = redaction or Redaction(words=app.settings.redact)
         self.redaction = redaction.knowing(lambda: redacted_names(app.registry, self.glance))
+        self.signed_out = SignedOut(lambda: self.storage)
         self.filters = usable_filters(app.settings, clock.now())
         for problem in self.filters.bad.values():
             log.warning("%s; it is left out", problem)
@@ -46,6 +48,13 @@ class Site:
     def working_storage(self) -> Storage:
         """The storage for workers elsewhere: with connections of their own, which no slow page takes from them."""
         return self.app._another_storage()
+
+    def connections(self) -> list[tuple[int, int]]:
+        """Of this server: those for pages, and those for workers elsewhere."""
+        opened = vars(self).get("working_storage")
+        return [
+            storage.connections() for storage in {id(each): each for each in (self.storage, opened) if each}.values()
+        ]
 
     def close(self) -> None:
         """Let go of what was opened here; the app's own storage is the app's."""

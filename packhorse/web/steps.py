@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from packhorse.order import Do, Order
 from packhorse.retention import retention
 from packhorse.schedule import find_schedule
 from packhorse.stacks import ask_for_stacks, crew_of, have_answered
+from packhorse.storage import BATCH
 from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
@@ -41,6 +42,7 @@ _PATIENCE = 4.0  # seconds that a worker has to say where it stands
 _LOOK = 0.15
 _WRITERS_END = 5.0  # seconds until others have ended what they write
 _BUDGET = 2.0  # seconds of one call for many jobs; the caller goes on from the cursor
+_UNKNOWN_TASK = '"known": false enqueues it for workers yet to come'
 _CHANGED = "changed since it was seen"
 
 T = TypeVar("T")
@@ -97,32 +99,62 @@ class Steps:
         *,
         known: bool,
         job_id: str | None,
-        unknown: str = '"known": false enqueues it for workers yet to come',
+        unknown: str = _UNKNOWN_TASK,
     ) -> JobHandle[Any]:
-        """A new job. TaskNotFound names the nearest task, and BadArguments the argument that does not fit what workers
-        announced of it, unless `known` is False. `unknown` is how to say that, where this is asked for."""
+        """A new job; see `new_call`."""
+        (handle,) = self.enqueue_all([self.new_call(task, args, options, known=known, job_id=job_id, unknown=unknown)])
+        return handle
+
+    def enqueue_all(self, calls: Sequence[NewCall[Any]]) -> list[JobHandle[Any]]:
+        """New jobs, all or none of them: at most as many as a storage takes at once."""
+        if len(calls) > BATCH:
+            raise BadValue(f"{len(calls):,} jobs came in one request; {BATCH:,} may", hint="send them in several")
+        handles = self._app.enqueue_many(calls)
+        self._glance.forget()
+        return handles
+
+    def new_call(
+        self,
+        task: str,
+        args: Mapping[str, Any],
+        options: Mapping[str, Any],
+        *,
+        known: bool,
+        job_id: str | None,
+        unknown: str = _UNKNOWN_TASK,
+    ) -> NewCall[Any]:
+        """A job that is to be. TaskNotFound names the nearest task, and BadArguments the argument that does not fit
+        what workers announced of it, unless `known` is False. `unknown` is how to say that, where this is asked for."""
         names = [each.name for each in self._reader.tasks()]
-        if known and task not in names:
+        if not known or task in names:
+            self._require_task(task)
+        else:
             near = nearest(task, names).removeprefix("; ")
             raise TaskNotFound(f"no task is called {task!r}", hint=" ".join(filter(None, [near, unknown])))
         call: NewCall[Any] = self._app.call(task, args, known=known, **{"created_by": self._operator.name, **options})
         if job_id is not None:
-            call = NewCall(replace(call.job, id=job_id))
+            call = NewCall(replace(call.job, id=job_id), has_own_id=True)
         self._operator.require_queue(call.job.queue)
-        (handle,) = self._app.enqueue_many([call])
-        self._glance.forget()
-        return handle
+        return call
 
     def copy(self, job_id: str, args: Mapping[str, Any] | None, options: Mapping[str, Any]) -> JobHandle[Any]:
         """A new job like this one; masked values in `args` mean the stored ones."""
         job = self._reader.stored(job_id)
         handle: JobHandle[Any] = JobHandle.of(self._app, job)
         wanted = None if args is None else unmasked(dict(args), msgspec.json.decode(job.args))
+        if wanted is not None:  # as it is, whoever may steer the job may also retry it
+            self._require_task(job.task)
         if (queue := options.get("queue")) is not None:
             self._operator.require_queue(queue)
         copied = handle.copy(wanted, **{"created_by": self._operator.name, **options})
         self._glance.forget()
         return copied
+
+    def _require_task(self, task: str) -> None:
+        """Whose workers have announced it says where a task belongs; that somebody has put a job of it into a queue
+        says nothing."""
+        known = [each for each in self._glance.tasks() if each.name == task and each.announced_at is not None]
+        self._operator.require_task(task, known[0].queue if known else None)
 
     def _require_known(self, queue: str, unknown: str | None, new: bool) -> None:
         """A queue that is written wrong would be one that nobody serves."""

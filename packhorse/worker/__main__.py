@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import io
 import logging
 import os
 import secrets
@@ -17,7 +18,7 @@ from pathlib import Path
 from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.channel import Channel
-from packhorse.errors import PackhorseError, StorageError
+from packhorse.errors import PackhorseError
 from packhorse.kinship import die_with_parent
 from packhorse.loading import load_app
 from packhorse.log_lines import LOG_FORMATS, formatter_of
@@ -42,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     die_with_parent(options.parent or os.getppid())
     _log_to_stderr(options.log_level.upper(), options.log_format)
+    if options.flush_lines and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     telling.hear(options.tell_jobs or options.log_level.lower() == "debug")
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
@@ -80,7 +83,7 @@ def _work(app: Packhorse, storage: Storage, options: argparse.Namespace) -> int:
     threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
     try:
         return worker.run()
-    except StorageError as error:
+    except PackhorseError as error:  # a storage that cannot be used, or another worker at work under this id
         sys.stderr.write(f"error: {error}\n")
         return 1
 
@@ -154,7 +157,9 @@ def _assignment(options: argparse.Namespace, settings: Settings) -> Assignment:
         concurrency=options.concurrency,
         queues=options.queues.split(",") if options.queues else None,
         burst=options.burst,
+        order=settings.order,
         limits=limits,
+        spool=options.spool,
     )
 
 
@@ -166,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--foreman")
     parser.add_argument("--parent", type=int, help="the foreman's process id")
     parser.add_argument("--board")
+    parser.add_argument("--spool", help="the file for outcomes that cannot be delivered")
     parser.add_argument("--channel", type=int)
     parser.add_argument("--concurrency", type=int, default=10)
     parser.add_argument("--queues", help="only these, separated by commas")
@@ -176,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--burst", action="store_true", help="end when there is nothing left to run")
     parser.add_argument("--log-level", default="warning")
     parser.add_argument("--log-format", choices=LOG_FORMATS, default="text")
+    parser.add_argument("--flush-lines", action="store_true", help="what jobs print is read as it comes")
     parser.add_argument("--tell-jobs", action="store_true", help="a line for each job taken and ended")
     return parser
 

@@ -23,7 +23,7 @@ from packhorse.clock import SECOND
 from packhorse.codec import encode_result
 from packhorse.context import CURRENT, JobContext, Line, tidy
 from packhorse.failure import Failure
-from packhorse.job import Job, Reason
+from packhorse.job import OF_TASK, Job, Reason
 from packhorse.middleware import Chain
 from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.retry import Backoff, RetryPolicy, parse_backoff
@@ -32,14 +32,24 @@ from packhorse.task import RegisteredTask
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 
+def max_attempts_of(job: Job, task: RegisteredTask) -> int:
+    """How often this job may be tried: as often as whoever enqueued it said, or else its task."""
+    return job.max_attempts if job.max_attempts != OF_TASK else task.options.max_attempts
+
+
+def attempts_to_tell(job: Job, task: RegisteredTask) -> int | None:
+    """The same for the storage, which decides about another attempt; None: the job itself says it."""
+    return task.options.max_attempts if job.max_attempts == OF_TASK else None
+
+
 def timeout_of(job: Job, task: RegisteredTask) -> int | None:
     """The longest that one run of this job may take: its own limit, or its task's."""
-    return job.timeout if job.timeout is not None else task.options.timeout
+    return (job.timeout if job.timeout is not None else task.options.timeout) or None
 
 
 def idle_timeout_of(job: Job, task: RegisteredTask) -> int | None:
     """The longest that this job may go without a check-in."""
-    return job.idle_timeout if job.idle_timeout is not None else task.options.idle_timeout
+    return (job.idle_timeout if job.idle_timeout is not None else task.options.idle_timeout) or None
 
 
 def run(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: int) -> Outcome:
@@ -50,7 +60,7 @@ def run(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: 
             args = task.signature.decode(job.args)
         except Exception as error:  # noqa: BLE001 - besides BadArguments, what the code of an argument's type may raise
             return _refused(job, error)
-        context = JobContext(job, args, line, timeout_of(job, task))
+        context = JobContext(job, args, line, timeout_of(job, task), max_attempts_of(job, task))
         mark = CURRENT.set(context)
         try:
             value = chain(context)
@@ -60,30 +70,46 @@ def run(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: 
             CURRENT.reset(mark)
         return _returned(job, task, value, _since(began_at), result_limit)
     except BaseException as error:  # noqa: BLE001 - raised beside the task, by the code of a value or by a signal
-        return _cut_short(job, error, _since(began_at))
+        return _cut_short(job, task, error, _since(began_at))
 
 
 async def arun(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: int) -> Outcome:
-    """Run an async task. A cancellation goes up to the executor, which knows what it was for; nothing else does."""
-    began_at = time.perf_counter()
+    """Run an async task. A cancellation goes up to the executor, which knows what it was for; nothing else does, but
+    the end of a coroutine that nobody awaits any more."""
+    began_at, awaiting = time.perf_counter(), asyncio.current_task()
     try:
         try:
             args = task.signature.decode(job.args)
         except Exception as error:  # noqa: BLE001 - as above
             return _refused(job, error)
-        context = JobContext(job, args, line, timeout_of(job, task))
+        context = JobContext(job, args, line, timeout_of(job, task), max_attempts_of(job, task))
         CURRENT.set(context)  # the task of the event loop has variables of its own, which end with it
         try:
             value = await chain(context)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt that got through would end the event loop
+        except BaseException as error:  # a KeyboardInterrupt that got through would end the event loop
+            if _is_closed(error, awaiting):
+                raise
             return failed_with(job, task, error, _since(began_at))
         return _returned(job, task, value, _since(began_at), result_limit)
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001 - as above
-        return _cut_short(job, error, _since(began_at))
+    except BaseException as error:  # as above
+        if _is_closed(error, awaiting):
+            raise
+        return _cut_short(job, task, error, _since(began_at))
+
+
+def _is_closed(error: BaseException, awaiting: asyncio.Task[Any] | None) -> bool:
+    """Was the coroutine closed, rather than that the task raised? The garbage collector does so with what is left of a
+    loop that has ended, at any time and in any thread: no code of the users', and nothing that parses, may run then."""
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        return asyncio.current_task() is not awaiting
+    except RuntimeError:  # no loop runs in this thread
+        return True
 
 
 def _refused(job: Job, error: Exception) -> Outcome:
@@ -114,9 +140,9 @@ def failed_with(job: Job, task: RegisteredTask, error: BaseException, ran: int =
         failure, wait = _failure_of(error), retry_in(job, task, error)
         if wait is None:
             failure = replace(failure, final=_final_option(job, task, error))
-        return Failed(job.token, failure, wait, ran=ran)
+        return Failed(job.token, failure, wait, ran=ran, max_attempts=_extra_attempts(job, task, error))
     except BaseException as worse:  # noqa: BLE001 - the error's own code, or a backoff of the user's
-        return _cut_short(job, worse, ran)
+        return _cut_short(job, task, worse, ran)
 
 
 def _failure_of(error: BaseException, *, traceback: bool = True) -> Failure:
@@ -127,10 +153,11 @@ def _failure_of(error: BaseException, *, traceback: bool = True) -> Failure:
     return failure if traceback else replace(failure, traceback=None, place=None, function=None)
 
 
-def _cut_short(job: Job, error: BaseException, ran: int) -> Outcome:
+def _cut_short(job: Job, task: RegisteredTask, error: BaseException, ran: int) -> Outcome:
     """This came beside the task, while its attempt was begun or judged. Nothing is asked of it: its code might raise
     again."""
-    return Failed(job.token, _bare(error, "it was raised beside the task"), _plain_retry(job), ran=ran)
+    failure, attempts = _bare(error, "it was raised beside the task"), attempts_to_tell(job, task)
+    return Failed(job.token, failure, _plain_retry(job, task), ran=ran, max_attempts=attempts)
 
 
 def _bare(error: BaseException, message: str) -> Failure:
@@ -142,12 +169,21 @@ def retry_in(job: Job, task: RegisteredTask, error: BaseException | None) -> int
     """Microseconds until the next attempt, or None: no more."""
     try:
         if isinstance(error, Retry):
-            if error.after is not None and job.attempt < job.max_attempts:
+            if error.after is not None and job.attempt < max_attempts_of(job, task):
                 return error.after
             error = None
         return _policy(job, task).decide(job.attempt, error, random.Random())
     except Exception:  # noqa: BLE001 - a backoff function of the user's that fails must not cost the job its retry
-        return _plain_retry(job)
+        return _plain_retry(job, task)
+
+
+def _extra_attempts(job: Job, task: RegisteredTask, error: BaseException) -> int | None:
+    """How many attempts the task allows for this error, where they are more than the job itself says; else None."""
+    own = max_attempts_of(job, task)
+    if isinstance(error, Retry) or job.attempt < own:
+        return attempts_to_tell(job, task)
+    allowed = _policy(job, task).attempts_for(error)
+    return allowed if allowed > own else attempts_to_tell(job, task)
 
 
 def _final_option(job: Job, task: RegisteredTask, error: BaseException) -> str | None:
@@ -157,14 +193,14 @@ def _final_option(job: Job, task: RegisteredTask, error: BaseException) -> str |
         return None
 
 
-def _plain_retry(job: Job) -> int | None:
-    return parse_backoff(None).wait(job.attempt) if job.attempt < job.max_attempts else None
+def _plain_retry(job: Job, task: RegisteredTask) -> int | None:
+    return parse_backoff(None).wait(job.attempt) if job.attempt < max_attempts_of(job, task) else None
 
 
 def _policy(job: Job, task: RegisteredTask) -> RetryPolicy:
     options = task.options
     return RetryPolicy(
-        max_attempts=job.max_attempts,
+        max_attempts=max_attempts_of(job, task),
         backoff=Backoff.from_json(job.backoff) if job.backoff else options.backoff,
         retry_on=options.retry_on,
         give_up_on=options.give_up_on,

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from packhorse.channel import Channel, Message
-from packhorse.context import MESSAGE_LIMIT, tidy
+from packhorse.context import MESSAGE_LIMIT, JobContext, tidy
 from packhorse.job import Job
 from packhorse.kinship import own_children
 from packhorse.middleware import Chain
@@ -72,7 +72,8 @@ class _WorkerLine:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.runs = False  # a plain job runs: SIGTERM may interrupt it
-        self.stops = False
+        self.stops = False  # the job was told to end
+        self.worker_stops = False  # check-ins say stop; the job may go on
         self.coroutine: Any = None  # of the job that runs, if it is one
 
     def log(self, message: str, kind: str = "log") -> None:
@@ -82,12 +83,13 @@ class _WorkerLine:
         self._channel.send({"checkin": message, "progress": progress, "text": progress_text})
 
     def is_stopping(self) -> bool:
-        return self.stops
+        return self.stops or self.worker_stops
 
     def should_stop(self) -> bool:
-        if self.stops:
+        stops = self.is_stopping()
+        if stops:
             self._channel.send({"saw_stop": True})
-        return self.stops
+        return stops
 
     def stack(self) -> str:
         """Where the job stands. A coroutine is looked at itself, unless it is just what the main thread runs."""
@@ -123,15 +125,19 @@ def _run(job: Job, task: RegisteredTask, chain: Chain, is_async: bool, line: _Wo
 
 
 def _run_plain(job: Job, task: RegisteredTask, chain: Chain, line: _WorkerLine, result_limit: int) -> Outcome:
-    """SIGTERM raises in it wherever it is, but never before or after it."""
-    try:
+    """SIGTERM raises in it wherever it is, but never before or after it: what it returned or raised stands."""
+
+    def interruptible(context: JobContext) -> Any:
         try:
             line.runs = True
             if line.stops:  # it was told to end before it began
                 raise StopNow(_TOLD)
-            return attempt.run(job, task, chain, line, result_limit)
+            return chain(context)
         finally:
             line.runs = False
+
+    try:
+        return attempt.run(job, task, interruptible, line, result_limit)
     except StopNow as error:
         line.runs = False  # it may have come just before the line above
         return attempt.failed_with(job, task, error)
@@ -166,6 +172,8 @@ def _listen(channel: Channel, line: _WorkerLine, jobs: SimpleQueue[Job | None]) 
             jobs.put(msgspec.convert(message["job"], Job))
         elif message.get("stop"):
             line.stops = True
+        elif message.get("worker_stops"):
+            line.worker_stops = True
         elif message.get("stack"):
             channel.send({"stack": line.stack()})
     jobs.put(None)

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from math import inf
 
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND
 from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.job import HELD, Job, Reason
+from packhorse.job import HELD, Job, Reason, Token
+from packhorse.log_lines import about
 from packhorse.outcome import Failed, Outcome, Released, Verdict
+from packhorse.spool import SpoolFile
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Filter
 from packhorse.worker import lock
 from packhorse.worker.assignment import Assignment
+from packhorse.worker.by_age import reserve_by_age
 from packhorse.worker.deputy import Deputed, depute
 from packhorse.worker.durations import Durations
+from packhorse.worker.ending import of_told
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.floor import Floor
 from packhorse.worker.nap import Nap
@@ -32,21 +37,28 @@ from packhorse.worker.reception import Reception
 from packhorse.worker.refusals import finish_in_portions
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
-from packhorse.worker.telling import tell_ended, tell_taken
+from packhorse.worker.served import LOOK_AGAIN, LOOK_ALONE
+from packhorse.worker.telling import tell_ended, tell_failed, tell_taken
 from packhorse.worker.warden import Warden
 
 log = logging.getLogger("packhorse.worker")
 
 STALL = 0.003
 """Seconds without a job begun, after which such jobs get all slots: one of them takes longer than the last did."""
-MARK_AFTER = 0.5
+MARK_AFTER = 0.2
 """Seconds. Whatever runs longer is marked as running, so that everybody can see it."""
 LATE = 20_000
 """Microseconds. An outcome that has waited longer for the storage is told how long."""
 VISIT = 0.25
 """Seconds between two visits of the seats."""
+_USUAL_SLEEP = 1.0
+"""Seconds between two turns at most, while there is anything to look after."""
 HOARD_LIMIT = 1.0
 """Seconds that a job may wait in the buffer before it is handed back for others to run."""
+LOOK = 0.05
+"""Seconds between two looks at the slots while jobs wait for them."""
+LOOKS = 3
+"""A job that was found running so often takes long: not the machine has stood still, for the desk was awake."""
 DOUBTS = (10.0, 60.0, 300.0)
 """Seconds after which it is looked again for what a question has brought whose answer was lost. It may lie at the
 storage, behind one that blocks, or its commit behind a replica that is away, for longer than the first look takes."""
@@ -63,15 +75,21 @@ class Desk:
         scribe: Scribe,
         nap: Nap,
         on_stored: Callable[[Job, Outcome], object] | None = None,
+        spool: SpoolFile | None = None,
     ) -> None:
         self._storage = storage
         self._owner = assignment.owner
+        self._by_age = assignment.order == "created"
+        self._is_alone = assignment.is_alone or assignment.foreman is None
         self._max_jobs = assignment.limits.max_jobs
         self._floor = floor
         self._slots = floor.slots
+        self._served = floor.served
         self.finisher = floor.finisher
         self._scribe = scribe
         self._on_stored = on_stored
+        self._spool = spool
+        self._spooled: set[Token] = set()  # whose outcomes lie there
         self.nap = nap
         self._fetcher = Fetcher(assignment.concurrency)
         self._warden = Warden(floor, assignment.limits)
@@ -82,13 +100,20 @@ class Desk:
         self._may_hold_more = False  # the answer to a `reserve` was lost
         self._looks: list[float] = []  # when to look for it again: it may be on its way still
         self._goes_itself = False  # the last deputy was disturbed
+        self._is_woken = False  # there may be work, of whatever queue
         self.takes_jobs = True
         self.found_nothing = False  # when the storage was last asked, after all that was to be written down
         self.done = self.failed = 0
+        self.ran = 0  # microseconds, of all that was done
         self._seen_begun, self._seen_at = -1, 0.0  # how many had begun when it was last looked at
-        self._next_visit = self._next_ask = 0.0
+        self._next_visit = self._next_ask = self._next_look = 0.0
 
     # --- from other threads ---------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> list[Seat]:
+        """The jobs that run now."""
+        return self._slots.busy
 
     def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
         """An operator wants this job to end."""
@@ -101,6 +126,17 @@ class Desk:
         for seat in list(self.seats.values()):
             self._floor.hand_back(seat, why)
 
+    def serve(self, found: Mapping[str, Collection[str]]) -> None:
+        """The foreman has seen jobs of these tasks wait in these queues."""
+        if self._served.add(found):
+            self._next_ask = 0.0
+            self.nap.ring()
+
+    def look_now(self) -> None:
+        """The foreman has seen jobs in line, of which the storage may have told nobody."""
+        self._next_ask = 0.0
+        self.nap.ring()
+
     # --- one turn -------------------------------------------------------------------------------------------------
 
     def turn(self, most_sleep: float = 1.0) -> None:
@@ -108,12 +144,15 @@ class Desk:
         now = time.monotonic()
         if self._slots.is_narrow:
             self._widen(now)
+        if now >= self._next_look:
+            self._look_at_slots(now)
         is_visit = now >= self._next_visit
         if is_visit:
             self._visit(now)
         try:
             if now >= self._outage.next_try:
                 is_busy = self._exchange(now)
+                self._write_starts()
                 if is_visit:
                     self._write_down(now)
                 if is_busy:
@@ -121,6 +160,16 @@ class Desk:
             self._sleep(most_sleep)
         except StorageUnavailable as error:
             self._outage.noticed(error, len(self.finisher))
+        if self._outage.is_under_way:
+            self.keep_on_disk()
+
+    def keep_on_disk(self) -> bool:
+        """Put what waits to be written down where it outlives this process. False: there is nothing, or no way to."""
+        waiting = self.finisher.waiting() if self._spool is not None else []
+        tokens = {outcome.token for _, outcome in waiting}
+        if self._spool is not None and not tokens <= self._spooled and self._spool.put(_dated(waiting)):
+            self._spooled = tokens
+        return bool(tokens) and tokens <= self._spooled
 
     def _widen(self, now: float) -> None:
         """Short jobs run one after the other; should one of them hold up the rest, they get all slots."""
@@ -146,12 +195,38 @@ class Desk:
 
     def _take_in(self, jobs: Sequence[Job], wanted: int, now: float) -> None:
         self.found_nothing = wanted > 0 and not jobs
+        self._is_woken = self._is_woken and self.found_nothing
+        if self.found_nothing and self._may_serve_more() and self.look_for_queues():
+            self._fetcher.woken()
+            self._next_ask = 0.0
+            return
         if wanted:
             self._fetcher.found(wanted, len(jobs))
             self._next_ask = 0.0 if len(jobs) >= wanted else now + self._fetcher.idle_wait
+            if self._is_woken:
+                self._next_ask = min(self._next_ask, now + LOOK_AGAIN)
         if jobs:
             self._seat(jobs)
         self._tell_finisher()
+
+    def _may_serve_more(self) -> bool:
+        """Nothing was found: was it woken for a queue that is not served here yet? A foreman would tell of one, too."""
+        if not (self._is_woken or self._is_alone):
+            return False
+        if not self._served.should_look(LOOK_AGAIN if self._is_woken else LOOK_ALONE):
+            return False
+        self._is_woken = False
+        return True
+
+    def look_again(self) -> None:
+        """Ask the storage at the next turn, whatever was found before."""
+        self.found_nothing = False
+        self._fetcher.woken()
+        self._next_ask = 0.0
+
+    def look_for_queues(self) -> bool:
+        """Serve every queue that holds jobs of a task known here. True: there is another one now."""
+        return self._served.has_more and self._served.look_into(self._storage.tallies())
 
     def _wanted(self, in_hand: int, now: float) -> int:
         if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._floor.may_begin():
@@ -168,9 +243,9 @@ class Desk:
             if not outcomes:
                 return [], self._reserve(wanted)
             try:
-                if not wanted:
-                    return self._storage.finish(outcomes), []
-                return self._storage.finish_and_reserve(outcomes, self._owner, self._floor.queues, wanted)
+                if not wanted or self._by_age:
+                    return self._storage.finish(outcomes), self._reserve(wanted)
+                return self._storage.finish_and_reserve(outcomes, self._owner, self._served.queues, wanted)
             except BadValue:
                 return self._finish_in_portions(batch), self._reserve(wanted)
         except Exception:
@@ -179,7 +254,10 @@ class Desk:
             raise
 
     def _reserve(self, wanted: int) -> list[Job]:
-        return self._storage.reserve(self._owner, self._floor.queues, wanted) if wanted else []
+        if not wanted:
+            return []
+        take = partial(reserve_by_age, self._storage) if self._by_age else self._storage.reserve
+        return take(self._owner, self._served.queues, wanted)
 
     def _finish_in_portions(self, batch: list[tuple[Seat, Outcome]]) -> list[Verdict]:
         """Not together, because the storage does not take them so. `batch` has what was written from then on."""
@@ -199,7 +277,8 @@ class Desk:
             self._forget(seat)
             self._slots.clear(seat)
             if verdict is Verdict.STALE:
-                log.warning("job %s has changed hands; what came of it here is dropped", seat.job.id)
+                told = "job %s has changed hands; what came of it here is dropped"
+                log.warning(told, seat.job.id, extra=about(seat.job))
                 continue
             if self._on_stored is not None:
                 self._on_stored(seat.job, outcome)
@@ -207,14 +286,18 @@ class Desk:
                 self._count(seat, outcome)
                 runs.append(outcome.ran)
         self._fetcher.note(runs)
+        if self._spooled and self._spool is not None:
+            self._spooled.difference_update([outcome.token for _, outcome in batch])
+            if not self._spooled:
+                self._spool.clear()
 
     def _count(self, seat: Seat, outcome: Outcome) -> None:
         self.done += 1
+        self.ran += outcome.ran
         self._durations.note(seat.task.name, outcome.ran)
         if type(outcome) is Failed:
             self.failed += 1
-            next_try = "no more tries" if outcome.retry_in is None else f"again in {outcome.retry_in / SECOND:g} s"
-            log.warning("job %s (%s) failed: %s; %s", seat.job.id, seat.task.name, outcome.failure.summary(), next_try)
+            tell_failed(seat, outcome)
 
     def _forget(self, seat: Seat) -> None:
         if self.seats.get(seat.job.id) is seat:
@@ -229,17 +312,19 @@ class Desk:
     def _seat(self, jobs: Sequence[Job]) -> None:
         seats = self._reception.seats_for(jobs)
         self.seats.update({seat.job.id: seat for seat in seats})
-        if first := self._marked_first(seats):
-            self._mark_first(first)
-            seats = [seat for seat in seats if not seat.is_settled]
         tell_taken(seats)
         kinds = {(seat.task.name, seat.is_async) for seat in seats}
+        long = {task for task, _ in kinds if self._durations.are_long(task)}
+        for seat in seats:
+            if seat.job.losses > 0 or seat.task.name in long:
+                seat.starts_first = True
         are_short = all(not is_async and self._durations.are_short(task) for task, is_async in kinds)
         if are_short:
             lock.hurry()
         else:
             lock.relax()
         self._slots.line_up(seats, narrow=are_short)
+        self._write_starts()
 
     def _find_lost(self) -> None:
         """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
@@ -261,31 +346,42 @@ class Desk:
         seat = self.seats.get(job.id)
         return seat is not None and seat.job.fence == job.fence
 
-    def _marked_first(self, seats: Sequence[Seat]) -> list[Seat]:
-        """A job that was lost before may be the one that kills its workers: its next death must be counted."""
-        long = {task for task in {seat.task.name for seat in seats} if self._durations.are_long(task)}
-        return [seat for seat in seats if seat.job.losses > 0 or seat.task.name in long]
-
-    def _mark_first(self, seats: Sequence[Seat]) -> None:
-        """Say in the storage that these run, before they do; where that fails they do not."""
+    def _write_starts(self) -> None:
+        """Say in the storage that those run whose start must be known first, and let them; where that fails they do
+        not."""
+        if not self._floor.starts:
+            return
+        given = [(seat, slot) for seat, slot in self._floor.starts.take() if not seat.is_claimed]
         try:
-            stale = self._scribe.mark(seats)
+            self._write_ends()  # whoever had a slot before is not shown as running any more
+            stale = self._scribe.mark([seat for seat, _ in given])
         except StorageUnavailable as error:
             self._outage.noticed(error, len(self.finisher))
-            for seat in seats:
+            for seat, _ in given:
                 self._floor.hand_back(seat, "its start could not be written down")
             return
-        for seat in stale:
-            log.warning("job %s has changed hands before it began here", seat.job.id)
-            seat.claim()
-            seat.settle()
-            self._forget(seat)
+        for seat, slot in given:
+            if seat in stale:
+                log.warning("job %s has changed hands before it began here", seat.job.id, extra=about(seat.job))
+                seat.claim()
+                seat.settle()
+                self._slots.give_up(seat)
+                self._forget(seat)
+            else:
+                self._floor.executor_of(seat).begin(seat, slot)
+
+    def _write_ends(self) -> None:
+        """The outcomes that have gathered, due or not."""
+        batch = self.finisher.take_now(self._outage.most)
+        if batch:
+            verdicts, _ = self._call(batch, wanted=0)
+            self._settle(batch, verdicts)
 
     # --- looking after the seats ----------------------------------------------------------------------------------
 
     def _visit(self, now: float) -> None:
         """What needs no storage."""
-        self._next_visit = now + VISIT
+        self._next_visit = min([now + VISIT, *(at for seat in self.seats.values() if (at := _mark_at(seat)) > now)])
         left = self._warden.look_around(self.seats, now)
         if left is not None:
             self._next_visit = min(self._next_visit, now + left)
@@ -297,12 +393,33 @@ class Desk:
                 self._fetcher.hoarded()
                 self._floor.hand_back(seat, "another job took too long before it")
 
+    def _look_at_slots(self, now: float) -> None:
+        """Hand back what waits behind jobs that take longer than those before them: another worker may be idle."""
+        self._next_look = now + LOOK
+        waiting = self._slots.waiting
+        if not waiting:
+            return
+        long = 0.0
+        for seat in self._slots.busy:
+            seat.looks += 1
+            if seat.looks >= LOOKS and seat.began_at is not None:
+                long += now - seat.began_at
+        too_many = waiting - self._fetcher.room(long / self._slots.number)
+        if too_many > 0:
+            self._hand_back_latest(too_many, now)
+
+    def _hand_back_latest(self, number: int, now: float) -> None:
+        for seat in reversed(list(self.seats.values())):
+            if number > 0 and seat.began_at is None and now - seat.seated_at > LOOK * (LOOKS - 1):
+                self._fetcher.hoarded()
+                number -= self._floor.hand_back(seat, "another job took too long before it")
+
     def _write_down(self, now: float) -> None:
         """What the jobs have said, and which of them run for long."""
         seats = [seat for seat in self.seats.values() if seat.began_at is not None and not seat.is_settled]
         for seat in self._scribe.write_down(seats):
             self._warden.end(seat, Reason.ABORTED, "it was aborted")
-        self._scribe.mark([seat for seat in seats if not seat.is_marked and _is_long(seat, now)])
+        self._scribe.mark([seat for seat in seats if _mark_at(seat) <= now])
 
     def write_down_the_rest(self, until: float) -> None:
         """The last outcomes, before the worker goes; fewer at once while the storage does not take them. Raises
@@ -314,6 +431,7 @@ class Desk:
             except StorageUnavailable as error:
                 self._outage.most = len(batch)  # which is halved
                 self._outage.noticed(error, len(self.finisher))
+                self.keep_on_disk()
                 if time.monotonic() >= until:
                     raise
                 time.sleep(max(0.0, min(until, self._outage.next_try) - time.monotonic()))
@@ -321,15 +439,33 @@ class Desk:
                 self._outage.ended()
                 self._settle(batch, verdicts)
 
+    def hand_back_the_running(self, why: str, until: float) -> None:
+        """Hand back what still runs. Whose attempt has ended by now is not among them: its outcome was first. Raises
+        StorageUnavailable as `write_down_the_rest`."""
+        while True:
+            for seat in list(self.seats.values()):
+                ran = max(1, seat.ran) if seat.is_claimed else 0
+                self.finisher.put(seat, of_told(seat) or Released(seat.job.token, why, ran=ran))
+            self.write_down_the_rest(until)
+            if not self.seats or time.monotonic() >= until:
+                return
+            time.sleep(0.001)  # the thread of one that has just ended is about to put its outcome in
+
     # --- sleeping -------------------------------------------------------------------------------------------------
 
     def _sleep(self, most: float) -> None:
-        """Until an outcome comes in, a job may be there to fetch, or a seat wants a visit."""
+        """Until an outcome comes in, a job may be there to fetch, or a seat wants a visit. Who is only idle is woken by
+        the storage, and may sleep for longer."""
         now = time.monotonic()
+        if self._has_starts(now):
+            return
+        longest, most = most, min(most, _USUAL_SLEEP)
         if self.seats:
             most = min(most, max(0.0, self._next_visit - now))
         if self._slots.is_narrow:
             most = min(most, STALL)
+        if self._slots.waiting:
+            most = min(most, max(0.0, self._next_look - now))
         if now < self._outage.next_try:
             self._doze(min(most, self._outage.next_try - now))
         elif (due_in := self.finisher.due_in()) is not None:
@@ -337,7 +473,12 @@ class Desk:
         elif self._wanted(len(self.seats), max(now, self._next_ask)) == 0:
             self._doze(most)
         elif self._next_ask > now:
-            self._sleep_in_storage(min(most, self._idle_wait(self._next_ask - now)))
+            is_idle = not (self.seats or self._slots.is_narrow or self._slots.waiting)
+            self._sleep_in_storage(min(longest if is_idle else most, self._idle_wait(self._next_ask - now)))
+
+    def _has_starts(self, now: float) -> bool:
+        """Are there starts to be written now?"""
+        return bool(self._floor.starts) and now >= self._outage.next_try
 
     def _idle_wait(self, wait: float) -> float:
         """Not past the moment when the next scheduled or retrying job is due."""
@@ -351,11 +492,12 @@ class Desk:
         self.nap.place = "storage"
         try:
             # Looked at only now that a ring would be heard: what came in before must not wait for the next one.
-            if self.finisher:
+            if self.finisher or self._floor.starts:
                 self._next_ask = 0.0
             elif self.seats:
-                if self._storage.wait(seconds, list(self._floor.queues)):
+                if self._storage.wait(seconds, list(self._served.to_wait_for)):
                     self._fetcher.woken()
+                    self._is_woken = self._served.has_more
                 self._next_ask = 0.0
             else:
                 self._wait_for_jobs(seconds)
@@ -383,8 +525,9 @@ class Desk:
 
     def _take_when_rung(self, wanted: int, seconds: float) -> None:
         """Also done by a deputy, while the desk sleeps."""
+        began_at = time.monotonic()
         try:
-            jobs = self._storage.reserve_when_rung(self._owner, self._floor.queues, wanted, seconds)
+            jobs = self._reserve_when_rung(wanted, seconds)
         except Exception:
             self._may_hold_more = True
             raise
@@ -392,6 +535,7 @@ class Desk:
             self.nap.place = None  # who rings need not call anybody back any more
         if jobs:
             self._fetcher.woken()
+        self._is_woken = self._served.has_more and (self._is_woken or time.monotonic() - began_at < seconds)
         if self.takes_jobs and self._floor.may_begin():
             self._take_in(jobs, wanted, time.monotonic())
             if len(jobs) == 1:
@@ -399,13 +543,19 @@ class Desk:
         else:
             self._reception.refuse(jobs, "its worker takes no more jobs")
 
+    def _reserve_when_rung(self, wanted: int, seconds: float) -> list[Job]:
+        if not self._by_age:
+            return self._storage.reserve_when_rung(self._owner, self._served.to_wait_for, wanted, seconds)
+        self._storage.wait(seconds, list(self._served.to_wait_for))
+        return self._reserve(wanted)
+
     def _doze(self, seconds: float) -> None:
         self.nap.place = "here"
         try:
             due_in = self.finisher.due_in()
             if due_in is not None and time.monotonic() >= self._outage.next_try:
                 seconds = min(seconds, due_in)
-            if seconds > 0:
+            if seconds > 0 and not self._has_starts(time.monotonic()):
                 self.nap.sleep_here(seconds)
         finally:
             self.nap.place = None
@@ -426,5 +576,6 @@ def _ended_ago(seat: Seat, outcome: Outcome, now: float) -> int:
     return 0 if seat.began_at is None else round((now - seat.began_at) * SECOND) - outcome.ran
 
 
-def _is_long(seat: Seat, now: float) -> bool:
-    return seat.began_at is not None and now - seat.began_at > MARK_AFTER
+def _mark_at(seat: Seat) -> float:
+    """When to mark it as running."""
+    return inf if seat.is_marked or seat.began_at is None else seat.began_at + MARK_AFTER

@@ -1,11 +1,12 @@
 """What becomes of a job that was told to end: its time is over, an operator said so, or its whole worker goes.
 
-Executors ask when such a job has ended, the finisher when it returned after a check-in had said "stop", and the warden
-when it had to be given up.
+Executors ask when such a job was cut short, the finisher when it ended by itself, and the warden when it had to be
+given up. An attempt that returned or raised has an outcome of its own, which stands when only its worker stops.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from msgspec.structs import replace
@@ -13,8 +14,9 @@ from msgspec.structs import replace
 from packhorse.clock import SECOND
 from packhorse.failure import Failure
 from packhorse.job import Reason
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Stopped
-from packhorse.worker.attempt import idle_timeout_of, retry_in, timeout_of
+from packhorse.log_lines import about
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.worker.attempt import attempts_to_tell, idle_timeout_of, retry_in, timeout_of
 from packhorse.worker.portions import LONGEST_REASON
 from packhorse.worker.seat import Seat
 
@@ -22,19 +24,32 @@ log = logging.getLogger("packhorse.worker")
 
 
 def of_told(seat: Seat) -> Outcome | None:
-    """The outcome of a job that ended because it was told to; None: nobody has told it anything.
+    """The outcome of a job that ended because it was told to; None: nobody has ended it.
 
-    A run that took too long is a failed attempt. A job whose worker goes is handed back: nothing is lost or counted.
+    A run that took too long is a failed attempt. A job that is cut short because its worker goes is handed back.
     """
     token, ran = seat.job.token, seat.ran
     if seat.stop_reason is Reason.JOB_TIMEOUT:
         timeout = Failure("Timeout", seat.stop_why)
-        return Failed(token, timeout, retry_in(seat.job, seat.task, None), Reason.JOB_TIMEOUT, ran=ran)
+        wait, attempts = retry_in(seat.job, seat.task, None), attempts_to_tell(seat.job, seat.task)
+        return Failed(token, timeout, wait, Reason.JOB_TIMEOUT, ran=ran, max_attempts=attempts)
     if seat.stop_reason is not None:
         return Stopped(token, seat.stop_reason, ran=ran)
-    if seat.worker_stops:
+    if seat.is_cut_short:
         return Released(token, "its worker was told to stop", ran=ran)
     return None
+
+
+def of_ended(seat: Seat, outcome: Outcome) -> Outcome:
+    """The outcome of a job that ended by itself after a check-in had told it to stop.
+
+    If an operator or a time limit wanted that, it did as it was told, which is not the same as having completed. If
+    its worker stops, what it returned or raised stands.
+    """
+    is_cancelled = type(outcome) is Failed and outcome.failure.type == asyncio.CancelledError.__name__
+    is_late = type(outcome) is Snoozed and seat.stop_reason is Reason.JOB_TIMEOUT  # else it would never fail of it
+    did_as_told = is_late or (type(outcome) is Completed and seat.stop_reason is not None)
+    return of_told(seat) or outcome if is_cancelled or did_as_told else outcome
 
 
 def of_given_up(seat: Seat, goes_on: int) -> Failed | Stopped:
@@ -80,7 +95,7 @@ def _cut(text: str) -> str:
 
 def of_unknown(seat: Seat, error: BaseException) -> Outcome:
     """The outcome of a job whose end could not be made out, because the worker itself failed on it."""
-    log.error("job %s: the worker failed on it", seat.job.id, exc_info=error)
+    log.error("job %s: the worker failed on it", seat.job.id, exc_info=error, extra=about(seat.job))
     return Halted(seat.job.token, f"its worker failed on it: {type(error).__name__}", ran=seat.ran)
 
 

@@ -13,6 +13,10 @@ LOOK_AHEAD = 0.05
 MOST_BUFFERED = 1_000
 _SMOOTHING = 0.3
 _IDLE_WAITS = (0.0, 0.01, 0.1, 1.0)
+_LONG_IDLE = 15
+"""After so many looks in vain a worker looks seldom: the storage wakes it, and its foreman, who looks more often, tells
+it of jobs that it has missed."""
+LONGEST_WAIT = 10.0
 
 
 class Fetcher:
@@ -34,6 +38,12 @@ class Fetcher:
         """Jobs have waited here for too long: the pace is slower than was thought. No more buffer, until jobs that end
         say otherwise."""
         self._mean = max(self._mean or 0.0, 2 * self.slots * LOOK_AHEAD)
+
+    def room(self, pace: float) -> int:
+        """How many jobs may wait here for a slot when those in the slots have run for so many seconds, on average."""
+        if pace <= (self._mean or 0.0):
+            return MOST_BUFFERED
+        return int(self.slots * LOOK_AHEAD / pace)
 
     @property
     def buffer(self) -> int:
@@ -57,4 +67,6 @@ class Fetcher:
     @property
     def idle_wait(self) -> float:
         """Seconds to sleep before asking again."""
+        if self._empty > _LONG_IDLE:
+            return LONGEST_WAIT
         return _IDLE_WAITS[min(self._empty, len(_IDLE_WAITS) - 1)]

@@ -6,15 +6,15 @@ else is about to end, or many have gathered; otherwise it comes by within millis
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from packhorse.board import Board
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Stopped
-from packhorse.worker.ending import of_told
+from packhorse.worker.ending import of_ended
 from packhorse.worker.seat import Seat
 
 LONG_RUN = 10_000
@@ -28,9 +28,12 @@ MOST_KEPT = 1_000
 class Finisher:
     """Outcomes on their way to the storage."""
 
-    def __init__(self, ring: Callable[[], None], code_version: str | None = None) -> None:
-        self._ring = ring
+    def __init__(
+        self, ring: Callable[[], None], code_version: str | None = None, *, board: Board | None = None
+    ) -> None:
+        self.ring = ring
         self._code_version = code_version
+        self._board = board
         self._waiting: deque[tuple[Seat, Outcome]] = deque()
         self._is_urgent = False
         self._first_at = 0.0
@@ -42,9 +45,10 @@ class Finisher:
         """An attempt has ended. Whoever comes second, after a timeout or an abort was written down, is too late."""
         if not seat.settle():
             return
-        if seat.saw_stop and _did_as_told(outcome):
-            # It was told to stop, and returned: it did as it was told, which is not the same as having completed.
-            outcome = of_told(seat) or outcome
+        if self._board is not None and seat.place is not None:
+            self._board.end(seat.place)
+        if seat.saw_stop:
+            outcome = of_ended(seat, outcome)
         if type(outcome) is not Completed:
             outcome = self._signed(outcome)
             if type(outcome) is Failed:
@@ -57,7 +61,7 @@ class Finisher:
         is_urgent = gathered >= self.enough or gathered >= self.in_hand or outcome.ran >= LONG_RUN
         if is_urgent and not self._is_urgent:  # rung once, the desk comes
             self._is_urgent = True
-            self._ring()
+            self.ring()
 
     def _signed(self, outcome: Outcome) -> Outcome:
         """A failure tells which version of the user's code it came from; of what went well nobody asks."""
@@ -94,15 +98,13 @@ class Finisher:
         """The storage was away; they keep their place."""
         self._waiting.extendleft(reversed(outcomes))
 
+    def waiting(self) -> list[tuple[Seat, Outcome]]:
+        """What has gathered; it stays."""
+        return list(self._waiting)
+
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def is_full(self) -> bool:
         return len(self._waiting) + self.lost >= MOST_KEPT
-
-
-def _did_as_told(outcome: Outcome) -> bool:
-    """Did the job end by itself, or as a coroutine that was cancelled below plain middleware?"""
-    is_cancelled = type(outcome) is Failed and outcome.failure.type == asyncio.CancelledError.__name__
-    return is_cancelled or type(outcome) is Completed

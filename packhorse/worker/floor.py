@@ -14,7 +14,7 @@ from packhorse.board import Board
 from packhorse.job import Job
 from packhorse.middleware import Chain, compose, is_async
 from packhorse.outcome import Released
-from packhorse.task import RegisteredTask, TaskOptions, weights_of
+from packhorse.task import RegisteredTask, TaskOptions
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.executors import Executor
 from packhorse.worker.executors.coroutine import CoroutineExecutor
@@ -22,8 +22,10 @@ from packhorse.worker.executors.process import ProcessExecutor
 from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.nursery import Nursery
-from packhorse.worker.seat import Seat
+from packhorse.worker.seat import Seat, WorkerStop
+from packhorse.worker.served import Served
 from packhorse.worker.slots import Slots
+from packhorse.worker.starts import Starts
 
 LEASE_IN_DANGER = 0.8
 """The part of a lease without a heartbeat after which a worker begins nothing more."""
@@ -45,10 +47,11 @@ class Floor:
     ) -> None:
         self.finisher = finisher
         self.condemn = condemn
-        queues, limits, result_limit = assignment.queues, assignment.limits, app.settings.result_limit
-        self.tasks = {task.name: task for task in app.registry if queues is None or task.queue in queues}
-        self.queues = weights_of(self.tasks.values())
-        self.slots = Slots(board, assignment.concurrency, self.executor_of)
+        limits, result_limit = assignment.limits, app.settings.result_limit
+        self.tasks = {task.name: task for task in app.registry}
+        self.served = Served(self.tasks.values(), assignment.queues)
+        self.starts = Starts(finisher.ring)
+        self.slots = Slots(board, assignment.concurrency, self._first_executor_of)
         self.threads = ThreadExecutor(self.slots, finisher, result_limit, condemn)
         self.coroutines = CoroutineExecutor(self.slots, finisher, result_limit)
         self.children: ProcessExecutor | None = None
@@ -60,7 +63,7 @@ class Floor:
         self._board = board
         self._longest_silence = limits.lease * LEASE_IN_DANGER
         self._chains: dict[str, tuple[Chain, bool]] = {}
-        self._ends: list[bool] = []  # shared with the seats: non-empty asks the jobs to end
+        self._stop = WorkerStop()
 
     # --- seating --------------------------------------------------------------------------------------------------
 
@@ -68,7 +71,7 @@ class Floor:
         """A seat for a job that was reserved. Raises TaskNotFound."""
         task = self.tasks.get(job.task) or self._app.registry.get(job.task)
         chain, is_async = self._chain_of(task)
-        return Seat(job, task, chain, is_async, self._ends, time.monotonic())
+        return Seat(job, task, chain, is_async, self._stop, time.monotonic())
 
     def _chain_of(self, task: RegisteredTask) -> tuple[Chain, bool]:
         if task.name not in self._chains:
@@ -80,6 +83,10 @@ class Floor:
         if self.children is not None and is_isolated(seat.task, seat.job):
             return self.children
         return self.coroutines if seat.is_async else self.threads
+
+    def _first_executor_of(self, seat: Seat) -> Executor:
+        """The one that gets it when it has a slot."""
+        return self.starts if seat.starts_first else self.executor_of(seat)
 
     def may_begin(self) -> bool:
         """Not while the foreman's heartbeats do not get through: others may be about to take over what we hold."""
@@ -95,20 +102,26 @@ class Floor:
         self.finisher.put(seat, Released(seat.job.token, why))
         return True
 
-    def ask_to_end(self, seats: Iterable[Seat] = ()) -> None:
-        """From here on every check-in answers that the job should stop; and these are told at once."""
-        self._ends.append(True)
+    def ask_to_stop(self) -> None:
+        """From here on every check-in answers that the job should stop."""
+        self._stop.is_wanted = True
+        if self.children is not None:
+            self.children.ask_to_stop()
+
+    def cut_short(self, seats: Iterable[Seat] = ()) -> None:
+        """The grace is over: whatever these do, they are told to end."""
+        self._stop.is_wanted = self._stop.is_forced = True
         for seat in seats:
             self.executor_of(seat).stop(seat, hard=False)
 
     @property
-    def is_ending(self) -> bool:
-        """Were the jobs asked to end?"""
-        return bool(self._ends)
+    def is_cutting_short(self) -> bool:
+        """Is the grace over?"""
+        return self._stop.is_forced
 
     def close(self) -> None:
         """No more will come."""
-        self._ends.append(True)  # whatever is cancelled from here on was told to, and has not failed
+        self._stop.is_forced = True  # whatever is cancelled from here on was cut short, and has not failed
         for executor in (self.threads, self.coroutines, self.children):
             if executor is not None:
                 executor.close()
@@ -131,4 +144,4 @@ def is_isolated(task: RegisteredTask, job: Job | None = None) -> bool:
 
 
 def _has_time_limit(limited: TaskOptions | Job) -> bool:
-    return limited.timeout is not None or limited.idle_timeout is not None
+    return bool(limited.timeout or limited.idle_timeout)

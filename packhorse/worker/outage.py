@@ -37,7 +37,13 @@ class Outage:
             self._tell_again_at = now + TELL_AGAIN
             log.warning("the storage does not answer; %s outcomes wait: %s", waiting, error)
 
+    @property
+    def is_under_way(self) -> bool:
+        return self._pause > 0.0
+
     def ended(self) -> None:
         """The storage has answered."""
         self.most = min(BATCH, self.most * 2)
+        if self._tell_again_at:
+            log.info("the storage answers again")
         self._pause = self._tell_again_at = 0.0

@@ -12,26 +12,33 @@ import os
 import random
 import socket
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from packhorse import __version__
+from packhorse.announcement import announce
 from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.channel import CONDEMNED, Message
 from packhorse.errors import BadValue, StorageError, StorageUnavailable, WorkerNotFound
 from packhorse.job import Reason
 from packhorse.results import ResultHandlers
+from packhorse.serving import SERVES
+from packhorse.spool import SpoolFile
 from packhorse.stacks import Stack, cut
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LEASE_S, WorkerInfo
+from packhorse.storage.records import LEASE_S, START, WorkerInfo
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.capture import capture_logging
 from packhorse.worker.desk import Desk
+from packhorse.worker.fetcher import LONGEST_WAIT
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.floor import Floor
 from packhorse.worker.nap import Nap
@@ -44,8 +51,17 @@ from packhorse.worker.stacks import coroutine_text, dump_stacks, thread_stacks, 
 log = logging.getLogger("packhorse.worker")
 
 
+class _WhenEmpty:
+    """Somebody wants to know when nothing is left to run."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.has_looked = False  # whatever was found before it was asked does not count
+
+
 class WorkerProcess:
-    """One worker. `run` returns the exit code; `say` sends the foreman a message."""
+    """One worker. `run` returns the exit code; `say` sends the foreman a message. What jobs write by `logging`, from
+    `log_level` on, goes into their own logs too."""
 
     def __init__(
         self,
@@ -56,6 +72,7 @@ class WorkerProcess:
         board: Board | None = None,
         nursery: Nursery | None = None,
         say: Callable[[Message], object] = lambda message: None,
+        log_level: int = logging.INFO,
     ) -> None:
         self.app = app
         self.assignment = assignment
@@ -63,18 +80,24 @@ class WorkerProcess:
         self._limits = assignment.limits
         self._storage = storage
         self._say = say
+        self._log_level = log_level
+        self._asked_when_empty: deque[_WhenEmpty] = deque()
         self._drain_until: float | None = None
         self._condemned: str | None = None
         self._told_why = "stopped"  # the foreman says more, which is what operators read about this worker's end
         self._quits = self._drains = False
+        self._found_nothing = False  # in a burst: that is why it ends
         self._handlers = ResultHandlers(app)
         nap = Nap(storage)
-        finisher = Finisher(nap.ring, app.settings.code_version)
+        finisher = Finisher(nap.ring, app.settings.code_version, board=board)
         self.floor = Floor(app, assignment, finisher, self._condemn, board=board, nursery=nursery)
         scribe = Scribe(storage, app.settings.keep_log_lines)
         on_stored = self._handlers.put if app.has_result_handlers else None
-        self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored)
-        self._report = Report(self.desk, assignment.concurrency, say, self._limits.max_rss, storage.measured)
+        spool = SpoolFile(Path(assignment.spool)) if assignment.spool is not None else None
+        self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored, spool)
+        self._report = Report(
+            self.desk, assignment.concurrency, say, self._limits.max_rss, storage.measured, storage.connections
+        )
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -82,9 +105,9 @@ class WorkerProcess:
         """Work until told to stop, or until there is a reason to make room for a fresh worker."""
         self._join_patiently()
         try:
-            with capture_logging():
+            with capture_logging(self._log_level):
                 while not self._is_over():
-                    self.desk.turn()
+                    self.desk.turn(LONGEST_WAIT)
                     self._report.tell()
                     self._look_at_limits()
         except WorkerNotFound:
@@ -110,20 +133,30 @@ class WorkerProcess:
                 return
 
     def _join(self) -> None:
+        self.desk.look_for_queues()
         self._storage.join(
             WorkerInfo(
                 self._owner,
                 foreman=self.assignment.foreman,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                queues=sorted(self.floor.queues),
+                queues=sorted(self.floor.served.own),
                 concurrency=self.assignment.concurrency,
                 info=self._about(),
             )
         )
-        self._storage.announce([task for task in self.app.announcements() if task.name in self.floor.tasks])
+        announce(self._storage, self.app.announcements())
         self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
-        self._say({"say": "online", "pid": os.getpid(), "tasks": sorted(self.floor.tasks), "queues": self.floor.queues})
+        served = self.floor.served
+        self._say(
+            {
+                "say": "online",
+                "pid": os.getpid(),
+                "tasks": sorted(self.floor.tasks),
+                "queues": served.queues,
+                SERVES: served.told,
+            }
+        )
 
     def _about(self) -> dict[str, Any]:
         about = {
@@ -131,6 +164,9 @@ class WorkerProcess:
             "python": sys.version.split()[0],
             "version": __version__,
             LEASE_S: self._limits.lease,
+            SERVES: self.floor.served.told,
+            **({"order": self.assignment.order} if self.assignment.order != "turns" else {}),
+            START: self._owner,  # an id of ours is new for every process
         }
         version = self.app.settings.code_version
         return about if version is None else {**about, "code_version": version}
@@ -142,29 +178,50 @@ class WorkerProcess:
             self._drain(self._limits.neighbours)
         elif self._drains:
             self.drain()
+        if self._asked_when_empty:
+            self._tell_if_empty()
         if self._drain_until is None:
-            return self.assignment.burst and self._is_empty()
+            self._found_nothing = self.assignment.burst and self._is_empty()
+            return self._found_nothing
         if not self.desk.seats and not self.desk.finisher:
             return True
         return self._end_what_is_left(time.monotonic())
 
     def _is_empty(self) -> bool:
         """For `--burst`: nothing here, and nothing in the storage that could be run now."""
-        return not self.desk.seats and self.desk.found_nothing
+        return not self.desk.seats and self.desk.found_nothing and not self.desk.look_for_queues()
+
+    def tell_when_empty(self) -> threading.Event:
+        """An event that is set as soon as nothing is left to run: nothing here, and nothing in the storage that could
+        be run now, as it is asked anew."""
+        asked = _WhenEmpty()
+        self._asked_when_empty.append(asked)
+        self.desk.nap.ring()
+        return asked.event
+
+    def _tell_if_empty(self) -> None:
+        is_empty = all(asked.has_looked for asked in self._asked_when_empty) and self._is_empty()
+        for asked in list(self._asked_when_empty):
+            if is_empty:
+                asked.event.set()
+                self._asked_when_empty.remove(asked)
+            elif not asked.has_looked:
+                asked.has_looked = True
+                self.desk.look_again()
 
     def _end_what_is_left(self, now: float) -> bool:
         assert self._drain_until is not None
         if now < self._drain_until:
             return False
-        if not self.floor.is_ending:
-            # The grace is over, and whoever still runs a moment later is handed back by leaving. That counts nowhere.
+        if not self.floor.is_cutting_short:
+            # The grace is over, and whoever still runs a moment later is handed back.
             self._drain_until = now + self._limits.abort_grace
-            self.floor.ask_to_end(list(self.desk.seats.values()))
+            self.floor.cut_short(list(self.desk.seats.values()))
             return False
         return True
 
     def _close(self) -> None:
-        """Hand back whatever is left before ending the threads: better to run a job twice than to lose it."""
+        """Write down what the jobs came to, and hand back what is left: better to run a job twice than to lose it."""
         self.desk.hand_all_back("its worker ends")
         self.floor.close()
         until = time.monotonic() + self._limits.abort_grace
@@ -173,13 +230,20 @@ class WorkerProcess:
             self._handlers.close(timeout=max(0.0, until - time.monotonic()))
             with suppress(BadValue):  # what it has done may be too long to be told; it leaves all the same
                 self._storage.record_stat(self._owner, self._report.figures())
+            # Last, for whoever returned until now has an outcome.
+            self.desk.hand_back_the_running("its worker was told to stop", until)
             self._storage.leave(self._owner, why=self._condemned or self._told_why)
-        self._say({"say": "leaving", "why": self._condemned or "drained", "done": self.desk.done})
+        if left := len(self.desk.finisher):
+            kept = "the next start here delivers them" if self.desk.keep_on_disk() else "their jobs will run again"
+            log.error("%d outcomes could not be delivered: the storage is away; %s", left, kept)
+        counts = {"done": self.desk.done, "failed": self.desk.failed}
+        why = self._condemned or "drained"
+        self._say({"say": "leaving", "why": why, **counts, "found_nothing": self._found_nothing})
 
     # --- what the foreman and signals may ask ---------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more jobs, let the running ones finish within the grace, then end."""
+        """Take no more jobs, let the running ones finish within the grace, then end. Check-ins say so from now on."""
         self._drain(self._limits.stop_grace)
 
     def _drain(self, grace: float) -> None:
@@ -187,8 +251,9 @@ class WorkerProcess:
         if self._drain_until is None:
             self._drain_until = until
             self.quiet()
+            self.floor.ask_to_stop()
             self.desk.hand_all_back("its worker was told to stop")
-        elif not self.floor.is_ending:
+        elif not self.floor.is_cutting_short:
             # One that was told to stop, and is condemned while it waits for its jobs, waits no longer than any other.
             self._drain_until = min(self._drain_until, until)
 
@@ -204,7 +269,7 @@ class WorkerProcess:
 
     def quit(self) -> None:
         """End now; what runs is handed back."""
-        self.floor.ask_to_end()
+        self.floor.cut_short()
         self._quits = True
         self.desk.takes_jobs = False
         self.desk.nap.ring()
@@ -221,6 +286,12 @@ class WorkerProcess:
                 self.quiet()
             case "stop":
                 self.desk.stop_job(message["job_id"], message["fence"], Reason(message["reason"]))
+            case "serve":
+                self.desk.serve(message["queues"])
+            case "ended":
+                self._handlers.put_ended(message["jobs"])
+            case "look":
+                self.desk.look_now()
             case "dump":
                 dump_stacks()
             case "stacks":

@@ -13,6 +13,7 @@ from packhorse.clock import SECOND
 from packhorse.errors import BadValue, StorageUnavailable, TaskNotFound
 from packhorse.failure import Failure
 from packhorse.job import Job
+from packhorse.log_lines import about
 from packhorse.outcome import Outcome, Released
 from packhorse.storage.contract import Storage
 from packhorse.worker.floor import Floor
@@ -63,8 +64,9 @@ class Reception:
         try:
             return self._floor.seat_for(job)
         except TaskNotFound as error:
-            log.warning("job %s is handed back: %s", job.id, error)
+            log.warning("job %s is handed back: %s", job.id, error, extra=about(job))
             self.refuse([job], f"{self._owner} does not know its task", UNKNOWN_WAIT)
+            self._floor.served.met_unknown(job.queue)
             return None
 
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:

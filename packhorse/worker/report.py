@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from packhorse.clock import SECOND
+from packhorse.connection_totals import told_connections
 from packhorse.operation_times import NAME, told
 from packhorse.storage.records import OperationSums
 from packhorse.worker.desk import Desk
@@ -18,7 +20,7 @@ _MOST_TOLD = 100
 
 class Report:
     """The figures of one worker. `rss` is how much memory it held when it last told; with more than `max_rss` it gives
-    way to a fresh one. `measured` says how its calls of the storage went."""
+    way to a fresh one. `measured` says how its calls of the storage went, `connections` how many it has."""
 
     def __init__(
         self,
@@ -27,12 +29,14 @@ class Report:
         say: Callable[[dict[str, Any]], object],
         max_rss: int | None = None,
         measured: Callable[[], Sequence[OperationSums]] = tuple,
+        connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._desk = desk
         self._slots = slots
         self._say = say
         self._max_rss = max_rss
         self._measured = measured
+        self._connections = connections
         self._times: dict[str, list[int]] = {}
         self._timed_at = float("-inf")
         self._told_at = 0.0
@@ -48,7 +52,11 @@ class Report:
             self._told_at = now
             self.rss = resident_bytes()
             state = "working" if self._desk.takes_jobs else "quiet"
-            about = {NAME: self._storage_times(now), "running": self._running(now)}
+            about = {
+                NAME: self._storage_times(now),
+                "running": self._running(now),
+                **told_connections(self._connections()),
+            }
             self._say({"say": "report", "state": state, **self.figures(), **about})
 
     def _storage_times(self, now: float) -> dict[str, list[int]]:
@@ -59,10 +67,11 @@ class Report:
 
     def figures(self) -> dict[str, Any]:
         return {
-            "busy": sum(seat.began_at is not None for seat in list(self._desk.seats.values())),
+            "busy": len(self._desk.busy),
             "slots": self._slots,
             "done": self._desk.done,
             "failed": self._desk.failed,
+            "busy_seconds": round(self._desk.ran / SECOND, 1),
             "rss": self.rss,
             "cpu_percent": self._cpu,
             **({} if self._max_rss is None else {"max_rss": self._max_rss}),
@@ -76,9 +85,9 @@ class Report:
             self._cpu = round(100 * (used - before) / (now - self._told_at))
 
     def _running(self, now: float) -> list[dict[str, Any]]:
-        """The jobs that run, as many as anybody would read."""
+        """The jobs that run, as many as anybody would read. The foreman tells others by the board, which is fresher."""
         return [
             {"slot": seat.slot, "job_id": seat.job.id, "task": seat.task.name, "since_s": round(now - seat.began_at, 1)}
-            for seat in list(self._desk.seats.values())
+            for seat in self._desk.busy
             if seat.began_at is not None
         ][:_MOST_TOLD]

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 
+def can_be_known() -> bool:
+    """Does this system tell how much memory a process holds?"""
+    return resident_bytes() > 0
+
+
 def resident_bytes(pid: int | str = "self") -> int:
     """How much memory a process holds; 0 where that cannot be known."""
     try:

@@ -7,7 +7,6 @@ in smaller portions, and in the end as a notice: no word of a job ends its worke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -18,6 +17,7 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine
 from packhorse.worker.portions import refusal, write_in_portions
 from packhorse.worker.seat import Seat
+from packhorse.worker.words import to_write
 
 Said: TypeAlias = tuple[Seat, CheckIn]
 
@@ -41,7 +41,7 @@ class Scribe:
     def write_down(self, seats: Sequence[Seat]) -> list[Seat]:
         """What these have said since the last time. Answers those that an operator wants to end."""
         seats = [seat for seat in seats if seat.has_words]
-        for seat in seats:  # before the check-ins, which stand in the log too: most jobs say first what they then do
+        for seat in seats:
             self._write_log(seat)
         return self._write_checkins(seats)
 
@@ -64,9 +64,13 @@ class Scribe:
 
     def _write_log(self, seat: Seat) -> None:
         lines = seat.words.take_lines()
-        if lines:
-            write = partial(self._storage.append_log, seat.job.token, keep=self._keep_lines)
-            write_in_portions(lines, write, seat.words.put_lines_back, _notice_of_line, _length_of_line)
+        if not lines:
+            return
+
+        def write(part: list[LogLine]) -> None:
+            self._storage.append_log(seat.job.token, to_write(part, seat.job.attempt), keep=self._keep_lines)
+
+        write_in_portions(lines, write, seat.words.put_lines_back, _notice_of_line, _length_of_line)
 
 
 def _put_checkins_back(said: list[Said]) -> None:

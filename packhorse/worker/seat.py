@@ -18,13 +18,22 @@ from packhorse.worker.words import Words
 _OPENING = threading.Lock()
 
 
+class WorkerStop:
+    """Whether a whole worker wants its jobs to end. Shared by its seats."""
+
+    is_wanted = False  # since the worker was told to stop: check-ins say so
+    is_forced = False  # the grace is over: jobs are cut short
+
+
 class Seat:
     """One job, its task, and where it stands. Written by one thread at a time, read by all. What most seats never set
     has its default here: a seat is made for every job."""
 
     began_at: float | None = None
     is_marked = False  # as running, in the storage
+    starts_first = False  # its start is written down before it begins
     slot = -1
+    looks = 0  # how often the desk has found it running
     given: int | None = None  # the slot that it may begin in, until it does; kept by `Slots`
     place: int | None = None  # on the board
     saw_stop = False  # a check-in has told the job to stop
@@ -35,14 +44,14 @@ class Seat:
     _words: Words | None = None  # most jobs say nothing
 
     def __init__(
-        self, job: Job, task: RegisteredTask, chain: Chain, is_async: bool, worker_stops: list[bool], now: float
+        self, job: Job, task: RegisteredTask, chain: Chain, is_async: bool, worker_stop: WorkerStop, now: float
     ) -> None:
         self.job = job
         self.task = task
         self.chain = chain
         self.is_async = is_async
         self.seated_at = now
-        self._worker_stops = worker_stops  # shared by all seats; non-empty once the worker wants its jobs to end
+        self._worker_stop = worker_stop
         self._claims = [True]
         self._ends = [True]
 
@@ -76,8 +85,8 @@ class Seat:
 
     @property
     def ran(self) -> int:
-        """Microseconds since it began."""
-        return 0 if self.began_at is None else round((time.monotonic() - self.began_at) * SECOND)
+        """Microseconds since it began; 0 only if it has not begun."""
+        return 0 if self.began_at is None else max(1, round((time.monotonic() - self.began_at) * SECOND))
 
     def stop(self, reason: Reason, why: str) -> None:
         """Somebody wants it to end."""
@@ -86,9 +95,9 @@ class Seat:
         self.stop_reason = reason
 
     @property
-    def worker_stops(self) -> bool:
-        """Does its whole worker want its jobs to end?"""
-        return bool(self._worker_stops)
+    def is_cut_short(self) -> bool:
+        """Is the grace of its stopping worker over?"""
+        return self._worker_stop.is_forced
 
     # --- the job's line to the outside: see context.Line ----------------------------------------------------------
 
@@ -119,7 +128,7 @@ class Seat:
         self.words.check_in(message, progress, progress_text)
 
     def is_stopping(self) -> bool:
-        return self.stop_reason is not None or bool(self._worker_stops)
+        return self.stop_reason is not None or self._worker_stop.is_wanted
 
     def should_stop(self) -> bool:
         if self.is_stopping():

@@ -27,11 +27,17 @@ class Slots:
         self._free = deque(range(self.number))
         self._line: deque[tuple[Seat, Executor]] = deque()
         self.begun = 0  # how many have begun so far
+        self.occupants: list[Seat | None] = [None] * self.number  # who began last in each slot
 
     @property
     def waiting(self) -> int:
         """How many wait for a slot."""
         return len(self._line)
+
+    @property
+    def busy(self) -> list[Seat]:
+        """The jobs that run now, by slot."""
+        return [seat for seat in self.occupants if seat is not None and not seat.is_settled]
 
     @property
     def is_narrow(self) -> bool:
@@ -111,10 +117,11 @@ class Slots:
     def begin(self, seat: Seat, slot: int) -> None:
         """The seat's job begins."""
         self.begun += 1
+        self.occupants[slot] = seat
         seat.begin(slot)
         if self._board is not None and self._places:
             seat.place = self._places.pop()
-            self._board.begin(seat.place, seat.job.id)
+            self._board.begin(seat.place, seat.job.id, seat.job.task, slot, seat.began_at or 0.0)
 
     def clear(self, seat: Seat) -> None:
         """Its outcome is stored: should the worker die now, nobody need know that it ran."""

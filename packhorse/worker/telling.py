@@ -1,7 +1,7 @@
 """One line on stderr for each job that is taken, and one for its end: for people who watch a worker while they write.
 
 The desk asks once a batch whether anybody listens. `packhorse dev` and `--log-level debug` do, and so does whoever sets
-the logger `packhorse.jobs` to INFO; else it costs nothing. Failures are told by the desk in any case.
+the logger `packhorse.jobs` to INFO; else it costs nothing. Failures are told in any case, with their traceback.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from packhorse.clock import SECOND
 from packhorse.job_text import call_text, cut
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped, Verdict
+from packhorse.log_lines import TRACEBACK, about
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.worker.seat import Seat
 
 log = logging.getLogger("packhorse.jobs")
+_log = logging.getLogger("packhorse.worker")
 
 _LONG_CALL, _LONG_RESULT = 160, 80
 
@@ -24,12 +26,26 @@ def hear(wanted: bool) -> None:
     log.setLevel(logging.INFO if wanted else logging.WARNING)
 
 
+def tell_failed(seat: Seat, outcome: Failed) -> None:
+    """An attempt failed; the last one is an error."""
+    is_last = outcome.retry_in is None
+    next_try = "no more tries" if outcome.retry_in is None else f"again in {outcome.retry_in / SECOND:g} s"
+    _log.log(
+        logging.ERROR if is_last else logging.WARNING,
+        "job %s (%s) failed: %s; %s",
+        *(seat.job.id, seat.task.name, outcome.failure.summary(), next_try),
+        extra={**about(seat.job), TRACEBACK: outcome.failure.traceback},
+    )
+
+
 def tell_taken(seats: Iterable[Seat]) -> None:
     """These are about to begin."""
     if log.isEnabledFor(logging.INFO):
         for seat in seats:
             attempt = f", attempt {seat.job.attempt}" if seat.job.attempt > 1 else ""
-            log.info("> %s  (job %s%s)", cut(call_text(seat.job), _LONG_CALL), seat.job.id, attempt)
+            log.info(
+                "> %s  (job %s%s)", cut(call_text(seat.job), _LONG_CALL), seat.job.id, attempt, extra=about(seat.job)
+            )
 
 
 def tell_ended(batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
@@ -37,7 +53,7 @@ def tell_ended(batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict
     if log.isEnabledFor(logging.INFO):
         for (seat, outcome), verdict in zip(batch, verdicts, strict=True):
             if verdict is not Verdict.STALE and (words := _words(outcome)):
-                log.info("< %s %s  (job %s)", seat.task.name, words, seat.job.id)
+                log.info("< %s %s  (job %s)", seat.task.name, words, seat.job.id, extra=about(seat.job))
 
 
 def _words(outcome: Outcome) -> str | None:
@@ -49,7 +65,7 @@ def _words(outcome: Outcome) -> str | None:
             return f"asked to be called again in {delay / SECOND:g} s"
         case Stopped(reason=reason):
             return f"was stopped after {ran}: {reason}"
-        case Halted(why=why):
+        case Halted(why=why) | Overrun(why=why):
             return f"halted: {why}"
         case Released(why=why):
             return f"is handed back: {why}"

@@ -1,60 +1,83 @@
 """Words: what a running job has said and nobody has written down yet.
 
-The job says something in its own thread while the desk takes what it said in another. Appending to a deque and popping
-from it are single atomic steps, so neither needs a lock, and no last word is lost.
+The job says something in its own threads while the desk takes what it said in another. Log lines, progress and messages
+stay in the order in which they were said; the last progress and the last message are what the job shows, too.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
 
+from msgspec.structs import replace
+
+from packhorse.changes import said
+from packhorse.clock import SECOND
 from packhorse.job import Token
-from packhorse.storage.records import CheckIn, LogKind, LogLine
+from packhorse.storage.records import CheckIn, LogKind, LogLine, dropped_lines, lost_with
 
 LINES_AT_ONCE = 1_000
-"""How many log lines a job may write between two visits of the desk; of more, the newest stay."""
+"""How many lines a job may say between two visits of the desk; of more, the newest stay, and a line says how many are
+gone."""
 
 
 class Words:
-    """The words of one job."""
+    """The words of one job. The time of its lines is when they were said, by the clock that only rises."""
 
-    __slots__ = ("_lines", "_messages", "_progress")
+    __slots__ = ("_last", "_lines", "_lock", "_lost", "_messages", "_progress")
 
     def __init__(self) -> None:
         self._messages: deque[str] = deque(maxlen=1)
         self._progress: deque[tuple[int, str | None]] = deque(maxlen=1)
-        self._lines: deque[LogLine] = deque(maxlen=LINES_AT_ONCE)
+        self._lock = threading.Lock()
+        self._lines: deque[LogLine] = deque()
+        self._lost = 0  # lines that there was no room for
+        self._last: dict[str, str] = {}  # what was said last of each kind of check-in
 
     def __bool__(self) -> bool:
         return bool(self._messages or self._progress or self._lines)
 
     def log(self, message: str, kind: str) -> None:
-        self._lines.append(LogLine(message, LogKind(kind)))
+        line = LogLine(message, LogKind(kind), at=_clock())
+        with self._lock:
+            self._lines.append(line)
+            self._make_room()
 
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
         if message is not None:
             self._messages.append(message)
         if progress is not None:
             self._progress.append((progress, progress_text))
+        for kind, text in said(message, progress, progress_text):
+            if self._last.get(kind) != text:  # a loop may say the same a thousand times
+                self._last[kind] = text
+                self.log(text, kind)
 
     def take_lines(self) -> list[LogLine]:
-        lines: list[LogLine] = []
-        while self._lines:
-            lines.append(self._lines.popleft())
-        return lines
+        with self._lock:
+            lines, lost = list(self._lines), self._lost
+            self._lines.clear()
+            self._lost = 0
+        return [LogLine(dropped_lines(lost), at=lines[0].at), *lines] if lost else lines
 
     def put_lines_back(self, lines: list[LogLine]) -> None:
         """They could not be written down; they stay the oldest, and go first when there are too many."""
-        room = LINES_AT_ONCE - len(self._lines)
-        self._lines.extendleft(reversed(lines[max(0, len(lines) - room) :]))
+        with self._lock:
+            self._lines.extendleft(reversed(lines))
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self._lines) > LINES_AT_ONCE:
+            self._lost += lost_with([self._lines.popleft().message])
 
     def take_checkin(self, token: Token) -> CheckIn | None:
-        """The last message and the last progress."""
+        """The last message and the last progress; both are among the lines, too."""
         message = self._messages.popleft() if self._messages else None
         percent, text = self._progress.popleft() if self._progress else (None, None)
         if message is None and percent is None:
             return None
-        return CheckIn(token, message, percent, text)
+        return CheckIn(token, message, percent, text, is_logged=True)
 
     def put_checkin_back(self, said: CheckIn) -> None:
         """It could not be written down; what the job has said since is newer."""
@@ -62,3 +85,13 @@ class Words:
             self._messages.append(said.message)
         if said.progress is not None and not self._progress:
             self._progress.append((said.progress, said.progress_text))
+
+
+def to_write(lines: list[LogLine], attempt: int) -> list[LogLine]:
+    """These lines as a storage takes them: with their attempt, and how long ago each was said."""
+    now = _clock()
+    return [replace(line, at=0, id=0, attempt=attempt, ago=max(0, now - line.at)) for line in lines]
+
+
+def _clock() -> int:
+    return round(time.monotonic() * SECOND)

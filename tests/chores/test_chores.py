@@ -21,17 +21,19 @@ def test_a_foreman_has_these_chores(storage: Memory):
         "expire",
         "end_pauses",
         "rescue",
+        "enforce_limits",
         "prune",
+        "drop_dead",
         "roll_up",
     ]
-    assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 600.0, 3.0, 5.0, 60.0]
-    assert [isinstance(chore, Foreseen) for chore in chores] == [True, True, True, True, False, False, False]
+    assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 600.0, 3.0, 600.0, 60.0, 60.0, 60.0]
+    assert [isinstance(chore, Foreseen) for chore in chores] == [True] * 4 + [False, True, False, False, False]
 
 
 def test_on_an_empty_storage_all_wait_for_their_interval(storage: Memory):
     chores = all_chores(storage, Settings(), storage.now)
 
-    assert [chore.run() in (None, chore.interval) for chore in chores] == [True] * 7
+    assert [chore.run() in (None, chore.interval) for chore in chores] == [True] * 9
 
 
 def test_one_round_of_all_puts_everything_in_order(storage: Memory, clock: TurnedClock):
@@ -51,11 +53,11 @@ def test_doing_everything_twice_changes_nothing_more(storage: Memory, clock: Tur
     add(storage, delay=SECOND)
     clock.turn(60)
     chores = all_chores(storage, Settings(), storage.now) + all_chores(storage, Settings(), storage.now)
-    for chore in chores[:7]:
+    for chore in chores[:9]:
         chore.run()
     jobs = storage.find(Filter()).jobs
 
-    for chore in chores[7:]:
+    for chore in chores[9:]:
         chore.run()
 
     assert storage.find(Filter()).jobs == jobs

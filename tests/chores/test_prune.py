@@ -59,9 +59,9 @@ def test_finished_jobs_go_when_their_time_is_over(storage: Memory, clock: Turned
 
 def test_a_silent_client_is_forgotten(storage: Memory, clock: TurnedClock):
     storage.join_client(ClientInfo("billing"))
-    clock.turn(10)
+    clock.turn("20h")
     storage.join_client(ClientInfo("shop"))
-    clock.turn(5)
+    clock.turn("10h")
 
     prune_of(storage, Settings()).run()
 

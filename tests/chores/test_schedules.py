@@ -26,6 +26,7 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ScheduleInfo
 from tests.children import PATIENCE
+from tests.unchecked import unchecked
 
 LJUBLJANA = ZoneInfo("Europe/Ljubljana")
 
@@ -377,7 +378,7 @@ def test_what_becomes_of_three_slots(missed: str, overlap: str, is_busy: bool, s
 def test_a_schedule_that_cannot_tick_is_told_of_once_and_holds_up_no_other(
     storage: Memory, clock: TurnedClock, caplog: pytest.LogCaptureFixture, broken: dict[str, Any]
 ):
-    storage.put_schedules(
+    unchecked(storage, "put_schedules")(
         [ScheduleInfo("broken", "report", **{"cron": "@every 1m", **broken, "next_at": clock() + SECOND})]
     )
     put(storage)
@@ -522,6 +523,6 @@ def test_a_foreman_ticks_what_it_has_never_seen_the_code_of(file: str, foremen: 
         (job,) = app.jobs()
         record = job.record
         assert (job.task, job.queue, job.args, job.meta) == ("report", "reports", {"kind": "daily"}, {"by": "clock"})
-        assert (record.priority, record.max_attempts, record.timeout) == (4, 2, MINUTE)
+        assert (record.priority, job.effective.max_attempts, job.effective.timeout) == (4, 2, MINUTE)
         assert to_datetime(clock()).astimezone(LJUBLJANA).hour == 7
         assert to_datetime(clock()).tzinfo is UTC

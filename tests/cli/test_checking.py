@@ -56,6 +56,7 @@ def test_a_silent_foreman_is_unhealthy(yard: Yard, packhorse: Call):
 
 def test_a_job_that_waits_for_too_long_is_unhealthy_unless_its_queue_is_paused(yard: Yard, packhorse: Call):
     yard.join()
+    yard.storage.join(WorkerInfo("resizer", queues=["images"]))
     before = long_ago(yard, 6 * MINUTE)
     before.enqueue([NewJob("old", "resize", "images")])
     before.close()

@@ -6,6 +6,7 @@ import getpass
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from packhorse.outcome import Failed
 from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import FOREMAN, Yard
+from tests.unchecked import unchecked
 
 
 def found(packhorse: Call, *words: str) -> dict[str, list[tuple[str, str, str | None]]]:
@@ -150,6 +152,7 @@ def test_an_app_that_cannot_be_imported(yard: Yard, packhorse: Call):
         ({"WEB_HOST": "0.0.0.0", "WEB_TOKEN": "x" * 40}, "ok"),
         ({"WEB_TOKEN_FILE": "none.txt"}, "bad"),
         ({"WEB_TOKEN_FILE": "open.txt"}, "bad"),
+        ({"WEB_TOKEN_FILE": "shown.txt"}, "note"),
         ({"WEB_TOKEN_FILE": "closed.txt"}, "ok"),
     ],
 )
@@ -159,7 +162,9 @@ def test_a_web_that_would_refuse_to_start(
     yard.add()
     (yard.directory / "open.txt").write_text("ann admin " + "x" * 40)
     (yard.directory / "closed.txt").write_text("ann admin " + "x" * 40)
-    (yard.directory / "open.txt").chmod(0o644)
+    (yard.directory / "shown.txt").write_text("ann admin " + "x" * 40)
+    (yard.directory / "open.txt").chmod(0o666)
+    (yard.directory / "shown.txt").chmod(0o644)
     (yard.directory / "closed.txt").chmod(0o600)
     for name, value in variables.items():
         monkeypatch.setenv(f"PACKHORSE_{name}", value)
@@ -231,7 +236,7 @@ def test_jobs_that_nobody_will_run(yard: Yard, packhorse: Call):
 
     told = found(packhorse)
 
-    assert told["served"][0][1] == "no worker serves print, where 1 job waits"
+    assert told["served"][0][1] == "no running worker serves print; 1 job waits"
     assert told["known"][0][1] == "no worker knows the task mystery; 1 of its jobs waits"
     assert told["paused"][0][2] == "packhorse resume mail"
 
@@ -252,6 +257,43 @@ def test_without_a_foreman_nobody_can_know_a_task(yard: Yard, packhorse: Call):
     yard.add("order_email")
 
     assert "known" not in found(packhorse)
+
+
+def garble(yard: Yard, job_id: str, column: str, value: str) -> None:
+    storage: Any = yard.storage
+    sql = f"UPDATE packhorse_job SET {column} = {value} WHERE id = '{job_id}'"
+    storage._db.write("garble", lambda tx: tx.execute(sql, ()))
+
+
+def test_a_record_that_cannot_be_right_is_bad_and_shown(yard: Yard, packhorse: Call):
+    job = yard.add()
+    garble(yard, job.id, "meta", "'garbage{'")
+
+    told = found(packhorse)["records"]
+    listed, page = packhorse("jobs"), packhorse("job", job.id)
+
+    assert told == [
+        (
+            "bad",
+            f"1 job has a record that cannot be right, such as {job.id}",
+            f"packhorse job {job.id}; packhorse delete {job.id}",
+        )
+    ]
+    assert listed.exit_code == 0
+    assert page.exit_code == 0
+    assert "BrokenRecord" in page.stdout
+    assert packhorse("delete", job.id, "--yes").exit_code == 0
+    assert yard.storage.get(job.id) is None
+
+
+def test_a_running_job_that_nobody_holds_is_bad(yard: Yard, packhorse: Call):
+    job = yard.start(yard.add())
+    assert found(packhorse)["records"] == [("ok", "nothing is stored that cannot be right", None)]
+    garble(yard, job.id, "owner", "NULL")
+
+    told = found(packhorse)["records"]
+
+    assert told[0][:2] == ("bad", f"job {job.id} is running and nobody holds it")
 
 
 def test_jobs_that_fail(yard: Yard, packhorse: Call):
@@ -281,7 +323,7 @@ def test_workers_that_die_under_their_jobs_are_told_but_are_no_failures(yard: Ya
 def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Call):
     yard.join()
     now = yard.storage.now()
-    yard.storage.put_schedules(
+    unchecked(yard.storage, "put_schedules")(
         [
             ScheduleInfo("odd", "report", "every full moon", next_at=now + DAY),
             ScheduleInfo("late", "report", "* * * * *", next_at=now - DAY),

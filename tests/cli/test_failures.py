@@ -13,7 +13,7 @@ from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import Yard
 
-EVIL = Failure("ValueError", "\x1b[2J漢字", place="/srv/shop/evil.py:7")
+EVIL = Failure("ValueError", "\x1b[2J 漢字", place="/srv/shop/evil.py:7")
 
 
 def fail(yard: Yard, task: str, failure: Failure) -> str:

@@ -234,6 +234,24 @@ def test_events_are_filtered(yard: Yard, packhorse: Call):
     assert kinds("--job", second.id) == ["added"]
 
 
+def test_events_show_the_job_and_the_worker_as_they_were(yard: Yard, packhorse: Call):
+    job = yard.job("dead", queue="mail")
+
+    told = lines(packhorse("events", "--json", "--object").stdout)
+    plain = lines(packhorse("events", "--json").stdout)
+    table = packhorse("events", "--job", job.id, "--object").stdout.splitlines()
+
+    (worker,) = [event for event in told if event["subject"] == "worker"]
+    of_job = [event for event in told if event["subject"] == "job"]
+    assert (worker["queue"], worker["object"]["id"], worker["object"]["concurrency"]) == ("resize,mail", WORKER, 4)
+    assert "object" not in worker["data"]
+    assert [event["object"]["state"] for event in of_job] == ["queued", "reserved", "running", "dead"]
+    assert [event["object"]["failures"] for event in of_job] == [0, 0, 0, 1]
+    assert of_job[-1]["object"]["error"]["type"] == "ValueError"
+    assert all("object" not in event for event in plain)
+    assert json.loads(table[1])["created_at"] == json.loads(table[-1])["created_at"]
+
+
 def test_events_of_a_deleted_job_are_still_there(yard: Yard, packhorse: Call):
     job = yard.add()
     yard.storage.delete([job.id], by="ann")
@@ -286,3 +304,24 @@ def test_a_time_at_the_end_of_all_calendars_is_no_fault_of_ours(yard: Yard, pack
 
     assert packhorse("jobs", "until:0001-01-01").exit_code in (0, 2)
     assert packhorse("jobs", "since:9999-12-31T23:59:59").exit_code in (0, 2)
+
+
+def test_next_lists_who_is_next_with_rank_and_place(yard: Yard, packhorse: Call):
+    yard.add(queue="mail")
+    yard.add(queue="mail")
+    urgent = yard.add(queue="print", priority=9)
+    yard.add(queue="still")
+    yard.storage.pause("still")
+
+    told = [json.loads(line) for line in packhorse("next", "--json").stdout.splitlines()]
+    explained = packhorse("next", "--explain").stdout
+
+    assert [(one["place"], one["queue"], one["tier"], one["rank"]) for one in told] == [
+        (1, "print", "priority 9", 4),
+        (2, "mail", "priority 1", 12),
+        (3, "mail", "priority 1", 12),
+    ]
+    assert told[0]["id"] == urgent.id
+    assert [one["place_in_queue"] for one in told] == [1, 1, 2]
+    assert "queues take turns by weight" in explained
+    assert "priority 9" in explained

@@ -14,6 +14,7 @@ from packhorse.storage.records import EventFilter, ScheduleInfo
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import Yard
+from tests.unchecked import unchecked
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def planned(yard: Yard) -> Yard:
     now = yard.storage.now()
     nightly = ScheduleInfo("nightly", "report", "0 3 * * *", tz="Europe/Ljubljana")
     odd = ScheduleInfo("odd", "report", "every full moon", next_at=now + 2 * DAY)
-    yard.storage.put_schedules([replace(nightly, next_at=cron_of(nightly).next_after(now)), odd])
+    unchecked(yard.storage, "put_schedules")([replace(nightly, next_at=cron_of(nightly).next_after(now)), odd])
     return yard
 
 

@@ -265,6 +265,15 @@ def test_a_storage_that_the_app_names_is_said_to_be_named_by_it(here: Path, pack
     assert "from: the app shop.py, which names its storage itself" in result.stderr
 
 
+def test_a_foreman_waits_for_no_directory_that_there_is_not(here: Path, packhorse: Call):
+    (here / "shop.py").write_text('from packhorse import Packhorse\napp = Packhorse("sqlite:///nowhere/shop.db")\n')
+
+    result = packhorse("work", "shop.py")
+
+    assert result.exit_code == 4
+    assert "there is no directory" in result.stderr
+
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
@@ -437,4 +446,15 @@ def test_a_queue_that_no_running_worker_serves_is_warned_of(yard: Yard, packhors
 
     assert "! no running worker serves slow: packhorse work --queues slow" in later.stderr
     assert "no running worker" not in served.stderr
-    assert "slow is served by no worker; 1 job waits for its time." in packhorse("status").stdout
+    assert "no running worker serves slow; 1 job waits for its time." in packhorse("status").stdout
+
+
+def test_the_same_call_under_an_id_of_ones_own_adds_one_job(yard: Yard, packhorse: Call):
+    words = ("enqueue", "resize", "width=7", "--id", "order-0000-4711", "--force")
+
+    first, again, other = packhorse(*words), packhorse(*words), packhorse(*words[:2], "width=8", *words[3:])
+
+    assert first.stdout == again.stdout == "order-0000-4711\n"
+    assert other.exit_code != 0
+    assert "its arguments differ" in other.stderr
+    assert len(yard.storage.find(Filter()).jobs) == 1

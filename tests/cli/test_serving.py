@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -111,6 +112,32 @@ def test_the_web_beside_a_foreman_hides_what_the_app_has_set():
     assert words[-2:] == ["--redact", "iban,ssn"]
 
 
+def test_a_proxy_that_is_no_address_is_refused(packhorse: Call):
+    result = packhorse("web", "--trusted-proxy", "proxy.example.org")
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "--trusted-proxy must be addresses or networks" in result.stderr
+
+
+def test_a_trusted_proxy_of_the_options_or_the_settings_is_believed(here: Path):
+    for words, known in ((("--trusted-proxy", "127.0.0.1"), {}), ((), {"PACKHORSE_TRUSTED_PROXIES": "127.0.0.0/8"})):
+        with running(here, "web", "--port", "0", *words, PACKHORSE_WEB_TOKEN=TOKEN, **known) as url:
+            port = int(url.rstrip("/").rpartition(":")[2])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+            form = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://127.0.0.1:{port}"}
+            connection.request("POST", "/login", f"token={TOKEN}", {**form, "x-forwarded-proto": "https"})
+            answer = connection.getresponse()
+            assert answer.status == 303
+            assert "; Secure" in answer.headers["set-cookie"]
+            connection.close()
+
+
+def test_the_web_beside_a_foreman_trusts_the_same_proxies():
+    words, _ = web_command(load_settings(), {**WEB_OPTIONS, "proxies": ("10.0.0.1", "10.0.0.2")}, quiet=False)
+
+    assert words[-4:] == ["--trusted-proxy", "10.0.0.1", "--trusted-proxy", "10.0.0.2"]
+
+
 def test_an_address_for_others_is_refused_without_a_token(packhorse: Call):
     result = packhorse("web", "--host", "0.0.0.0", "--port", "0")
 
@@ -186,6 +213,7 @@ def test_a_password_is_not_among_the_words_that_others_can_read():
         "port": 0,
         "token_file": None,
         "hosts": ["jobs.example"],
+        "proxies": (),
         "read_only": True,
         "hide_args": False,
         "redact": ("iban", "ssn"),
@@ -204,3 +232,24 @@ def _answers(url: str) -> bool:
     except (OSError, HTTPException):  # the second: it ended in the middle of its answer
         return False
     return True
+
+
+def test_each_request_is_told_on_the_level_info_and_its_exchange_on_debug(here: Path):
+    for level, words, missing in (("info", '"GET /readyz" 200 ', "answer: "), ("debug", "answer: ", TOKEN)):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "packhorse", "web", "--port", "0", "--log-level", level],
+            cwd=here,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PACKHORSE_WEB_TOKEN": TOKEN},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        try:
+            url = process.stderr.readline().split()[3]
+            get(f"{url}readyz", authorization=f"Bearer {TOKEN}")
+        finally:
+            process.terminate()
+            told = process.communicate(timeout=PATIENCE)[1]
+
+        assert words in told
+        assert missing not in told

@@ -92,7 +92,7 @@ def test_a_quiet_foreman_and_a_queue_that_nobody_serves_are_told(yard: Yard, pac
     result = packhorse("status")
 
     assert "the foreman mule:11 is quiet: it takes no jobs, and 1 job waits.  Try: packhorse restart" in result.stdout
-    assert "print is served by no worker; 1 job waits" in result.stdout
+    assert "no running worker serves print; 1 job waits" in result.stdout
 
 
 def test_jobs_that_wait_for_their_time_are_not_said_to_wait_in_line(yard: Yard, packhorse: Call):

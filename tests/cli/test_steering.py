@@ -10,6 +10,7 @@ from packhorse.cli import steering
 from packhorse.clock import SECOND, to_datetime
 from packhorse.failure import Failure
 from packhorse.job import Job, NewJob, State
+from packhorse.job_handle import JobHandle
 from packhorse.outcome import Completed, Outcome, Stopped
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
@@ -74,7 +75,7 @@ def test_delete_removes_a_job(yard: Yard, packhorse: Call):
     [
         (["abort"], "completed", "it has ended already"),
         (["start"], "running", "a worker has it already"),
-        (["priority", "9"], "dead", "only waiting jobs"),
+        (["priority", "9"], "dead", "it has ended, and has no place in line"),
         (["start"], "dead", "try:  packhorse retry {id}"),
         (["retry"], "queued", "it waits in line already; packhorse start {id} makes it the next"),
         (["retry"], "completed", "for another one like it: packhorse copy {id}"),
@@ -93,6 +94,30 @@ def test_what_the_state_does_not_allow_is_an_error_with_advice(
     assert hint.format(id=job.id[-8:]) in result.stderr
     assert "job." not in result.stderr  # that is Python
     assert yard.get(job.id).state == state
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_job_that_completes_before_it_hears_of_its_abort_is_not_called_aborted(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, as_json: bool
+):
+    job = yard.job("running")
+    abort = JobHandle.abort
+
+    def quick(self: JobHandle[Any], *, by: str | None = None) -> JobHandle[Any]:
+        handle = abort(self, by=by)
+        yard.storage.finish([Completed(job.token)])
+        return handle
+
+    monkeypatch.setattr(JobHandle, "abort", quick)
+
+    result = packhorse("abort", job.id, *(["--json"] if as_json else []))
+
+    assert result.exit_code == 0
+    if as_json:
+        told = json.loads(result.stdout)
+        assert (told["state"], told["requested"]) == ("completed", True)
+    else:
+        assert result.stdout == "asked to stop, but it is completed: resize(image_id=7)\n"
 
 
 def stop_when_asked(storage: Storage, job: Job) -> Outcome:
@@ -250,8 +275,8 @@ def test_json_answers_for_each_job(yard: Yard, packhorse: Call):
     one = packhorse("abort", dead.id, "--json")
 
     assert [json.loads(line) for line in many.stdout.splitlines()] == [
-        {"id": dead.id, "changed": True, "state": "queued", "conflict": None, "stale": False},
-        {"id": done.id, "changed": False, "state": "completed", "conflict": None, "stale": False},
+        {"id": dead.id, "changed": True, "state": "queued", "conflict": None, "stale": False, "requested": False},
+        {"id": done.id, "changed": False, "state": "completed", "conflict": None, "stale": False, "requested": False},
     ]
     assert json.loads(one.stdout) == {
         "id": dead.id,
@@ -259,6 +284,7 @@ def test_json_answers_for_each_job(yard: Yard, packhorse: Call):
         "state": "aborted",
         "conflict": None,
         "stale": False,
+        "requested": False,
     }
 
 

@@ -48,3 +48,16 @@ def test_facts_are_told_by_what_they_are():
     assert (told["pool size"], told["maxmemory"], told["used memory"]) == ("4", "no limit", "4 KiB")
     assert told["appendonly"] == "yes"
     assert "oldest transaction" not in told
+
+
+def test_connections_of_all_processes_are_told(yard: Yard, packhorse: Call):
+    yard.join()
+    ids = [worker.id for worker in yard.storage.workers()]
+    yard.storage.beat({owner: {"connections_open": 4, "connections_in_use": 1} for owner in ids})
+
+    told = json.loads(packhorse("storage", "--json").stdout)["all_connections"]
+    text = packhorse("storage").stdout
+
+    assert told["processes"] == 1 + len(ids)
+    assert told["open"] >= 4 * len(ids)
+    assert f"of {1 + len(ids)} processes with this one" in text

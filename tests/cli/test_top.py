@@ -21,12 +21,13 @@ from packhorse.clock import HOUR
 from packhorse.errors import StorageUnavailable
 from packhorse.job import State
 from packhorse.outcome import Completed
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, NewJob
 from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import WORKER, Yard
+from tests.unchecked import unchecked
 
 
 @pytest.fixture
@@ -336,7 +337,12 @@ def test_a_storage_that_is_away_is_told_and_what_was_seen_stays(top: Top, yard: 
 
 
 def test_hostile_text_reaches_no_terminal(yard: Yard):
-    yard.start(yard.add("evil\x1b[2Jtask", {"text": "\x1b[2J\u202e"}, queue="evil\x1b[2J"))
+    evil = NewJob(id="evil", task="evil\x1b[2Jtask", queue="evil\x1b[2J", args='{"text": "\\u001b[2J\\u202e"}')
+    unchecked(yard.storage, "enqueue")([evil])
+    yard.join()
+    (taken,) = unchecked(yard.storage, "reserve")(WORKER, {evil.queue: 1}, 1)
+    yard.storage.start([taken.token])
+    assert yard.get("evil").state is State.RUNNING
     invocation = Invocation()
     invocation.url = yard.url
     top = Top(invocation, 1.0, None)

@@ -1,8 +1,9 @@
 """A worker for tests of the foreman: speaks the channel, reserves jobs, and does what its mode and its jobs tell it.
 
-A job's `do` is "hold" (runs until it is stopped or its worker quits), "finish", "die" (by `signal` or with `code`),
-"orphan" (starts a process in a group of its own and holds) or "freeze" (finishes, and then the worker is stopped as by
-`kill -STOP`, but surely not while it holds the lock of the storage's file).
+A job's `do` is "hold" (runs until it is stopped or its worker quits), "wait" (until there is a file of that name in
+`for`), "finish", "die" (by `signal` or with `code`),
+"orphan" (starts a process in a group of its own and holds), "stick" (hears nothing any more) or "freeze" (finishes, and
+then the worker is stopped as by `kill -STOP`, but surely not while it holds the lock of the storage's file).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -22,10 +24,10 @@ from typing import NoReturn
 from packhorse.board import Board
 from packhorse.channel import Channel
 from packhorse.errors import StorageUnavailable, WorkerNotFound
-from packhorse.job import Job, Reason
+from packhorse.job import QUEUED, Job, Reason
 from packhorse.outcome import Completed, Stopped
 from packhorse.storage import open_storage
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import Filter, WorkerInfo
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="obedient")  # broken, stubborn, spent
@@ -33,6 +35,7 @@ for name in ("--id", "--board", "--foreman", "--url"):
     parser.add_argument(name)
 for name in ("--channel", "--parent", "--concurrency", "--max-jobs"):
     parser.add_argument(name, type=int)
+parser.add_argument("--burst", action="store_true")
 options = parser.parse_args()
 
 QUEUES = {"work": 1}
@@ -50,6 +53,7 @@ class FakeWorker:
         self.reported: dict[str, int] = {}
 
     def run(self) -> NoReturn:
+        signal.signal(signal.SIGTERM, self.drain)
         self.storage.join(
             WorkerInfo(options.id, foreman=options.foreman, host=socket.gethostname(), pid=os.getpid(), queues=["work"])
         )
@@ -59,6 +63,7 @@ class FakeWorker:
         while True:
             if select.select([self.channel], [], [], 0.02)[0]:
                 self.listen()
+            self.finish_what_has_waited()
             if self.takes_jobs:
                 with suppress(StorageUnavailable, WorkerNotFound):
                     self.take()
@@ -67,13 +72,25 @@ class FakeWorker:
                 self.end("drained")
             if options.max_jobs is not None and self.done >= options.max_jobs:
                 self.end("max_jobs")
+            if options.burst and not self.held and not self.storage.count(Filter(frozenset({QUEUED}))).number:
+                self.end("drained", found_nothing=True)
+
+    def finish_what_has_waited(self) -> None:
+        for job_id, (_, job) in list(self.held.items()):
+            args = json.loads(job.args)
+            if args["do"] == "wait" and Path(args["for"]).exists():
+                self.storage.finish([Completed(job.token)])
+                self.forget(job_id)
+
+    def drain(self, *_: object) -> None:
+        self.takes_jobs, self.drains = False, True
 
     def listen(self) -> None:
         messages, is_open = self.channel.read()
         for message in messages:
             match message["do"]:
                 case "drain":
-                    self.takes_jobs, self.drains = False, True
+                    self.drain()
                 case "quiet":
                     self.takes_jobs = False
                 case "quit" if options.mode != "stubborn":
@@ -112,6 +129,8 @@ class FakeWorker:
             case "orphan":
                 nowhere = subprocess.DEVNULL  # whoever reads what we write shall not wait for it
                 subprocess.Popen(["sleep", "60"], process_group=0, stdout=nowhere, stderr=nowhere)
+            case "stick":
+                time.sleep(600)
             case "freeze":
                 self.storage.finish([Completed(job.token)])
                 self.forget(job.id)

@@ -11,6 +11,7 @@ from typing import Any
 from packhorse.chores import all_chores
 from packhorse.foreman import Foreman, backoff, crew, foreman
 from packhorse.foreman.crew import Launch
+from packhorse.foreman.member import Member
 from packhorse.settings import Settings
 from packhorse.storage import open_storage
 
@@ -44,9 +45,11 @@ def main(asked: dict) -> int:
     chores: dict[str, Any] = {
         "none": [],
         "failing": [Count()],
-        "all": lambda steady_time: all_chores(storage, settings, steady_time),
+        "all": lambda steady_time, end_worker: all_chores(storage, settings, steady_time, end_worker=end_worker),
     }
     options: dict[str, Any] = asked["options"]
+    if options.pop("is_deaf", False):
+        Member.hear = lambda *args: None  # type: ignore[method-assign]
     launch = Launch("app:app", command, settings.url, settings.concurrency, options.pop("worker_arguments", ()))
     return Foreman(launch, settings, storage, chores[asked["chores"]], **options).run()
 

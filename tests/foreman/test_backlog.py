@@ -4,10 +4,13 @@ import pytest
 
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.foreman.backlog import read_need
+from packhorse.foreman.member import Serving
 from packhorse.foreman.scaling import Need
 from packhorse.job import NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+
+MAIL = Serving(frozenset({"mail"}))
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def add(storage: Storage, job_id: str, queue: str = "mail", **options: int) -> N
 
 
 def test_nothing_waits_in_an_empty_storage(storage: Storage) -> None:
-    assert read_need(storage, None) == Need()
+    assert read_need(storage, None)[0] == Need()
 
 
 def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: TurnedClock) -> None:
@@ -34,26 +37,26 @@ def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: 
     add(storage, "new")
     add(storage, "later", delay=60 * SECOND)
 
-    assert read_need(storage, None) == Need(backlog=2, oldest_wait=3.0)
+    assert read_need(storage, None)[0] == Need(backlog=2, oldest_wait=3.0)
 
 
 def test_queues_that_the_crew_does_not_serve_do_not_count(storage: Storage) -> None:
     add(storage, "a")
     add(storage, "b", queue="video")
 
-    assert read_need(storage, ["mail"]).backlog == 1
-    assert read_need(storage, None).backlog == 2
+    assert read_need(storage, MAIL)[0].backlog == 1
+    assert read_need(storage, None)[0].backlog == 2
 
 
 def test_of_a_paused_queue_only_forced_jobs_count(storage: Storage) -> None:
     add(storage, "a")
     add(storage, "b")
     storage.pause("mail")
-    assert read_need(storage, ["mail"]) == Need()
+    assert read_need(storage, MAIL)[0] == Need()
 
     storage.force_start(["b"])
 
-    need = read_need(storage, ["mail"])
+    need = read_need(storage, MAIL)[0]
     assert (need.backlog, need.forced) == (1, 1)
 
 
@@ -63,5 +66,17 @@ def test_forced_jobs_of_other_queues_do_not_count(storage: Storage) -> None:
 
     storage.force_start(["b"])
 
-    need = read_need(storage, ["mail"])
+    need = read_need(storage, MAIL)[0]
     assert (need.backlog, need.forced) == (1, 0)
+
+
+def test_a_queue_that_holds_jobs_of_their_tasks_is_served_whatever_its_name(storage: Storage) -> None:
+    add(storage, "a", queue="bulk.de")
+    add(storage, "b", queue="video")
+    storage.enqueue([NewJob(id="c", task="strange", queue="bulk.fr")])
+
+    every = read_need(storage, Serving(frozenset({"mail"}), frozenset({"send"}), ("*",)))
+    some = read_need(storage, Serving(frozenset({"mail"}), frozenset({"send"}), ("mail", "bulk.*")))
+
+    assert (every[0].backlog, every[1]) == (2, {"bulk.de": ["send"], "video": ["send"]})
+    assert (some[0].backlog, some[1]) == (1, {"bulk.de": ["send"]})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -10,7 +11,7 @@ import pytest
 from packhorse.clock import SECOND
 from packhorse.event import Kind, Subject
 from packhorse.foreman import death
-from packhorse.job import RANK_RECOVERED
+from packhorse.job import RANK_RECOVERED, NewJob
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, until
@@ -193,6 +194,26 @@ def test_on_term_the_crew_is_drained(start: Start, storage: Storage) -> None:
     assert storage.workers() == []
 
 
+def test_a_worker_whose_first_message_was_not_read_yet_is_drained_too(
+    start: Start, storage: Storage, tmp_path: Path
+) -> None:
+    """It may have begun jobs since it sent that."""
+    foreman = start(options={"is_deaf": True})
+    end = tmp_path / "end"
+    add(storage, 1, "wait", **{"for": str(end)})
+    until(lambda: state_of(storage, 1) == "running", "a job runs")
+
+    foreman.signal(signal.SIGTERM)
+    until(lambda: foreman.report().get("state") == "stopping", "it stops")
+    end.touch()
+    until(foreman.is_over, "the foreman has ended")
+
+    assert foreman.process.returncode == 0
+    assert state_of(storage, 1) == "completed"
+    assert Kind.READDED not in [event.kind for event in storage.events(EventFilter(job_id="job-1"))]
+    assert storage.workers() == []
+
+
 @pytest.mark.parametrize(("number", "state"), [(signal.SIGTERM, "stopping"), (signal.SIGUSR1, "quiet")])
 def test_whoever_looks_sees_at_once_that_it_takes_no_jobs(
     start: Start, storage: Storage, number: signal.Signals, state: str
@@ -324,19 +345,15 @@ def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, 
     assert not again.report.get("steady")
 
 
-def test_nobody_beats_for_a_worker_that_a_signal_has_stopped(start: Start, storage: Storage) -> None:
+def test_a_worker_that_a_signal_has_stopped_is_killed_before_its_lease_is_over(start: Start, storage: Storage) -> None:
     foreman = start(lease=LEASE)
     (worker,) = foreman.workers()
 
     add(storage, 1, "freeze")
-    until(lambda: len(foreman.workers()) == 2, "another takes its place")
-    (old,) = [each for each in foreman.workers() if each.id == worker.id]
-    assert storage.now() - old.beat_at > SECOND
+    until(lambda: not death.is_alive(worker.pid), "it is killed when its lease is almost over")
 
-    storage.rescue_owner(worker.id, why="silent")
-    os.kill(worker.pid, signal.SIGCONT)
-
-    until(lambda: not death.is_alive(worker.pid), "woken up, it is told to go")
+    until(lambda: foreman.pids() and worker.pid not in foreman.pids(), "another takes its place")
+    assert events_of(storage, worker.id) == [Kind.STARTED, Kind.DIED]
 
 
 # --- outages and deaths of the foreman --------------------------------------------------------------------------------
@@ -371,7 +388,7 @@ def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, sto
 def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) -> None:
     foreman = start(online=2, min_workers=2, max_workers=2)
     until(lambda: foreman.report().get("online") == 2, "both have said that they are online")
-    until(lambda: not list(scratch.iterdir()), "and nothing bears a name any more")
+    until(lambda: not boards_in(scratch), "and no board bears a name any more")
     pids = foreman.pids()
 
     foreman.process.kill()
@@ -379,7 +396,12 @@ def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) 
 
     until(lambda: not any(map(death.is_alive, pids)), "its workers are gone")
     assert children_left([foreman]) == []
-    assert list(scratch.iterdir()) == []
+    assert boards_in(scratch) == []
+
+
+def boards_in(scratch: Path) -> list[Path]:
+    """All that is there but the signs of life, which the next foreman removes: `tests/test_local_liveness.py`."""
+    return [path for path in scratch.iterdir() if not path.name.startswith("packhorse-foreman-")]
 
 
 def test_what_former_processes_held_is_recovered_at_start_and_goes_first(start: Start, storage: Storage) -> None:
@@ -433,9 +455,59 @@ def test_the_chores_go_on_though_they_fail(start: Start) -> None:
 def test_in_a_burst_the_foreman_ends_when_its_workers_find_nothing_more(start: Start, storage: Storage) -> None:
     add(storage, 1)
 
-    foreman = start(online=0, options={"burst": True, "worker_arguments": ["--max-jobs", "1"]})
+    foreman = start(online=0, options={"burst": True, "worker_arguments": ["--burst"]})
     until(foreman.is_over, "it has ended")
 
     assert foreman.process.returncode == 0
     assert state_of(storage, 1) == "completed"
     assert storage.workers() == []
+    started = storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.STARTED))
+    assert len(started) == 1, "nobody takes the place of a worker that found nothing more"
+
+
+def test_in_a_burst_nobody_takes_the_place_of_a_worker_whose_last_word_comes_with_its_end(
+    start: Start, storage: Storage, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    add(storage, 1, "wait", **{"for": str(end)})
+    foreman = start(options={"burst": True, "worker_arguments": ["--burst"]})
+    (worker,) = foreman.workers()
+    until(lambda: state_of(storage, 1) == "running", "it runs the job")
+
+    foreman.process.send_signal(signal.SIGSTOP)
+    end.touch()
+    until(lambda: not death.is_alive(worker.pid), "it has ended, and the foreman has heard nothing yet")
+    foreman.process.send_signal(signal.SIGCONT)
+    until(foreman.is_over, "it has ended")
+
+    started = storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.STARTED))
+    assert len(started) == 1
+
+
+def test_in_a_burst_a_worker_that_makes_room_is_replaced_until_nothing_is_left(start: Start, storage: Storage) -> None:
+    for number in range(3):
+        add(storage, number, "finish")
+    options = {"burst": True, "worker_arguments": ["--burst", "--max-jobs", "1"]}
+
+    foreman = start(online=0, concurrency=1, options=options)
+    until(foreman.is_over, "it has ended")
+
+    assert foreman.process.returncode == 0
+    assert [state_of(storage, number) for number in range(3)] == ["completed"] * 3
+
+
+def test_a_worker_that_does_not_end_a_job_in_time_is_killed_before_anybody_else_runs_it(
+    start: Start, storage: Storage
+) -> None:
+    foreman = start(chores="all", concurrency=1, lease=LEASE)
+    (worker,) = foreman.workers()
+    args = json.dumps({"do": "stick"})
+    storage.enqueue([NewJob(id="job-1", task="send", queue="work", args=args, timeout=SECOND // 10)])
+
+    until(lambda: state_of(storage, 1) == "retrying", "the attempt is over")
+
+    assert not death.is_alive(worker.pid)
+    (failed,) = storage.events(EventFilter(job_id="job-1", kind=Kind.FAILED))
+    assert failed.data is not None
+    assert (failed.data["reason"], failed.owner) == ("JOB_TIMEOUT", worker.id)
+    assert storage.events(EventFilter(job_id="job-1", kind=Kind.HALTED)) == []

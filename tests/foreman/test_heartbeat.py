@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from unittest.mock import create_autospec
 
 import pytest
 
 from packhorse.clock import SECOND, TurnedClock
+from packhorse.conformance.builders import add, join
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.heartbeat import Heartbeat, skew_of
+from packhorse.foreman.member import Member
 from packhorse.foreman.pulse import Record
 from packhorse.storage.memory import Memory
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import Beat, Outlook
 
 
 @pytest.fixture
@@ -94,3 +97,75 @@ def test_who_is_not_steady_need_not_ask_the_storage(heartbeat: Heartbeat) -> Non
 )
 def test_what_may_lie_in_the_way_to_the_storage_is_no_skew(wall: float, took: float, now: float, skew: float):
     assert skew_of(wall, took, now) == skew
+
+
+# --- one worker's trouble ---------------------------------------------------------------------------------------------
+
+
+class Troubled:
+    """A heartbeat for two workers, the first of which makes trouble."""
+
+    def __init__(self, clock: TurnedClock) -> None:
+        self.storage = Memory(clock)
+        self.members = [
+            create_autospec(Member, instance=True, id=name, pid=number, is_online=True)
+            for number, name in enumerate(("ann", "bob"))
+        ]
+        for member in self.members:
+            join(self.storage, member.id)
+            member.is_stopped.return_value = False
+            member.told.return_value = {}
+        crew = create_autospec(Crew, instance=True, members=self.members)
+        crew.get.side_effect = {member.id: member for member in self.members}.get
+        record = Record(self.storage, {})
+        record.join()
+        self.heartbeat = Heartbeat(
+            self.storage, crew, record, heartbeat=60.0, lease=180.0, report=dict, wake=lambda: None
+        )
+
+
+@pytest.mark.parametrize("trouble", ["told", "beat"])
+def test_the_trouble_of_one_worker_costs_no_other_its_beat(clock: TurnedClock, trouble: str) -> None:
+    troubled = Troubled(clock)
+    first, second = troubled.members
+    getattr(first, trouble).side_effect = TypeError("a closed map")
+    before = clock()
+    clock.turn(5.0)
+
+    troubled.heartbeat.step()
+
+    second.beat.assert_called_once()
+    assert {worker.id for worker in troubled.storage.workers() if worker.beat_at > before} >= {"ann", "bob"}
+
+
+def test_a_stop_is_handed_on_though_another_worker_cannot_be_told(clock: TurnedClock) -> None:
+    troubled = Troubled(clock)
+    first, second = troubled.members
+    for member in troubled.members:
+        job = add(troubled.storage)
+        taken = troubled.storage.reserve(member.id, {job.queue: 1}, 1)
+        troubled.storage.start([one.token for one in taken])
+        troubled.storage.abort([job.id])
+    first.stop_job.side_effect = TypeError("odd")
+
+    troubled.heartbeat.step()
+
+    second.stop_job.assert_called_once()
+
+
+def test_reports_that_the_storage_refuses_cost_nobody_the_beat(
+    clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubled = Troubled(clock)
+    troubled.members[0].told.return_value = {"odd": object()}
+    real = troubled.storage.beat
+
+    def beat(reports: dict[str, dict[str, object]]) -> Beat:
+        json.dumps(reports)  # as every other storage does
+        return real(reports)
+
+    monkeypatch.setattr(troubled.storage, "beat", beat)
+
+    troubled.heartbeat.step()
+
+    assert [member.beat.call_count for member in troubled.members] == [1, 1]

@@ -43,8 +43,10 @@ class Watched:
         self.storage = Memory(self.clock)
         join(self.storage)
         self.told = Mock()
-        member = SimpleNamespace(id=WORKER, is_online=True, channel=SimpleNamespace(send=self.told), report={})
-        crew = create_autospec(Crew, instance=True, members=[member], queues=None)
+        member = SimpleNamespace(id=WORKER, is_online=True, stop_job=self.told, report={})
+        self.member = member
+        crew = create_autospec(Crew, instance=True, members=[member], serving=None)
+        self.crew = crew
         crew.get.side_effect = {WORKER: member}.get
         self.rings = Mock()
         self.record = Record(self.storage, {})
@@ -82,6 +84,42 @@ def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -
     watched.rings.assert_not_called()
 
 
+def test_it_looks_less_often_while_nothing_happens_and_at_once_when_a_job_begins(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [watched.lookout._busy_at]
+    monkeypatch.setattr("packhorse.foreman.lookout.boot_time", lambda: seconds[0])
+
+    def pause_after(passed: float) -> float:
+        seconds[0] += passed
+        return watched.lookout.step()
+
+    assert [pause_after(1.0), pause_after(15.0)] == [1.0, 2.5]
+    watched.member.report = {"busy": 1}
+    watched.lookout.stir()
+    assert is_woken(watched.lookout.duty)
+    assert pause_after(0.0) == 1.0
+    watched.member.report = {"busy": 0}
+    assert [pause_after(16.0), pause_after(1.0)] == [2.5, 2.5]
+    add(watched.storage)
+    assert pause_after(1.0) == 1.0
+
+
+def test_without_any_worker_it_looks_every_second(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packhorse.foreman.lookout.boot_time", lambda: watched.lookout._busy_at + 60.0)
+    watched.lookout._crew.members = ()
+
+    assert watched.lookout.step() == 1.0
+
+
+def test_jobs_in_line_wake_the_workers_that_have_room(watched: Watched) -> None:
+    add(watched.storage)
+
+    watched.backlog.step()
+
+    watched.crew.wake_idle.assert_called_once()
+
+
 def test_a_stop_is_handed_on_with_every_look_until_the_job_has_ended(watched: Watched) -> None:
     job = in_state(watched.storage, RUNNING)
     watched.storage.abort([job.id])
@@ -90,7 +128,7 @@ def test_a_stop_is_handed_on_with_every_look_until_the_job_has_ended(watched: Wa
         assert watched.woken() == {"heartbeat"}
         watched.heartbeat.step()
         assert watched.told.call_count == number
-    assert watched.told.call_args.args[0]["job_id"] == job.id
+    assert watched.told.call_args.args[0].token.job_id == job.id
 
     finish(watched.storage, Completed(job.token))
     assert watched.woken() == set()

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from packhorse.board import Board
 from packhorse.foreman.member import Member
 from packhorse.stacks import MOST_TEXT
 
 
-def a_member() -> Member:
+@pytest.fixture
+def member(tmp_path: Path) -> Member:
     unused = cast(Any, None)  # nothing here speaks to the process
-    return Member("ann", unused, unused, unused, is_extra=False)
+    return Member("ann", unused, unused, Board.create(tmp_path / "board", 2), is_extra=False)
 
 
 def says(order: int, more: int) -> dict[str, Any]:
     return {"say": "stacks", "order": order, "items": [{"title": "slot 0", "text": "here"}], "more": more}
 
 
-def test_stacks_are_part_of_the_report_for_a_while_and_wake_the_heartbeat_once():
-    member = a_member()
+def test_stacks_are_part_of_the_report_for_a_while_and_wake_the_heartbeat_once(member: Member):
     member.hear({"say": "report", "busy": 1}, 99.0)
 
     member.hear(says(7, more=0), 100.0)
 
     assert [member.has_answered(100.0), member.has_answered(101.0)] == [True, False]
     assert member.told(102.0) == {
-        "busy": 1,
+        "busy": 0,
+        "running": [],
         "stacks": {"order": 7, "age_s": 2.0, "items": [{"title": "slot 0", "text": "here", "job_id": None}]},
     }
-    assert member.told(1_000.0) == {"busy": 1}
+    assert member.told(1_000.0) == {"busy": 0, "running": []}
 
 
-def test_children_are_waited_for_and_told_first():
-    member = a_member()
+def test_children_are_waited_for_and_told_first(member: Member):
     member.hear(says(7, more=1), 100.0)
     assert not member.has_answered(100.1)
     assert "stacks" not in member.told(100.1)
@@ -43,15 +47,13 @@ def test_children_are_waited_for_and_told_first():
     assert [item["title"] for item in member.told(100.2)["stacks"]["items"]] == ["slot 1", "slot 0"]
 
 
-def test_a_child_that_says_nothing_is_not_waited_for_long():
-    member = a_member()
+def test_a_child_that_says_nothing_is_not_waited_for_long(member: Member):
     member.hear(says(7, more=1), 100.0)
 
     assert member.has_answered(101.5)
 
 
-def test_an_answer_to_an_older_question_is_passed_over():
-    member = a_member()
+def test_an_answer_to_an_older_question_is_passed_over(member: Member):
     member.hear(says(7, more=0), 100.0)
 
     member.hear({"say": "stack", "order": 6, "stack": {"title": "slot 1", "text": "there"}}, 100.1)
@@ -59,8 +61,7 @@ def test_an_answer_to_an_older_question_is_passed_over():
     assert len(member.told(100.2)["stacks"]["items"]) == 1
 
 
-def test_what_children_tell_is_cut_to_what_one_worker_may_tell():
-    member = a_member()
+def test_what_children_tell_is_cut_to_what_one_worker_may_tell(member: Member):
     member.hear(says(7, more=100), 100.0)
 
     for number in range(100):
@@ -70,3 +71,15 @@ def test_what_children_tell_is_cut_to_what_one_worker_may_tell():
     items = member.told(100.2)["stacks"]["items"]
     assert sum(len(item["title"]) + len(item["text"]) for item in items) <= MOST_TEXT + 100
     assert items[-1]["title"].endswith("more were left out")
+
+
+def test_what_its_slots_do_is_told_as_of_the_heartbeat(member: Member):
+    member.hear({"say": "report", "busy": 0, "running": [], "done": 4}, 99.0)
+    member.board.begin(0, "short", "send", slot=1)
+    member.board.begin(1, "ended", "send", slot=0)
+    member.board.end(1)
+
+    told = member.told(100.0)
+
+    assert (told["busy"], told["done"]) == (1, 4)
+    assert [(each["job_id"], each["task"], each["slot"]) for each in told["running"]] == [("short", "send", 1)]

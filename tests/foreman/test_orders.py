@@ -18,6 +18,7 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
 from tests.children import until
 from tests.foreman.watching import RunningForeman, Start, add, state_of
+from tests.unchecked import unchecked
 
 
 def give(foreman: RunningForeman, order: Order) -> int:
@@ -146,7 +147,7 @@ def test_an_order_that_nobody_understands_is_passed_over(start: Start, storage: 
     record = foreman.record()
     assert record is not None
 
-    storage.order(record.id, Order("dance"), by="olga")  # type: ignore[arg-type]
+    unchecked(storage, "order")(record.id, Order("dance"), by="olga")  # type: ignore[arg-type]
     is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=2)))
 
     assert foreman.report()["max"] == 2

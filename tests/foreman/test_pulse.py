@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
 from packhorse.foreman import pulse
-from packhorse.foreman.pulse import Callee, Calls, Record, Systemd
+from packhorse.foreman.pulse import Callee, Calls, Pulse, Record, Systemd
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
 from tests.children import PATIENCE
@@ -156,7 +157,26 @@ def test_a_foreman_has_a_record_of_its_own() -> None:
     record.leave("stopped")
     record.leave("stopped")
 
-    assert (stored.id, stored.subject, stored.info) == (record.id, Subject.FOREMAN, {"min": 1})
+    assert (stored.id, stored.subject, stored.info["min"]) == (record.id, Subject.FOREMAN, 1)
     assert storage.workers() == []
     kinds = [event.kind for event in storage.events(EventFilter(subject=Subject.FOREMAN))]
     assert kinds == [Kind.STARTED, Kind.KILLED]
+
+
+def test_a_line_a_minute_tells_what_was_done_and_failed_since_the_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("packhorse.foreman.pulse.time.monotonic", lambda: 0.0)
+    caplog.set_level(logging.INFO, "packhorse.figures")
+    report = {"busy": 2, "done": 10, "failed": 1, "latency_ms": 1.5, "problem": None}
+    beginning = Pulse(lambda: dict(report), lambda: True)
+
+    for now in (30.0, 60.0, 90.0):
+        beginning.tick(now)
+    report.update(done=25, failed=4)
+    beginning.tick(120.0)
+
+    assert caplog.messages == [
+        "done 10, failed 1, busy 2, latency_ms 1.5",
+        "done 15, failed 3, busy 2, latency_ms 1.5",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
@@ -22,9 +22,9 @@ class Slow(Memory):
         super().__init__()
         self.meanwhile: Iterator[object] = iter(())
 
-    def leave(self, owner: str, *, why: str = "stopped") -> None:
+    def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
         next(self.meanwhile, None)
-        super().leave(owner, why=why)
+        super().leave(owner, why=why, ran=ran)
 
 
 class JustFinished(deque[Ended]):

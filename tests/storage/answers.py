@@ -15,9 +15,9 @@ from packhorse.conformance.builders import ids
 from packhorse.errors import PackhorseError
 from packhorse.event import Event, Subject
 from packhorse.job import Job, Token
-from packhorse.outcome import Halted, Outcome, Released, Verdict
+from packhorse.outcome import Halted, Outcome, Overrun, Released, Verdict
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LogLine, Placement, Pruned
+from packhorse.storage.records import LogLine, Outlook, Placement, Pruned
 
 
 class Refusal(NamedTuple):
@@ -51,7 +51,7 @@ def _second_verdict(told: Token | Outcome, verdict: Verdict) -> Verdict:
     if verdict is not Verdict.ACCEPTED:
         return verdict
     # The fence rises with these: whatever else is told with the same token must not pass for it.
-    return Verdict.STALE if isinstance(told, Halted | Released) else Verdict.REPEATED
+    return Verdict.STALE if isinstance(told, Halted | Overrun | Released) else Verdict.REPEATED
 
 
 def plain(value: Any) -> Any:
@@ -60,6 +60,8 @@ def plain(value: Any) -> Any:
         return replace(value, seq=0)
     if isinstance(value, Event | LogLine):
         return replace(value, id=0)
+    if isinstance(value, Outlook):
+        return replace(value, looked_to=0)
     if isinstance(value, Pruned):
         return replace(value, events=0)  # it depends on the order in which the events of one call were told
     if isinstance(value, list | tuple) and not isinstance(value, Refusal):

@@ -15,7 +15,7 @@ from packhorse.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.conformance.builders import FAILURE, LEASE
 from packhorse.failure import Failure
 from packhorse.job import Reason, Token, UniqueLock
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped
 from packhorse.storage.records import Retention
 
 QUEUES = ("mail", "pics", "sums")
@@ -77,6 +77,8 @@ class Ending:
             return Snoozed(token, self.wait or 0, **times)
         if self.what is Halted:
             return Halted(token, "the child died", **times)
+        if self.what is Overrun:
+            return Overrun(token, "its time was over", retry_in=self.wait, **times)
         if self.what is Released:
             return Released(token, "the worker stops", self.wait or 0, **times)
         return Stopped(token, self.reason, failure, **times)
@@ -147,7 +149,7 @@ ENDINGS = st.one_of(
         failure=st.integers(0, len(FAILURES) - 1),
         ran=st.sampled_from([0, MINUTE]),
     ),
-    st.builds(Ending, ANY_TOKENS, st.sampled_from([Snoozed, Released]), wait=WAITS),
+    st.builds(Ending, ANY_TOKENS, st.sampled_from([Snoozed, Overrun, Released]), wait=WAITS),
     st.builds(Ending, ANY_TOKENS, st.just(Halted), ran=st.sampled_from([0, SECOND])),
     st.builds(
         Ending,

@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
+from packhorse.changes import CHOSEN
 from packhorse.event import Event, Kind
+from packhorse.failure import Failure
 from packhorse.job import FINAL, HELD, QUEUED, RANK_HALTED, RETRYING, RUNNING, SCHEDULED, UNFINISHED, Job, rank_of
+from packhorse.replay import Object, replay, unknown_in
 from packhorse.storage.records import Tally
 
 # What ends a holding, once for each time that a job was reserved. `aborted` and `readded` do so when they name the
@@ -50,6 +55,43 @@ def check_history(job: Job | None, events: Sequence[Event]) -> None:
     assert job.state not in HELD or job.fence == fences[-1], "held with another fence than it was reserved with"
     begun = [event.kind for event in life].count(Kind.STARTED)
     assert job.attempts == begun, f"{job.attempts} attempts are counted, {begun} are told"
+
+
+_MAY_BE_UNKNOWN = {"updated_at", "progress", "progress_text", "checkin", "checkin_at"}
+_NOT_REPLAYED = {
+    name: -1
+    for name in Job.__struct_fields__
+    if name not in (*CHOSEN, "id", "seq", "created_by", "args", "meta", "result", "error", "cause", "state")
+    and name not in _MAY_BE_UNKNOWN
+}
+
+
+def check_replay(job: Job | None, events: Sequence[Event], past: Sequence[tuple[int, Job]]) -> None:
+    """The events of a job add up to it, and to what it was before: `past` has the number of its events at some moments,
+    and how it was stored then. What follows from a part of the events, is what follows from all of them."""
+    objects = replay(events, None if job is None else replace(job, **_NOT_REPLAYED))
+    if job is not None and job.state not in HELD:
+        assert set(unknown_in(objects[-1])) <= _MAY_BE_UNKNOWN, f"not known: {unknown_in(objects[-1])}"
+        _check_agrees(objects[-1], job, is_latest=True)
+    for number, then in past:
+        _check_agrees(objects[number - 1], then)
+    for start in range(1, min(len(events), 6)):
+        for part, whole in zip(replay(events[start:], job), objects[start:], strict=True):
+            wrong = {name: (part[name], whole[name]) for name in part if name in whole and part[name] != whole[name]}
+            assert not wrong, f"without its first {start} events: {wrong}"
+
+
+def _check_agrees(told: Object, job: Job, *, is_latest: bool = False) -> None:
+    """What was replayed is what was stored, as far as it is known."""
+    if job.state in HELD:  # its signs of life change these, and are no events
+        told = {name: value for name, value in told.items() if name not in _MAY_BE_UNKNOWN}
+    if not is_latest and told.get("error") is not None and job.error is not None:
+        short, whole = Failure.from_json(told["error"]), Failure.from_json(job.error)
+        assert whole.summary().startswith(short.summary())
+        assert whole.version == short.version
+        told = {**told, "error": job.error}
+    wrong = {name: (value, getattr(job, name)) for name, value in told.items() if value != getattr(job, name)}
+    assert not wrong, f"told, and stored: {wrong}"
 
 
 def check_holdings(events: Iterable[Event], held: int) -> None:

@@ -147,6 +147,7 @@ class Machine(RuleBasedStateMachine):
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self.jobs: dict[str, Job] = {}
         self.story: dict[str, list[Event]] = {}  # every event of each job, also those that were pruned
+        self.past: dict[str, list[tuple[int, Job]]] = {}  # how each job was stored after so many events
         self.seen = {"model": 0, "storage": 0}
         self.steps: dict[str, dict[int, int]] = {"model": {}, "storage": {}}  # event -> the step in which it was told
         self.told: Counter[int] = Counter()  # step -> how many events it told
@@ -528,7 +529,11 @@ class Machine(RuleBasedStateMachine):
                 laws.check_job(job)
                 touched.add(job_id)
         for job_id in touched | (before.keys() - self.jobs.keys()):
-            laws.check_history(self.jobs.get(job_id), self.story.get(job_id, []))
+            story, now = self.story.get(job_id, []), self.jobs.get(job_id)
+            laws.check_history(now, story)
+            laws.check_replay(now, story, self.past.get(job_id, []))
+            if now is not None:
+                self.past.setdefault(job_id, []).append((len(story), now))
         laws.check_tallies(self.storage.tallies(), actual)
         laws.check_unique(actual, STRICT_KEYS)
 

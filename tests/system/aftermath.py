@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from packhorse.conformance.builders import find_all
-from packhorse.event import Event, Kind
+from packhorse.event import Event, Kind, Subject
 from packhorse.job import ABORTED, DEAD, FINAL
+from packhorse.storage.records import EventFilter
 from tests.system.ledger import Line
 from tests.system.sites import Site
 from tests.system.soundness import Stories, assert_sound, final_events, stories_of
@@ -94,11 +95,9 @@ def percentiles(values: Sequence[float], *shares: float) -> list[float]:
     return [ordered[max(0, place)] if ordered else math.nan for place in places]
 
 
-def look_at(
-    site: Site, faults: Sequence[Fault], crew_of: dict[str, int], asked: Set[str], patience: int = 1
-) -> Aftermath:
-    """End the site and judge it. `crew_of` has the foreman's pid for each worker; `asked` are the jobs that an operator
-    wanted to end; the lease was `patience` times the usual one."""
+def look_at(site: Site, faults: Sequence[Fault], asked: Set[str], patience: int = 1) -> Aftermath:
+    """End the site and judge it. `asked` are the jobs that an operator wanted to end; the lease was `patience` times
+    the usual one."""
     violations: list[str] = []
     try:
         assert_sound(site)
@@ -106,6 +105,7 @@ def look_at(
         violations.append(str(error))
     jobs = {job.id: job for job in find_all(site.storage, limit=1_000)}
     stories = stories_of(site.storage)
+    crew_of = crews_of(site)
     taken = _taken_back(site, stories)
     unexplained = [
         event
@@ -134,6 +134,24 @@ def look_at(
         violations=violations,
         silences=sum(map(_is_silence, unexplained)),
     )
+
+
+def crews_of(site: Site) -> dict[str, int]:
+    """The pid of the foreman of each worker, as they said when they started: one that lived for a moment counts too."""
+    pids: dict[str, int] = {}
+    for foreman in _started(site, Subject.FOREMAN):
+        pids[foreman.owner or ""] = (foreman.data or {})["pid"]
+    workers = _started(site, Subject.WORKER)
+    return {worker.owner or "": pids[(worker.data or {})["object"]["foreman"]] for worker in workers}
+
+
+def _started(site: Site, subject: Subject) -> list[Event]:
+    found: list[Event] = []
+    last = 0
+    while page := site.storage.events(EventFilter(subject=subject, kind=Kind.STARTED, after=last), limit=1_000):
+        last = page[-1].id
+        found += page
+    return found
 
 
 def _taken_back(site: Site, stories: Stories) -> list[tuple[Line, Event]]:

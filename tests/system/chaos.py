@@ -23,12 +23,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from packhorse.event import Kind, Subject
+from packhorse.event import Kind
 from packhorse.job import QUEUED, NewJob
 from packhorse.storage.records import EventFilter, Filter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
 from tests.system.aftermath import Aftermath, Fault, look_at
-from tests.system.sites import HEARTBEAT, LEASE, Crew, Site, new_job, parent_of, until
+from tests.system.sites import HEARTBEAT, LEASE, Crew, Site, new_job, until
 
 DECK = {
     "kill a worker": 4,
@@ -101,7 +101,6 @@ class Chaos:
     def __init__(self, site: Site, plan: Plan) -> None:
         self.faults: list[Fault] = []
         self.aborted: set[str] = set()  # on purpose
-        self.crew_of: dict[str, int] = {}  # the foreman's pid, for each worker that was seen
         self._site = site
         self._plan = plan
         self._dice = random.Random(plan.seed)
@@ -182,7 +181,6 @@ class Chaos:
             raise IndexError("this crew has no worker")
         else:
             self._do_to_worker(kind, crew, worker)
-        self._look_around()
 
     def _do_to_foreman(self, kind: str, crew: Crew) -> None:
         if kind == "freeze a foreman":
@@ -236,7 +234,6 @@ class Chaos:
         self._later = [(at, action) for at, action in self._later if at > now]
         for action in due:
             action()
-        self._look_around()
 
     def _thaw_all(self) -> None:
         for thaw in self._thaws:
@@ -254,18 +251,6 @@ class Chaos:
         crew = self._site.start(slots=self._plan.slots, online=False, heartbeat=heartbeat, lease=self._lease)
         self._crews.append(crew)
 
-    def _look_around(self) -> None:
-        """Remember whose worker is whose."""
-        records = self._site.storage.workers()
-        pids = {each.id: each.pid for each in records}
-        foremen = {crew.pid for crew in self._site.crews}
-        for each in records:
-            if each.subject is Subject.WORKER and each.id not in self.crew_of:
-                # By its process, or, if that is gone, by what it said when it joined.
-                known = foremen & {parent_of(each.pid), pids.get(each.foreman or "")}
-                if known:
-                    self.crew_of[each.id] = known.pop()
-
 
 # --- the whole --------------------------------------------------------------------------------------------------------
 
@@ -277,7 +262,7 @@ def run(plan: Plan, directory: Path, storage: str = "sqlite") -> Aftermath:
     chaos = Chaos(site, plan)
     try:
         chaos.run()
-        return look_at(site, chaos.faults, chaos.crew_of, chaos.aborted, plan.patience)
+        return look_at(site, chaos.faults, chaos.aborted, plan.patience)
     finally:
         site.close()
 

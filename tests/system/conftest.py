@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 from tests.system.sites import LEASES, Site
 
 Tell = Callable[[str], None]
@@ -44,6 +45,15 @@ def hold_trial(make: Callable[[Path], S], directory: Path, trial: Callable[[S, f
 def site(tmp_path: Path) -> Iterator[Site]:
     with attended(Site(tmp_path)) as site:
         yield site
+
+
+@pytest.fixture(params=[name for name in chosen_storages() if name != "memory"])
+def any_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """One on each storage."""
+    url = ADDRESSES[request.param](tmp_path)
+    with attended(Site(tmp_path, url)) as site:
+        yield site
+    give_back(url)
 
 
 @pytest.fixture

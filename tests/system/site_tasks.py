@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from packhorse import Packhorse, current_job
@@ -72,6 +73,63 @@ def checked(seconds: float, again: float = 0.0) -> str:
         return "done"
 
 
+@app.task(isolate=True)
+def ichecked(seconds: float) -> str:
+    """The same, in a process of its own."""
+    with noted():
+        until = time.monotonic() + run_time(seconds)
+        while time.monotonic() < until:
+            if current_job().should_stop:
+                return "stopped"
+            time.sleep(0.02)
+        return "done"
+
+
+def _work_on(seconds: float) -> Iterator[float]:
+    """Say how far it is, twelve times, and do not look at the answer."""
+    for step in range(12):
+        current_job().progress(step * 8)
+        yield seconds / 12
+
+
+@app.task
+def deaf(seconds: float) -> str:
+    with noted():
+        for nap in _work_on(seconds):
+            time.sleep(nap)
+    return "done"
+
+
+@app.task
+async def adeaf(seconds: float) -> str:
+    with noted():
+        for nap in _work_on(seconds):
+            try:
+                await asyncio.sleep(nap)
+            except asyncio.CancelledError:
+                time.sleep(nap)  # noqa: ASYNC251 - whatever anybody says
+    return "done"
+
+
+@app.task(isolate=True)
+def ideaf(seconds: float) -> str:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with noted():
+        for nap in _work_on(seconds):
+            time.sleep(nap)
+    return "done"
+
+
+@app.task(isolate=True)
+def tick(path: str) -> None:
+    """The first run notes the time in this file, over and over; the next does nothing."""
+    with noted():
+        while is_first_run():
+            Path(f"{path}.new").write_text(str(time.time_ns() // 1_000))
+            Path(f"{path}.new").replace(path)
+            time.sleep(0.005)
+
+
 # --- tasks that come back ---------------------------------------------------------------------------------------------
 
 
@@ -111,6 +169,14 @@ def hold_the_lock(seconds: float) -> None:
 def poison() -> None:
     """Kills its worker, always."""
     with noted():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(max_halts=2, isolate=False)
+def kill_all() -> None:
+    """Kills its foreman, and its worker, before anybody can tell that it has begun."""
+    with noted():
+        os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
 

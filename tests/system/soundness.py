@@ -19,6 +19,8 @@ from tests.system.ledger import Ledger
 from tests.system.sites import Site, until
 
 FINAL_KINDS = frozenset({Kind.COMPLETED, Kind.BROKEN, Kind.ABORTED})
+CUT = frozenset({Kind.HALTED, Kind.READDED, Kind.BROKEN, Kind.ABORTED})
+"""How an attempt ends that was cut short, perhaps before the first line of its task."""
 _AT_ONCE = 10_000
 
 Stories = dict[str, list[Event]]
@@ -32,6 +34,7 @@ def assert_sound(site: Site, *, is_timed: bool = True) -> None:
     stories = stories_of(site.storage)
     assert_nothing_lost(site.storage, site.acknowledged, stories)
     assert_ledger_agrees(site.ledger, stories, is_timed=is_timed)
+    assert_attempts_agree(site, stories)
     assert_nobody_left(site)
     if site.is_file:
         assert_intact(site.path)
@@ -78,6 +81,45 @@ def assert_ledger_agrees(ledger: Ledger, stories: Stories, *, is_timed: bool = T
     ended = {line.run: line.at if is_timed else 0 for line in ledger.ended()}
     early = [event for event in events[Kind.COMPLETED] if ended.get(_run_of(event), math.inf) > event.at]
     assert not early, f"completed without having run to its end: {early}"
+
+
+def assert_attempts_agree(site: Site, stories: Stories) -> None:
+    """Each execution that began is an attempt that began, as events tell it, and the other way round; and one that came
+    to its end was not handed back.
+
+    Where the foreman is gone or frozen, too, nobody is left who knows what had begun at the last moment. And one that
+    is killed may have been about to write its first line.
+    """
+    begun = {line.run for line in site.ledger.begun()}
+    ended = {line.run: line.at for line in site.ledger.ended()}
+    started = Counter(_run_of(event) for event in _of_kind(Kind.STARTED, stories))
+    owners = {_run_of(event): event.owner for event in _of_kind(Kind.RESERVED, stories)}
+    unheard = {event.owner for event in _deaths(site) if _is_unheard(event)}
+    twice = [run for run, number in started.items() if number > 1]
+    assert not twice, f"said to have begun twice: {twice}"
+    untold = {run for run in begun - started.keys() if owners[run] not in unheard}
+    assert not untold, f"ran, and no event tells that they began: {untold}"
+    cut = {_run_of(event): event for kind in CUT for event in _of_kind(kind, stories) if event.owner}
+    idle = started.keys() - begun - cut.keys()
+    assert not idle, f"said to have begun, and did not: {idle}"
+    returned = [event for run, event in cut.items() if _is_handed_back(event) and ended.get(run, math.inf) < event.at]
+    assert not returned, f"came to their end, and were handed back: {returned}"
+
+
+def _deaths(site: Site) -> list[Event]:
+    return site.storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.DIED), limit=_AT_ONCE)
+
+
+def _is_unheard(death: Event) -> bool:
+    """Was it missed by others, and not seen to die by its own foreman?"""
+    why = str((death.data or {}).get("why"))
+    return "was silent" in why or "was gone" in why
+
+
+def _is_handed_back(event: Event) -> bool:
+    """By its worker, which knows what has ended. A foreman that is told to stop at once kills its workers, and what
+    they had not written down yet is lost with them."""
+    return event.kind is Kind.READDED and "its worker was told to stop" in str((event.data or {}).get("why"))
 
 
 def _of_kind(kind: Kind, stories: Stories) -> Iterator[Event]:

@@ -182,6 +182,62 @@ def test_a_job_that_kills_its_worker_is_dead_after_exactly_three_halts(site: Sit
     assert_sound(site)
 
 
+def test_only_jobs_that_had_begun_are_halted_by_the_death_of_their_worker(any_site: Site) -> None:
+    site = any_site
+    crew = site.start(slots=1)
+    site.storage.pause("nap")
+    jobs = site.add("nap", {"seconds": 0.3, "again": 0.3}, number=8, max_halts=100)
+
+    for number in range(1, 5):
+        site.until_final(*site.add("known", number=5))  # so that the worker takes many at once
+        site.storage.resume("nap")
+        until(lambda number=number: len(site.ledger.begun()) == 5 * number + number, "one of them has begun")
+        (worker,) = crew.workers()
+        site.storage.pause("nap")
+        kill(worker.pid)
+        until(lambda gone=worker.id: gone not in site.owners() and crew.workers(), "another takes its place")
+    site.storage.resume("nap")
+    site.until_final()
+
+    runs = site.ledger.runs()
+    assert {(job.state, job.halts) for job in map(site.job, jobs)} == {(COMPLETED, runs[job_id] - 1) for job_id in jobs}
+    assert [site.job(job_id).attempts for job_id in jobs] == [runs[job_id] for job_id in jobs]
+    assert_sound(site)
+
+
+def test_a_job_that_kills_its_foreman_too_is_dead_of_its_halts(any_site: Site) -> None:
+    """The first time nobody is left who knows that it had begun; from then on that is written down before it does."""
+    site = any_site
+    (job_id,) = site.add("kill_all", max_halts=2)
+
+    for _ in range(3):
+        crew = site.start(slots=1, online=False)
+        until(crew.is_over, "it has killed its foreman")
+    site.start(slots=1)
+    site.until_final()
+
+    job = site.job(job_id)
+    assert (job.state, job.halts, job.losses, job.attempts) == (DEAD, 2, 3, 2)
+    assert len(site.ledger.begun()) == 3
+    assert_sound(site)
+
+
+def test_what_had_begun_in_a_worker_that_falls_silent_at_once_is_halted(any_site: Site) -> None:
+    site = any_site
+    crew = site.start(slots=1, lease=2 * LEASE)
+    (worker,) = crew.workers()
+    (job_id,) = site.add("nap", {"gate": str(site.path.parent / "gate")}, max_halts=100)
+
+    site.until_begun(job_id)
+    site.freeze(worker.pid)
+    site.until_begun(job_id, runs=2)
+    site.until_final()
+
+    job, runs = site.job(job_id), len(site.ledger.begun(job_id))
+    assert (job.state, job.halts, job.attempts) == (COMPLETED, runs - 1, runs)
+    assert_sound(site)
+
+
 def test_a_segmentation_fault_costs_an_isolated_job_its_child_only(site: Site) -> None:
     crew = site.start(slots=4)
     (worker,) = crew.workers()
@@ -245,7 +301,7 @@ def test_a_call_that_holds_the_interpreter_lock_for_longer_than_the_lease_keeps_
 # --- freezing ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_late_result_of_a_worker_that_was_frozen_for_longer_than_its_lease_is_refused(
+def test_a_worker_that_is_frozen_for_longer_than_its_lease_is_killed_before_its_job_runs_again(
     site: Site, tell: Tell
 ) -> None:
     crew = site.start(workers=2, slots=1, lease=LEASE)
@@ -257,16 +313,37 @@ def test_the_late_result_of_a_worker_that_was_frozen_for_longer_than_its_lease_i
     frozen_at = time.time()
     site.freeze(line.pid)
     took = seconds_until_rerun(site, job_id, frozen_at)
+    assert not is_alive(line.pid), "it was killed before anybody got its job"
     gate.touch()
-    os.kill(line.pid, signal.SIGCONT)
-    until(lambda: has_ended(site, line) or not is_alive(line.pid), "the zombie has come to its end")
-    until(lambda: not is_alive(line.pid), "and is told to go")
     site.until_final()
 
     tell(f"run again {took:.2f} s after the worker was frozen")
     (completed,) = site.events(job_id, Kind.COMPLETED)
     assert completed.fence != line.fence
+    assert site.why(job_id) == f"worker {line.pid} was stopped by a signal, and its lease is almost over"
     until(lambda: len(crew.workers()) == 2, "there are two workers again")
+    assert_sound(site)
+
+
+@pytest.mark.parametrize("frozen", ["worker", "foreman"])
+def test_an_isolated_job_of_somebody_frozen_does_not_go_on_beside_its_second_run(site: Site, frozen: str) -> None:
+    crew = site.start(slots=1, lease=LEASE)
+    (worker,) = crew.workers()
+    path = site.path.with_name("tick")
+    (job_id,) = site.add("tick", {"path": str(path)}, max_halts=1_000)
+    (line,) = site.until_begun(job_id)
+    other = site.start(slots=1, lease=LEASE)
+    site.until_steady(crew, other)
+
+    site.freeze(worker.pid if frozen == "worker" else crew.pid)
+    until(lambda: len([each for each in site.ledger.begun() if each.job_id == job_id]) > 1, "it is run again")
+    until(lambda: not is_alive(line.pid), "the first run is over")
+    _, second, *_ = [each for each in site.ledger.begun() if each.job_id == job_id]
+
+    if frozen == "worker":
+        assert int(path.read_text()) < second.at, "its foreman has killed it before"
+    site.until_final()
+    crew.tell(signal.SIGCONT)
     assert_sound(site)
 
 

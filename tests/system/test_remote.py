@@ -114,3 +114,54 @@ def test_the_jobs_of_a_machine_that_is_lost_are_run_on_another(site: Site) -> No
     assert [site.job(job).state for job in jobs] == [COMPLETED] * 2
     assert all("was silent" in site.why(job) for job in jobs)
     assert_sound(site)
+
+
+@pytest.fixture
+def hasty_site(tmp_path: Path, manager: Manager) -> Iterator[Site]:
+    """Whose workers notice soon that the manager is away."""
+    site = Site(tmp_path, f"{manager.url}?patience=500ms")
+    yield site
+    site.close()
+
+
+def test_a_result_outlives_its_worker_that_is_told_to_stop_while_the_manager_is_away(
+    hasty_site: Site, manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = hasty_site
+    monkeypatch.setenv("PACKHORSE_STATE_DIR", str(tmp_path / "state"))
+    gate = tmp_path / "gate"
+    crew = site.start(stop_grace=0.5)
+    (job,) = site.add("nap", {"gate": str(gate)})
+    site.until_begun(job)
+
+    manager.kill()
+    gate.touch()
+    until(lambda: list((tmp_path / "state").rglob("*.outcomes")), "what it came to is on the disk")
+    crew.end()
+    manager.start()
+    site.start()
+    site.until_final()
+
+    assert (site.job(job).state, site.job(job).attempts) == (COMPLETED, 1)
+    assert len(site.ledger.lines()) == 2  # it began, and it ended
+    assert list((tmp_path / "state").rglob("*.outcomes")) == []
+    assert_sound(site)
+
+
+def test_a_job_that_ends_while_the_manager_is_away_is_completed_when_that_is_back(
+    hasty_site: Site, manager: Manager, tmp_path: Path
+) -> None:
+    site = hasty_site
+    gate = tmp_path / "gate"
+    site.start()
+    (job,) = site.add("nap", {"gate": str(gate)})
+    site.until_begun(job)
+
+    manager.kill()
+    gate.touch()
+    until(lambda: len(site.ledger.lines()) == 2, "it has ended")
+    manager.start()
+    site.until_final()
+
+    assert (site.job(job).state, site.job(job).attempts) == (COMPLETED, 1)
+    assert_sound(site)

@@ -55,19 +55,52 @@ def test_term_in_the_middle_of_load_finishes_what_runs_and_hands_back_the_rest_u
 
 
 def test_jobs_that_outlast_the_grace_of_a_stop_are_asked_to_end_and_handed_back(site: Site) -> None:
-    crew = site.start(slots=5, words=["--drain", "0.3s"], abort_grace=0.5)
-    tasks = ("nap", "anap", "inap", "checked", "stubborn")
+    crew = site.start(slots=4, words=["--drain", "0.3s"], abort_grace=0.5)
+    tasks = ("nap", "anap", "inap", "stubborn")
     jobs = [job_id for task in tasks for job_id in site.add(task, {} if task == "stubborn" else {"seconds": 600})]
     site.until_begun(*jobs)
 
     code = crew.end()
     left = site.unfinished(jobs)
     site.storage.abort(jobs[-1:])
-    site.start(slots=5)
+    site.start(slots=4)
     site.until_final()
 
     assert code == 0
-    assert [(job.state, job.halts, job.losses) for job in left] == [(QUEUED, 0, 0)] * 5
+    assert [(job.state, job.attempts, job.halts, job.losses) for job in left] == [(QUEUED, 1, 0, 0)] * 4
+    assert_sound(site)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_job_that_runs_to_its_end_while_its_worker_stops_does_not_run_again(
+    any_site: Site, number: signal.Signals
+) -> None:
+    site = any_site
+    crew = site.start(slots=3, words=["--drain", "0.2s"], abort_grace=PATIENCE)
+    jobs = [job_id for task in ("deaf", "adeaf", "ideaf") for job_id in site.add(task, {"seconds": 1.5})]
+    site.until_begun(*jobs)
+
+    crew.tell(number)
+    site.until_final()
+    site.end()
+
+    for job in map(site.job, jobs):
+        assert (job.state, job.result, job.attempts, job.losses) == (COMPLETED, '"done"', 1, 0)
+        assert site.events(job.id, Kind.READDED) == []
+    assert (len(site.ledger.begun()), len(site.ledger.ended())) == (3, 3)
+    assert_sound(site)
+
+
+def test_check_ins_say_stop_long_before_the_grace_is_over(any_site: Site) -> None:
+    site = any_site
+    crew = site.start(slots=2, words=["--drain", f"{10 * PATIENCE}s"])
+    jobs = site.add("checked", {"seconds": 600}) + site.add("ichecked", {"seconds": 600})
+    site.until_begun(*jobs)
+
+    code = crew.end()
+
+    assert code == 0
+    assert [(job.state, job.result) for job in map(site.job, jobs)] == [(COMPLETED, '"stopped"')] * 2
     assert_sound(site)
 
 

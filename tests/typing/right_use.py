@@ -34,6 +34,21 @@ async def fetch(name: str, *, size: int = 1) -> list[int]:
     return [len(name)] * size
 
 
+@app.task
+def with_job(job: JobContext, user_id: int) -> str:
+    return f"{job.id} {user_id}"
+
+
+@app.task(skip_dead=True)
+async def with_job_and_options(ctx: JobContext, user_id: int, email: str = "") -> int:
+    return user_id
+
+
+@app.task
+def with_any(*args: Any, **kwargs: Any) -> int:
+    return len(args)
+
+
 @app.task(redact=["iban", "customer.ssn"])
 def pay(iban: str, customer: dict[str, str]) -> None: ...
 
@@ -73,6 +88,13 @@ def every_form_takes_the_functions_arguments() -> None:
     assert_type(send_notice.using(priority=9, delay=60, unique=True).enqueue(1), JobHandle[str])
     assert_type(send_notice.using(at=datetime.now(UTC), meta={"a": 1})(1), str)
     assert_type(clean.enqueue(), JobHandle[None])
+
+
+def the_running_job_is_no_argument() -> None:
+    assert_type(with_job.enqueue(1), JobHandle[str])
+    assert_type(with_job.enqueue(user_id=1), JobHandle[str])
+    assert_type(with_job_and_options.enqueue(1, email="a"), JobHandle[int])
+    assert_type(with_any.enqueue(1, "a", b=2), JobHandle[int])
 
 
 def calls_are_typed_too() -> None:

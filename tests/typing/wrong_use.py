@@ -5,7 +5,7 @@ Each mistake is marked with the error that belongs to it; a mark without its err
 
 from __future__ import annotations
 
-from packhorse import Packhorse
+from packhorse import JobContext, Packhorse
 
 app = Packhorse("memory://")
 
@@ -13,6 +13,11 @@ app = Packhorse("memory://")
 @app.task(retries=4)
 def send_notice(user_id: int, email: str = "") -> str:
     return f"{user_id} {email}"
+
+
+@app.task
+def with_job(job: JobContext, user_id: int) -> str:
+    return f"{job.id} {user_id}"
 
 
 @app.task
@@ -60,6 +65,11 @@ def wrong_use_of_results() -> None:
     takes_number(send_notice.enqueue(7).result)  # type: ignore[arg-type]
     fetch.enqueue("a").wait().upper()  # type: ignore[attr-defined]
     takes_text(fetch("a"))  # type: ignore[arg-type]
+
+
+def wrong_arguments_beside_the_running_job() -> None:
+    with_job.enqueue("seven")  # type: ignore[arg-type]
+    with_job.enqueue(7, "more")  # type: ignore[call-arg]
 
 
 async def wrong_use_of_coroutines() -> None:

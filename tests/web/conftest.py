@@ -76,7 +76,7 @@ def patient_app(yard: Yard) -> Packhorse:
 @pytest.fixture
 def application(yard: Yard) -> Application:
     """Open to everybody on this machine."""
-    return make_application(patient_app(yard), decide_access("127.0.0.1", Tokens()))
+    return make_application(patient_app(yard), decide_access("127.0.0.1", Tokens(), open_mount=True))
 
 
 @pytest.fixture

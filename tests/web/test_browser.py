@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from playwright import sync_api as playwright
@@ -282,10 +284,59 @@ def test_a_log_that_is_followed_keeps_the_level_that_was_chosen(browser: Any, ap
         playwright.expect(page.locator("[data-line-count]")).to_have_text("2 lines")
 
 
+def test_many_windows_of_one_browser_share_one_stream(browser: Any, application: Application, yard: Yard):
+    """A browser opens six connections to a server; a stream for each window would leave none for pages."""
+    job = yard.job("running")
+    with served(application) as base, opened(browser, base) as page:
+        windows = [page, *(page.context.new_page() for _ in range(8))]
+        for window in windows[:-1]:
+            window.goto("/")
+        windows[-1].goto(f"/jobs/{job.id}")
+        for window in windows:
+            playwright.expect(window.locator("[data-livetext]")).to_have_text("live")
+        yard.add(queue="mail")
+
+        for window in windows[:-1]:
+            playwright.expect(window.locator('[data-live="states.queued"]')).to_have_text("1")
+        yard.storage.abort([job.id], by="anna")
+        playwright.expect(windows[-1].locator("main")).to_contain_text("abort")
+        assert application.sampler.viewer_count == 1
+        for window in windows[1:]:
+            window.close()
+        page.goto("/queues")
+        playwright.expect(page.locator("[data-livetext]")).to_have_text("live")
+
+
+def test_a_marked_stretch_of_time_goes_along_to_the_next_page(browser: Any, application: Application, yard: Yard):
+    yard.job("dead")
+    now = datetime.now(UTC)
+    stretch = {
+        "from": f"{now - timedelta(hours=1):%Y-%m-%dT%H:%MZ}",
+        "to": f"{now + timedelta(minutes=1):%Y-%m-%dT%H:%MZ}",
+    }
+
+    def asked(page: Any) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(page.url).query))
+
+    with served(application) as base, opened(browser, base) as page:
+        page.goto(f"/?range=48h&{urlencode(stretch)}")
+        page.get_by_role("link", name="Failed attempts").click()
+        assert asked(page) == {"range": "48h", **stretch}
+        page.locator("#groups [data-row] a").first.click()
+        assert asked(page) == {"range": "48h", **stretch}
+        page.locator("nav.rail").get_by_role("link", name="Tasks").click()
+        assert asked(page) == {"range": "48h", **stretch}
+        page.locator(".ranges").get_by_role("link", name="2h").click()
+        assert asked(page) == {"range": "2h"}
+        page.locator("nav.rail").get_by_role("link", name="Failures").click()
+        assert asked(page) == {"range": "2h"}
+
+
 def test_a_stream_that_was_refused_is_tried_again_at_the_time_that_is_told(
     browser: Any, application: Application, yard: Yard
 ):
     with served(application) as base, opened(browser, base) as page:
+        page.add_init_script("delete window.SharedWorker")  # as in browsers that have none
         page.clock.install()
         page.route("**/stream?*", lambda route: route.fulfill(status=404), times=1)
         page.goto("/queues")

@@ -133,6 +133,17 @@ def test_room_is_made_before_there_are_no_more_files(clock: Clock):
     assert gone([*waiting, last]) == [0, 1]
 
 
+def test_a_stranger_whose_request_is_not_whole_yet_makes_room_too(clock: Clock):
+    all_ = Connections(most=4, now=clock)
+    slow, known = some(all_, 2), some(all_, 2, is_known=True)
+    for connection in (*slow, *known):
+        all_.sends(connection)
+
+    newest = some(all_, 1)
+
+    assert (gone(slow), gone(known), gone(newest)) == ([0, 1], [], [])
+
+
 # --- at a real server -------------------------------------------------------------------------------------------------
 
 
@@ -178,11 +189,94 @@ def test_half_a_request_is_not_waited_for_but_an_answer_is(application: Applicat
         watching.close()
 
 
+SLOW_LOGIN = (
+    b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ntoken="
+)
+
+
+def test_strangers_who_sign_in_slowly_keep_nobody_else_from_an_answer(guarded: Application):
+    number = 520  # more than there may be pages in hand
+    if allow_files() < 2 * number + 500:
+        pytest.skip("this process may not have so many files open")
+    with serving(guarded) as server, silent_connections(server.port, number) as strangers:
+        for stranger in strangers:
+            stranger.sendall(SLOW_LOGIN)
+        until(lambda: len(server._connections._sending) == number, "all have begun")
+        asking = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        statuses = {}
+        for path in ("/readyz", "/healthz", "/login", "/api/v1/queues", "/queues"):
+            asking.request("GET", path, headers=bearer(SECRETS[Role.VIEW]) if "queues" in path else {})
+            answer = asking.getresponse()
+            statuses[path] = answer.status
+            answer.read()
+        asking.close()
+
+    healthz = statuses.pop("/healthz")
+    assert healthz == 503, "no foreman is alive, and that is all that is wrong"
+    assert set(statuses.values()) == {200}, statuses
+
+
+def test_a_body_that_does_not_come_is_waited_for_only_so_long(guarded: Application):
+    for lane in guarded._gate._lanes:
+        lane.body_time = 0.2
+    token = SECRETS[Role.OPERATE].encode()
+    slow_job = (
+        b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer " + token + b"\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    )
+    with serving(guarded) as server, silent_connections(server.port, 2) as slow:
+        for connection, request in zip(slow, (SLOW_LOGIN, slow_job), strict=True):
+            connection.sendall(request)
+        for connection in slow:
+            answer = all_of(connection)  # and then the connection is closed
+            assert answer.startswith(b"HTTP/1.1 408 "), answer
+            assert b"connection: close" in answer
+
+
+def all_of(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65_536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_who_hangs_up_in_the_middle_of_a_body_leaves_no_error_in_the_log(
+    guarded: Application, caplog: pytest.LogCaptureFixture
+):
+    token = SECRETS[Role.OPERATE].encode()
+    head = b" HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer " + token + b"\r\nContent-Length: 100\r\n\r\n{"
+    with serving(guarded) as server, silent_connections(server.port, 3) as (one, two, three):
+        one.sendall(SLOW_LOGIN)
+        two.sendall(b"POST /api/v1/jobs" + head)
+        three.sendall(b"POST /queues/mail/pause" + head)
+        until(lambda: len(server._connections._sending) == 3, "all have begun")
+        for connection in (one, two, three):
+            connection.close()
+        until(lambda: not server._connections._open, "they have gone")
+
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+def test_a_request_whose_end_is_told_twice_is_refused_and_nothing_behind_it_is_read(application: Application):
+    smuggled = b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    both = (
+        b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled
+    )
+    with serving(application) as server, silent_connections(server.port, 1) as (connection,):
+        connection.sendall(both)
+        answer = all_of(connection)
+
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
 # --- requests in hand -------------------------------------------------------------------------------------------------
 
 
 def test_however_many_pages_are_in_hand_workers_are_answered(guarded: Application, guarded_web: TestClient):
-    work, pages = guarded._gate._lanes
+    work, *_, pages = guarded._gate._lanes
     calls = bearer(SECRETS[Role.WORK])
     with ExitStack() as stack:
         for _ in range(pages._most):
@@ -198,14 +292,14 @@ def test_however_many_pages_are_in_hand_workers_are_answered(guarded: Applicatio
 
 
 def test_strangers_take_no_place_from_anybody(guarded: Application, guarded_web: TestClient):
-    work, _ = guarded._gate._lanes
+    work, *_ = guarded._gate._lanes
     work._most = 0
 
     assert guarded_web.post("/api/v1/work/beat", json={"reports": {}}).status_code == 401
 
 
 def test_a_worker_that_finds_too_many_others_tries_again(application: Application):
-    work, _ = application._gate._lanes
+    work, *_ = application._gate._lanes
     with serving(application) as server:
         far = open_storage(f"{server.url.rstrip('/')}?patience=10ms")
         far.join(WorkerInfo("w"))

@@ -91,7 +91,7 @@ def test_every_form_of_every_page_does_what_it_says(
 ):
     monkeypatch.setattr(steps, "_PATIENCE", 25.0)  # the machine may be slow
     client = Packhorse(storage=yard.storage, lease="1h")  # nobody falls silent meanwhile, however slow the machine
-    application = make_application(client, decide_access("127.0.0.1", Tokens()))
+    application = make_application(client, decide_access("127.0.0.1", Tokens(), open_mount=True))
     app = Packhorse(storage=yard.storage)
 
     @app.schedule("*/20 * * * *")
@@ -159,7 +159,7 @@ def steer_one_job(hand: Hand, yard: Yard) -> None:
     with answering(yard, jobs[State.RUNNING].id):
         hand.press("Show stack now", "stacks")
     expect(hand.page.locator("#stood")).to_contain_text("line 7, in resize")
-    hand.press("Abort", "aborted", asks=True)
+    hand.press("Abort", "abort_requested", asks=True)
     assert yard.get(jobs[State.RUNNING].id).abort_at is not None
     hand.go(f"/jobs/{jobs[State.COMPLETED].id}")
     if hand.look.scripts:

@@ -24,7 +24,9 @@ def named(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """A web whose settings name a filter."""
     (tmp_path / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "state:dead queue:for-dead"\n')
     monkeypatch.chdir(tmp_path)
-    application = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+    application = make_application(
+        Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens(), open_mount=True)
+    )
     with TestClient(application, base_url=BASE) as web:
         yield web
 
@@ -73,7 +75,9 @@ def test_a_web_leaves_a_filter_out_that_nobody_can_use_and_says_so(
 ):
     (tmp_path / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "state:ded"\nbig = 7\ngood = "dead"\n')
     monkeypatch.chdir(tmp_path)
-    application = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+    application = make_application(
+        Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens(), open_mount=True)
+    )
 
     with TestClient(application, base_url=BASE) as web:
         page = web.get("/jobs", headers=HTML).text

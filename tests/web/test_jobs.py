@@ -72,7 +72,7 @@ def test_a_job_has_the_fields_of_the_command_line_and_says_why(web: TestClient, 
 
     answer = web.get(f"{API}/jobs/{job.id}").json()
 
-    assert set(job_fields(job).__struct_fields__) | {"call", "why"} == set(answer)
+    assert set(job_fields(job).__struct_fields__) | {"call", "why", "host", "pid"} == set(answer)
     assert answer["due_at"] == iso(job.due_at)
     assert answer["why"].startswith("it is delayed until")
 
@@ -131,6 +131,54 @@ def test_the_log_and_the_events_of_a_job(web: TestClient, yard: Yard):
 # --- creating ---------------------------------------------------------------------------------------------------------
 
 
+def test_an_array_of_jobs_is_created_with_a_row_for_each(web: TestClient, yard: Yard):
+    body = [{"task": "send", "args": {"n": number}, "queue": "mail", "known": False} for number in range(3)]
+    body[1] |= {"unique": "one", "priority": 7}
+    body[2] |= {"id": "my-own-id-1"}
+
+    answer = web.post(f"{API}/jobs", json=body)
+    again = web.post(f"{API}/jobs", json=body[1:2])
+
+    assert answer.status_code == 201
+    assert [(row["args"], row["priority"], row["is_new"]) for row in answer.json()] == [
+        ({"n": 0}, 1, True),
+        ({"n": 1}, 7, True),
+        ({"n": 2}, 1, True),
+    ]
+    assert answer.json()[2]["id"] == "my-own-id-1"
+    assert (again.status_code, again.json()[0]["id"]) == (200, answer.json()[1]["id"])
+    assert yard.storage.count(Filter(queue="mail")).number == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "words"),
+    [
+        ({"task": "unheard_of"}, 404, "job 2 of 3: no task is called 'unheard_of'"),
+        ({"task": "send", "known": False, "timeout": "soon"}, 400, "job 2 of 3: "),
+        ({"task": "send", "known": False, "no_such": 1}, 400, "$[1]"),
+        ({"task": "send", "known": False, "args": {"n": "x" * (1 << 20)}}, 413, "job 2 of 3: "),
+    ],
+)
+def test_all_jobs_of_an_array_are_stored_or_none(
+    web: TestClient, yard: Yard, wrong: dict[str, Any], status: int, words: str
+):
+    fine = {"task": "send", "args": {}, "queue": "mail", "known": False}
+
+    answer = web.post(f"{API}/jobs", json=[fine, wrong, fine])
+
+    assert answer.status_code == status, answer.text
+    assert words in answer.json()["title"]
+    assert yard.storage.count(Filter(queue="mail")).number == 0
+
+
+def test_an_array_has_a_least_and_a_most(web: TestClient):
+    fine = {"task": "send", "known": False}
+
+    assert web.post(f"{API}/jobs", json=[]).status_code == 400
+    assert web.post(f"{API}/jobs", json=[fine] * 1_001).status_code == 400
+    assert web.post(f"{API}/jobs", json=[fine] * 1_000).status_code == 201
+
+
 def test_a_job_is_created(web: TestClient, yard: Yard):
     yard.join()
     body = {"task": "resize", "args": {"image_id": 1}, "priority": 7, "timeout": "30s", "delay": 60}
@@ -145,12 +193,24 @@ def test_a_job_is_created(web: TestClient, yard: Yard):
 
 
 def test_asking_twice_under_an_id_of_ones_own_adds_one_job(web: TestClient, yard: Yard):
-    body = {"task": "resize", "id": "order-0000-4711", "known": False}
+    body = {"task": "resize", "id": "order-0000-4711", "args": {"width": 800}, "known": False}
 
     first, second = web.post(f"{API}/jobs", json=body), web.post(f"{API}/jobs", json=body)
 
-    assert (first.status_code, second.status_code) == (201, 201)
+    assert (first.status_code, first.json()["is_new"]) == (201, True)
+    assert (second.status_code, second.json()["is_new"]) == (200, False)
+    assert first.json()["id"] == second.json()["id"] == "order-0000-4711"
     assert yard.storage.count(Filter()).number == 1
+
+
+def test_another_call_under_the_same_id_is_refused(web: TestClient, yard: Yard):
+    body = {"task": "resize", "id": "order-0000-4711", "args": {"width": 800}, "known": False}
+    web.post(f"{API}/jobs", json=body)
+
+    other = web.post(f"{API}/jobs", json={**body, "args": {"width": 9}})
+
+    assert other.status_code == 409
+    assert "its arguments differ" in other.json()["title"]
 
 
 def test_a_unique_twin_answers_200(web: TestClient):
@@ -206,6 +266,10 @@ def test_an_unknown_task_names_the_nearest(web: TestClient, yard: Yard):
         b'{"task": "resize", "known": false, "delay": "soon"}',
         b'{"task": "../etc", "known": false}',
         b'{"task": "resize", "known": false, "at": "2030-01-01T00:00"}',
+        b'{"task": "resize", "known": false, "at": "9999-12-31T23:59:59-14:00"}',
+        b'{"task": "resize", "known": false, "at": "5000-01-01T00:00:01Z"}',
+        b'{"task": "resize", "known": false, "queue": "."}',
+        b'{"task": "..", "known": false}',
         b'{"task": "resize", "args": ' + b"[" * 100_000,
         b"\xff\xfe",
     ],
@@ -216,6 +280,18 @@ def test_a_wrong_body_is_explained(web: TestClient, yard: Yard, body: bytes):
     assert answer.status_code in (400, 404)
     assert answer.json()["title"]
     assert yard.storage.count(Filter()).number == 0
+
+
+def test_a_filter_that_looks_too_deep_is_refused(web: TestClient, yard: Yard):
+    yard.add()
+    deep = ".".join(["args", *["a"] * 3_000])
+
+    answer = web.get(f"{API}/jobs", params={"q": f"{deep}:1"})
+    asked = web.post(f"{API}/work/find", json={"where": {"args": [{"path": ["a"] * 3_000, "value": "1"}]}})
+
+    assert (answer.status_code, asked.status_code) == (400, 400)
+    assert "3,000 levels deep" in answer.json()["title"]
+    assert web.get(f"{API}/jobs").status_code == 200
 
 
 def test_a_copy_may_have_other_arguments_and_keeps_masked_ones(web: TestClient, yard: Yard):
@@ -251,7 +327,8 @@ def test_a_job_is_steered(web: TestClient, yard: Yard, state: str, step: str, af
 
     answer = web.post(f"{API}/jobs/{job.id}/{step}")
 
-    assert answer.json() == {"id": job.id, "changed": True, "state": after, "conflict": None, "stale": False}
+    told = {"id": job.id, "changed": True, "state": after, "conflict": None, "stale": False}
+    assert answer.json() == {**told, "requested": after == "running"}
     assert yard.get(job.id).state == after
 
 
@@ -278,6 +355,15 @@ def test_what_the_state_does_not_allow_is_a_conflict(web: TestClient, yard: Yard
     assert answer.status_code == 409
     assert answer.json()["code"] == "wrong_state"
     assert yard.get(job.id).state is State.RUNNING
+
+
+@pytest.mark.parametrize(("state", "requested"), [("queued", False), ("running", True)])
+def test_an_abort_says_whether_it_is_certain(web: TestClient, yard: Yard, state: str, requested: bool):
+    job = yard.job(state)
+
+    answer = web.post(f"{API}/jobs/{job.id}/abort").json()
+
+    assert (answer["state"], answer["requested"]) == ("running" if requested else "aborted", requested)
 
 
 @pytest.mark.parametrize("step", ["abort", "retry", "force_start", "priority", "copy"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime, timedelta
+from typing import get_args
 
 import msgspec
 import pytest
@@ -115,7 +116,7 @@ def test_who_is_silent_for_longer_than_a_lease_is_gone(yard: Yard):
     app = Packhorse(storage=yard.storage, lease=0.2, heartbeat=0.1)
     yard.join()
 
-    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens())), base_url=BASE) as web:
+    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens(), open_mount=True)), base_url=BASE) as web:
         until(lambda: web.get(f"{API}/workers").json()["items"] == [], "they are listed no more")
         found = web.get(f"{API}/workers").json()
 
@@ -307,6 +308,37 @@ def test_events_of_a_kind_are_found_look_by_look_in_both_directions(
     assert walk("before", None, "next") == dead[::-1]
 
 
+def test_events_have_their_object_if_it_is_asked_for(web: TestClient, yard: Yard):
+    job = yard.job("completed", args={"password": "hunter2", "n": 1})
+
+    told = web.get(f"{API}/events", params={"object": 1}).json()["items"][::-1]
+    of_job = web.get(f"{API}/jobs/{job.id}/events?object=1").json()["items"]
+    plain = web.get(f"{API}/events").json()["items"]
+
+    assert of_job == [event for event in told if event["job_id"] == job.id]
+    assert [event["object"]["state"] for event in of_job] == ["queued", "reserved", "running", "completed"]
+    assert of_job[0]["object"]["args"] == {"password": "•••", "n": 1}
+    assert of_job[2]["object"]["unknown"] == [
+        "updated_at", "progress", "progress_text", "checkin", "checkin_at",
+    ]  # fmt: skip
+    assert "unknown" not in of_job[3]["object"]
+    now = web.get(f"{API}/jobs/{job.id}").json()
+    assert of_job[3]["object"].items() <= now.items()
+    worker = next(event for event in told if event["subject"] == "worker")
+    assert (worker["queue"], worker["object"]["id"], worker["data"].get("object")) == ("resize,mail", WORKER, None)
+    assert all("object" not in event for event in plain)
+
+
+def test_of_a_job_that_is_gone_the_object_says_what_is_not_known(web: TestClient, yard: Yard):
+    job = yard.job("completed")
+    yard.storage.delete([job.id])
+
+    *_, last = web.get(f"{API}/jobs/{job.id}/events?object=1").json()["items"]
+
+    assert (last["object"]["state"], last["object"]["attempts"]) == ("completed", 1)
+    assert {"task", "args", "result"} <= set(last["object"]["unknown"])
+
+
 def test_events_are_found_by_kind(web: TestClient, yard: Yard):
     yard.job("dead")
 
@@ -327,6 +359,20 @@ def test_health_needs_a_foreman_and_readiness_does_not(web: TestClient, yard: Ya
     assert web.get("/healthz").json()["status"] == "ok"
 
 
+def test_no_two_metrics_are_one_family_to_openmetrics(web: TestClient, yard: Yard):
+    yard.job("dead", queue="mail")
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", web.get("/metrics").text, re.MULTILINE))
+
+    families = [name.removesuffix("_total") if kind == "counter" else name for name, kind in kinds.items()]
+    samples = [
+        f"{name}{end}" for name in families for end in ("", "_total", "_created", "_bucket", "_count", "_sum", "_info")
+    ]
+
+    assert len(set(families)) == len(families) == len(kinds)
+    assert len(set(samples)) == len(samples)
+    assert all(name.endswith("_total") for name, kind in kinds.items() if kind == "counter")
+
+
 def test_metrics_are_text_that_prometheus_reads(web: TestClient, yard: Yard):
     yard.job("queued", queue="odd.queue")
     yard.job("dead", queue="mail")
@@ -336,7 +382,7 @@ def test_metrics_are_text_that_prometheus_reads(web: TestClient, yard: Yard):
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
     assert 'packhorse_jobs{queue="odd.queue",state="queued"} 1' in lines
-    assert 'packhorse_jobs_total{what="dead"} 1' in lines
+    assert 'packhorse_job_outcomes_total{what="dead"} 1' in lines
     assert "packhorse_workers 1" in lines
     pattern = re.compile(r'(# (HELP|TYPE) .+|[a-z_]+(\{([a-z]+="[^"]*",?)+\})? -?[0-9.e+-]+)')
     assert [line for line in lines if not pattern.fullmatch(line)] == []
@@ -386,7 +432,8 @@ def test_every_reference_in_the_document_leads_somewhere(web: TestClient):
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
 def test_every_endpoint_says_what_it_does_and_names_no_key_with_a_capital(endpoint):
     assert endpoint.summary
-    kinds = [kind for kind in (endpoint.query, endpoint.body, endpoint.answer) if kind is not None]
+    told = [kind for kind in (endpoint.query, endpoint.body, endpoint.answer) if kind is not None]
+    kinds = [each for kind in told for each in get_args(kind) or (kind,) if isinstance(each, type)]
     for kind in [kind for kind in kinds if issubclass(kind, msgspec.Struct)]:  # a text has no keys
         assert all(field.name == field.name.lower() for field in msgspec.structs.fields(kind))
 

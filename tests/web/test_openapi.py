@@ -19,7 +19,7 @@ from tests.storage.conftest import ADDRESSES, chosen_storages
 
 
 def application_on(storage: Storage) -> Application:
-    access = decide_access("127.0.0.1", Tokens(), allowed_hosts=["testserver"])
+    access = decide_access("127.0.0.1", Tokens(), allowed_hosts=["testserver"], open_mount=True)
     return make_application(Packhorse(storage=storage), access)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from urllib.parse import quote
 
@@ -10,22 +11,52 @@ from starlette.testclient import TestClient
 
 from packhorse import Packhorse
 from packhorse.clock import DAY, SECOND, to_datetime
+from packhorse.event import Kind
 from packhorse.failure import Failure
-from packhorse.job import Reason, State
+from packhorse.ids import new_id
+from packhorse.job import NewJob, Reason, State
 from packhorse.outcome import Failed
 from packhorse.settings import mask_url
-from packhorse.storage.records import Filter, Health, LogLine, Retention
+from packhorse.storage.records import EventFilter, Filter, Health, LogLine, Retention
 from packhorse.web.application import Application
 from packhorse.web.glance import Glance
 from packhorse.web.pages import DEEDS, PAGES, banners
 from packhorse.web.security.operator import Role
 from tests.cli.yard import WORKER, Yard
+from tests.unchecked import unchecked
 from tests.web.conftest import BASE, SECRETS
 
 HTML = {"accept": "text/html"}
 FORM = {"accept": "text/html", "origin": BASE, "content-type": "application/x-www-form-urlencoded"}
 LISTS = ["/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage", "/audit"]
 HOSTILE = "<img src=x onerror=alert(1)>\"'`{{7*7}}\u202e\x1b[31m"
+
+
+def test_a_click_on_an_event_shows_the_job_as_it_was(web: TestClient, yard: Yard):
+    job = yard.job("dead")
+    began = yard.storage.events(EventFilter(job_id=job.id, kind=Kind.STARTED))[0]
+
+    plain = web.get(f"/jobs/{job.id}", headers=HTML).text
+    then = html.unescape(web.get(f"/jobs/{job.id}?event={began.id}", headers=HTML).text)
+    yard.storage.delete([job.id])
+    gone = html.unescape(web.get(f"/jobs/{job.id}?event={began.id}", headers=HTML).text)
+
+    assert f'href="?event={began.id}#e{began.id}"' in plain
+    assert '"state": "running"' not in plain
+    assert '"state": "running"' in then
+    assert '"task": "resize"' in then
+    assert '"state": "running"' in gone
+    assert re.search(r"nothing tells any more: [^<]*task", gone)
+
+
+@pytest.mark.parametrize("number", ["0", "x", "-1", "9" * 30, "999999"])
+def test_an_event_that_is_not_the_jobs_shows_nothing(web: TestClient, yard: Yard, number: str):
+    job = yard.add()
+
+    answer = web.get(f"/jobs/{job.id}?event={number}", headers=HTML)
+
+    assert answer.status_code == 200
+    assert "The job as it was after this</p>" not in answer.text
 
 
 def filled(yard: Yard) -> dict[State, str]:
@@ -139,12 +170,14 @@ def test_nothing_but_the_static_files_is_served(web: TestClient, path: str):
 
 
 def test_hostile_text_is_only_ever_text(web: TestClient, yard: Yard):
-    job = yard.start(yard.add(args={HOSTILE: HOSTILE}, queue="mail", created_by=HOSTILE))
+    new = NewJob(new_id(), "resize", "mail", json.dumps({HOSTILE: HOSTILE}), created_by=HOSTILE)
+    unchecked(yard.storage, "enqueue")([new])
+    job = yard.start(yard.get(new.id))
     yard.storage.check_in([])
     failure = Failure(HOSTILE, HOSTILE, traceback=f'  File "{HOSTILE}", line 1, in f\n{HOSTILE}', place=HOSTILE)
     yard.finish(Failed(job.token, failure))
-    yard.storage.pause("mail", by=HOSTILE, why=HOSTILE)
-    yard.storage.retry([job.id], by=HOSTILE)
+    unchecked(yard.storage, "pause")("mail", by=HOSTILE, why=HOSTILE)
+    unchecked(yard.storage, "retry")([job.id], by=HOSTILE)
     (group,) = yard.storage.failures()
 
     for path in [
@@ -374,7 +407,7 @@ def test_ticked_jobs_are_shown_before_anything_is_done(web: TestClient, yard: Ya
     ("did", "changed", "skipped", "said"),
     [
         ("retry", "1", "0", "1 job was retried."),
-        ("abort", "1200", "1", "1,200 jobs were aborted, 1 left alone."),
+        ("abort", "1200", "1", "1,200 jobs were aborted or asked to stop, 1 left alone."),
         ("delete", "0", "2", "No job was deleted: 2 were left alone."),
         ("delete", "0", "0", "No job was deleted."),
         ("<b>", "x", "", "No job was changed."),

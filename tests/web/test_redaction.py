@@ -189,7 +189,7 @@ def test_a_task_that_the_app_itself_has_need_not_be_announced(yard: Yard):
     app = pay_app()
     app.use(yard.storage)
     job = yard.add("pay", pay_args(1))
-    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens())), base_url=BASE) as web:
+    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens(), open_mount=True)), base_url=BASE) as web:
         assert IBAN not in web.get(f"{API}/jobs/{job.id}").text
 
 
@@ -212,7 +212,7 @@ def test_what_others_announce_breaks_no_page(web: TestClient, yard: Yard, told: 
 def test_words_of_the_settings_are_hidden_beside_the_usual_ones(yard: Yard):
     app = Packhorse(storage=yard.storage, redact=["iban", "hiv"])
     job = yard.add("resize", {"Customer_IBANs": [IBAN], "hiv": True, "password": "p1", "n": 7})
-    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens())), base_url=BASE) as web:
+    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens(), open_mount=True)), base_url=BASE) as web:
         told = web.get(f"{API}/jobs/{job.id}").json()["args"]
         refused = web.get(f"{API}/jobs", params={"q": "args.iban_of_ann:1"}).status_code
 

@@ -63,11 +63,11 @@ def steps_of_everything(path: Path, number: int, hundreds: list[int]) -> dict[st
     fill(storage, number)
     app = Packhorse(storage=storage)
     found: dict[str, int] = {}
-    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens())), base_url=BASE) as web:
+    with TestClient(make_application(app, decide_access("127.0.0.1", Tokens(), open_mount=True)), base_url=BASE) as web:
         for place, asked in enumerate(paths(lambda path: web.get(path).json())):
             if asked.endswith(_COUNTS):  # looks at ten thousand jobs: more than there are few
                 continue
-            app_of_one_look = make_application(app, decide_access("127.0.0.1", Tokens()))
+            app_of_one_look = make_application(app, decide_access("127.0.0.1", Tokens(), open_mount=True))
             with TestClient(app_of_one_look, base_url=BASE, follow_redirects=False) as fresh:
                 before = hundreds[0]
                 assert fresh.get(asked).status_code in (200, 303, 503)

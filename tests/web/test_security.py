@@ -1,24 +1,33 @@
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.errors import BadValue, UnsafeAddress
+from packhorse.errors import BadValue, StorageUnavailable, UnsafeAddress
+from packhorse.event import Kind
 from packhorse.job import State
+from packhorse.storage.records import EventFilter, TaskInfo
 from packhorse.web.api import ENDPOINTS
-from packhorse.web.application import make_application
+from packhorse.web.application import Application, make_application
 from packhorse.web.pages import DEEDS, PAGES
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.gate import safe_path
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.redaction import MASK, Redaction, unmasked, without_secrets
 from packhorse.web.security.sessions import LENGTH, Sessions
-from packhorse.web.security.tokens import Tokens, load_tokens
+from packhorse.web.security.tokens import Tokens, digest, load_tokens
+from tests.children import until
 from tests.cli.yard import FOREMAN, Yard
-from tests.web.conftest import BASE, MAIL_SECRET, SECRETS, all_tokens, bearer
+from tests.storage.conftest import chosen_storages
+from tests.web.conftest import BASE, MAIL_SECRET, SECRETS, all_tokens, bearer, patient_app
 
 API = "/api/v1"
 JSON = {"content-type": "application/json"}
@@ -199,7 +208,7 @@ def test_probes_tell_strangers_yes_or_no_only(guarded_web: TestClient):
 
 
 def test_read_only_lets_nobody_change_anything(yard: Yard):
-    access = decide_access("127.0.0.1", Tokens(), read_only=True)
+    access = decide_access("127.0.0.1", Tokens(), read_only=True, open_mount=True)
     application = make_application(Packhorse(storage=yard.storage), access)
     job = yard.job("dead")
     with TestClient(application, base_url=BASE) as web:
@@ -213,6 +222,68 @@ def test_wrong_tokens_have_to_wait_after_a_few(guarded_web: TestClient):
 
     assert answers == [401] * 5 + [429] * 2
     assert guarded_web.get(f"{API}/totals", headers=bearer(SECRETS[Role.VIEW])).status_code == 200  # who knows comes in
+
+
+def sign_in(web: TestClient, secret: str, **headers: str) -> Any:
+    return web.post("/login", data={"token": secret}, headers={"origin": BASE, **headers})
+
+
+def test_who_has_a_right_token_signs_in_whoever_tries_wrong_ones_from_the_same_address(guarded_web: TestClient):
+    assert [sign_in(guarded_web, "wrong").status_code for _ in range(7)] == [401] * 5 + [429] * 2
+
+    assert sign_in(guarded_web, SECRETS[Role.VIEW]).status_code == 303
+
+
+# --- behind a proxy ---------------------------------------------------------------------------------------------------
+
+PROXY, CLIENT, OTHER = "10.0.0.1", "203.0.113.7", "203.0.113.8"
+
+
+def proxied(yard: Yard, *trusted: str, peer: str = PROXY) -> TestClient:
+    access = decide_access("127.0.0.1", all_tokens(), trusted_proxies=trusted)
+    application = make_application(patient_app(yard), access)
+    return TestClient(application, base_url=BASE, follow_redirects=False, client=(peer, 4711))
+
+
+@pytest.mark.parametrize(
+    ("trusted", "headers", "is_secure"),
+    [
+        ((PROXY,), {"x-forwarded-proto": "https"}, True),
+        (("10.0.0.0/8",), {"x-forwarded-proto": "https"}, True),
+        (("*",), {"x-forwarded-proto": "https"}, True),
+        ((PROXY,), {"x-forwarded-proto": "http"}, False),
+        (("192.0.2.1",), {"x-forwarded-proto": "https"}, False),  # not from one that is trusted
+        ((), {}, False),
+        ((), {"origin": "https://127.0.0.1:5040"}, True),  # the browser itself says so
+    ],
+)
+def test_the_cookie_is_for_https_alone_where_the_browser_speaks_https(
+    yard: Yard, trusted: tuple[str, ...], headers: dict[str, str], is_secure: bool
+):
+    answer = sign_in(proxied(yard, *trusted), SECRETS[Role.VIEW], **headers)
+
+    assert answer.status_code == 303
+    assert ("secure" in answer.headers["set-cookie"].lower().split("; ")) is is_secure
+
+
+def test_wrong_tokens_are_counted_for_the_client_that_a_trusted_proxy_names(yard: Yard):
+    web = proxied(yard, PROXY)
+
+    def tried(*forwarded: str) -> int:
+        return int(sign_in(web, "wrong", **{"x-forwarded-for": ", ".join(forwarded)}).status_code)
+
+    assert [tried(CLIENT) for _ in range(6)] == [401] * 5 + [429]
+    assert tried(OTHER) == 401
+    assert tried(OTHER, CLIENT) == 429, "what stands before the last, anybody may have written"
+    assert tried(CLIENT, PROXY) == 429, "a second proxy of ours"
+
+
+def test_nobody_else_is_believed_who_asks(yard: Yard):
+    web = proxied(yard, PROXY, peer=OTHER)
+
+    answers = [sign_in(web, "wrong", **{"x-forwarded-for": f"198.51.100.{number}"}).status_code for number in range(6)]
+
+    assert answers == [401] * 5 + [429]
 
 
 # --- tokens of some queues --------------------------------------------------------------------------------------------
@@ -240,6 +311,52 @@ def test_a_token_of_one_queue_sees_and_steers_that_queue_only(guarded_web: TestC
     assert answer["changed"] == 0
     assert yard.get(other.id) == other
     assert {event["queue"] for event in guarded_web.get(f"{API}/events").json()["items"]} <= {"mail", None}
+
+
+def test_a_token_of_one_queue_creates_jobs_of_the_tasks_that_belong_there_only(guarded_web: TestClient, yard: Yard):
+    yard.storage.announce([TaskInfo("send", "mail"), TaskInfo("wipe", "admin")])
+
+    def created(**body: Any) -> int:
+        return guarded_web.post("/api/v1/jobs", json=body, headers=bearer(MAIL_SECRET)).status_code
+
+    assert created(task="send", queue="mail") == 201
+    assert created(task="send", queue="mail", known=False) == 201
+    assert created(task="wipe", queue="mail", known=False) == 403
+    assert created(task="os.system", queue="mail", known=False) == 403
+    assert created(task="wipe", queue="mail") == 404
+    assert created(task="send", queue="admin", known=False) == 403
+
+
+def test_a_job_of_another_task_in_ones_queue_is_not_copied_with_other_arguments(guarded_web: TestClient, yard: Yard):
+    yard.storage.announce([TaskInfo("wipe", "admin")])
+    job = yard.add("wipe", {"disk": 1}, queue="mail")
+
+    def copied(body: dict[str, Any]) -> int:
+        answer = guarded_web.post(f"/api/v1/jobs/{job.id}/copy", json=body, headers=bearer(MAIL_SECRET))
+        return answer.status_code
+
+    assert copied({"args": {"disk": 2}}) == 403
+    assert copied({}) == 201
+
+
+def test_a_token_may_name_the_tasks_of_which_it_creates_jobs(yard: Yard, tmp_path: Path):
+    file = tmp_path / "tokens"
+    file.write_text(
+        "bill operate secret-of-bill-0123456789 * bill\nboth operate secret-of-both-0123456789 mail,slow bill,send\n"
+    )
+    file.chmod(0o600)
+    access = decide_access("127.0.0.1", load_tokens(None, str(file)))
+    web = TestClient(make_application(patient_app(yard), access), base_url=BASE, follow_redirects=False)
+
+    def created(who: str, **body: Any) -> int:
+        headers = bearer(f"secret-of-{who}-0123456789")
+        return web.post("/api/v1/jobs", json={"known": False, **body}, headers=headers).status_code
+
+    assert created("bill", task="bill", queue="any") == 201
+    assert created("bill", task="send", queue="any") == 403
+    assert created("both", task="send", queue="slow") == 201
+    assert created("both", task="send", queue="any") == 403
+    assert created("both", task="other", queue="mail") == 403
 
 
 def test_a_token_of_some_queues_learns_nothing_of_how_much_the_others_do(guarded_web: TestClient, yard: Yard):
@@ -276,7 +393,7 @@ def test_metrics_for_some_queues_are_of_these_alone(guarded_web: TestClient, yar
     assert 'packhorse_jobs{queue="mail",state="queued"} 1' in series
     assert all('queue="mail"' in line for line in series)
     assert "packhorse_run_seconds_count 1" in all_of_it
-    assert 'packhorse_jobs_total{what="completed"} 1' in all_of_it
+    assert 'packhorse_job_outcomes_total{what="completed"} 1' in all_of_it
 
 
 # --- files with tokens ------------------------------------------------------------------------------------------------
@@ -296,10 +413,23 @@ def test_tokens_are_read_from_a_file(tmp_path: Path):
     assert tokens.find("cccccccccccccccc") is None
 
 
+@pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o400, 0), (0o440, 0), (0o444, 0), (0o640, 1), (0o644, 1)])
+def test_a_file_that_others_may_read_but_not_write_is_taken(
+    tmp_path: Path, mode: int, warnings: int, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "tokens"
+    path.write_text("anna admin aaaaaaaaaaaaaaaa")
+    path.chmod(mode)
+
+    assert load_tokens(None, str(path)).find("aaaaaaaaaaaaaaaa") == Operator("anna", Role.ADMIN)
+    assert ["chmod 600" in record.getMessage() for record in caplog.records] == [True] * warnings
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
-        ("anna admin aaaaaaaaaaaaaaaa", 0o644, "chmod 600"),
+        ("anna admin aaaaaaaaaaaaaaaa", 0o660, "chmod 600"),
+        ("anna admin aaaaaaaaaaaaaaaa", 0o602, "chmod 600"),
         ("anna admin short", 0o600, "16 are needed"),
         ("anna king aaaaaaaaaaaaaaaa", 0o600, "no role 'king'"),
         ("anna admin", 0o600, "line 1"),
@@ -325,12 +455,76 @@ def test_a_session_ends_and_cannot_be_forged():
     sessions = Sessions(all_tokens(), lambda: clock[0])
     cookie = sessions.begin(Operator("view", Role.VIEW))
 
-    assert sessions.operator(cookie) == Operator("view", Role.VIEW)
-    assert sessions.operator(cookie[:-3] + "AAA") is None
-    assert sessions.operator("nonsense") is None
-    assert Sessions(load_tokens("another-secret-token", None), lambda: clock[0]).operator(cookie) is None
+    session = sessions.read(cookie)
+    assert session is not None
+    assert session.operator == Operator("view", Role.VIEW)
+    assert sessions.read(cookie[:-3] + "AAA") is None
+    assert sessions.read("nonsense") is None
+    assert Sessions(load_tokens("another-secret-token", None), lambda: clock[0]).read(cookie) is None
+    assert Sessions(all_tokens(), lambda: clock[0]).read(cookie) == session, "another server with the same tokens"
     clock[0] += LENGTH + 1
-    assert sessions.operator(cookie) is None
+    assert sessions.read(cookie) is None
+
+
+def test_who_has_a_cookie_cannot_try_out_tokens_cheaply():
+    cookie = Sessions(load_tokens(SECRETS[Role.ADMIN], None)).begin(Operator("admin", Role.ADMIN))
+    text, _, signature = base64.urlsafe_b64decode(cookie).rpartition(b"\n")
+    known = digest(SECRETS[Role.ADMIN])
+
+    for key in (known, hashlib.sha256(known).digest(), hashlib.sha256(b"packhorse session" + known).digest()):
+        assert hmac.new(key, text, hashlib.sha256).hexdigest().encode() != signature
+    began = time.process_time()
+    hashlib.scrypt(known, salt=b"packhorse session", n=1 << 14, r=8, p=1, maxmem=64 << 20)
+    assert time.process_time() - began > 0.005, "each try costs more than this"
+
+
+def signed_in(web: TestClient) -> str:
+    answer = web.post("/login", data={"token": SECRETS[Role.VIEW]}, headers={"origin": BASE})
+    assert answer.status_code == 303
+    return answer.cookies["packhorse_session"]
+
+
+@pytest.mark.parametrize("yard", chosen_storages(), indirect=True)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_session_is_over_on_every_server_when_its_operator_signs_out(yard: Yard, restarts: bool):
+    def server() -> TestClient:
+        access = decide_access("127.0.0.1", all_tokens())
+        return TestClient(make_application(patient_app(yard), access), base_url=BASE, follow_redirects=False)
+
+    here, there = server(), server()
+    kept, ended = ({"cookie": f"packhorse_session={signed_in(here)}"} for _ in range(2))
+    here.cookies.clear()
+    for each in (here, there):
+        assert [each.get("/queues", headers=headers).status_code for headers in (kept, ended)] == [200, 200]
+
+    assert here.post("/logout", headers={**ended, "origin": BASE}).status_code == 303
+
+    assert here.get("/api/v1/queues", headers=ended).status_code == 401
+    other = server() if restarts else there
+    until(lambda: other.get("/api/v1/queues", headers=ended).status_code == 401, "it is over there, too")
+    assert all(each.get("/api/v1/queues", headers=kept).status_code == 200 for each in (here, other))
+    assert other.get("/audit", headers=kept).text.count("signed out") == 1
+
+
+def test_signing_out_while_the_storage_is_away_is_written_down_when_it_is_back(
+    guarded: Application, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    web = TestClient(guarded, base_url=BASE, follow_redirects=False)
+    cookie = {"cookie": f"packhorse_session={signed_in(web)}"}
+    web.cookies.clear()
+    sign_out = yard.storage.sign_out
+
+    def away(*args: Any, **kwargs: Any) -> None:
+        raise StorageUnavailable("it is away")
+
+    monkeypatch.setattr(yard.storage, "sign_out", away)
+    assert web.post("/logout", headers={**cookie, "origin": BASE}).status_code == 303
+    assert web.get("/api/v1/queues", headers=cookie).status_code == 401
+
+    monkeypatch.setattr(yard.storage, "sign_out", sign_out)
+    guarded.site.signed_out.look()
+
+    assert len(yard.storage.events(EventFilter(kind=Kind.SIGNED_OUT))) == 1
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\nb"])
@@ -396,7 +590,7 @@ def test_a_name_written_with_escapes_is_masked_too():
 
 
 def test_all_arguments_can_be_hidden(yard: Yard):
-    access = decide_access("127.0.0.1", Tokens())
+    access = decide_access("127.0.0.1", Tokens(), open_mount=True)
     application = make_application(Packhorse(storage=yard.storage), access, redaction=Redaction(hide_args=True))
     job = yard.job("completed", args={"image_id": 4711})
     with TestClient(application, base_url=BASE) as web:

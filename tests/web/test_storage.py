@@ -30,6 +30,22 @@ def test_the_storage_tells_of_latency_contention_and_size(web: TestClient, yard:
     assert enqueue["run_mean"] > 0
 
 
+def test_the_connections_of_all_processes_are_added_up(web: TestClient, yard: Yard):
+    yard.join()
+    ids = [worker.id for worker in yard.storage.workers()]
+    told = {"connections_open": 4, "connections_in_use": 1}
+    yard.storage.beat(dict.fromkeys(ids, told))
+    opened, in_use = yard.storage.connections()
+
+    answer = web.get("/api/v1/storage").json()
+
+    assert answer["all_connections"]["processes"] == 1 + len(ids)
+    assert answer["all_connections"]["open"] >= 4 * len(ids)
+    assert answer["all_connections"]["in_use"] >= len(ids)
+    assert answer["connections_open"] >= opened - in_use
+    assert {worker["report"]["connections_open"] for worker in web.get("/api/v1/workers").json()["items"]} == {4}
+
+
 def test_the_page_of_the_storage_leaves_out_what_is_not_known(web: TestClient):
     assert "<bdi>None</bdi>" not in web.get("/storage", headers={"accept": "text/html"}).text
 

@@ -28,7 +28,7 @@ NEVER = 3_600.0  # seconds between two looks of a sampler that shall look but on
 
 def application_of(yard: Yard) -> Application:
     """One that nobody has asked anything yet, and for which time stands still: what was read stays fresh."""
-    application = make_application(patient_app(yard), decide_access("127.0.0.1", Tokens()))
+    application = make_application(patient_app(yard), decide_access("127.0.0.1", Tokens(), open_mount=True))
     application.site.glance._now = lambda: 0.0
     return application
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import clock
-from packhorse.job import COMPLETED, RUNNING
+from packhorse.job import COMPLETED, QUEUED, RUNNING
 from packhorse.storage.wire import QUESTIONS, WIRE
 from packhorse.web.api import work
 from packhorse.web.application import Application
@@ -56,7 +56,7 @@ def test_whoever_changes_a_question_raises_the_number_of_the_wire():
     types = [kind for question in QUESTIONS.values() for kind in (question.arguments, question.answer)]
     told = msgspec.json.encode(_without_words(msgspec.json.schema_components(types)), order="sorted")
 
-    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (5, "747cfb320785"), (
+    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (7, "cfcb86ca41de"), (
         "a manager of the version before does not know this: raise WIRE, and write the new fingerprint here"
     )
 
@@ -113,6 +113,8 @@ BAD_JOBS: dict[str, dict[str, Any]] = {
     "task": {"task": "a b"},
     "id": {"id": "../x y?"},
     "delay": {"delay": -1},
+    "time": {"due_at": 253402344000000000},
+    "folder": {"queue": ".."},
     "backoff": {"backoff": "soon"},
     "unique": {"unique": {"key": "k", "on_conflict": "fight"}},
     "large": {"args": '{"a":"%s"}' % ("x" * (1 << 20))},
@@ -131,6 +133,30 @@ def test_a_job_that_no_app_would_have_made_is_refused(web: TestClient, yard: Yar
     assert yard.storage.get("good") is None
 
 
+BAD_PLANS: dict[str, dict[str, Any]] = {
+    "time": {"next_at": 253402344000000000},
+    "last time": {"last_at": 1 << 62},
+    "skipped time": {"options": {"skip": "soon"}},
+    "cron": {"cron": "now and then"},
+    "zone": {"tz": "Mars/Olympus"},
+    "word": {"missed": "some"},
+    "no JSON": {"args": "{"},
+    "folder": {"queue": ".."},
+    "nul": {"name": "a\u0000b"},
+}
+
+
+@pytest.mark.parametrize("what", BAD_PLANS)
+def test_a_schedule_that_nobody_could_follow_is_refused(web: TestClient, yard: Yard, what: str):
+    good = {"name": "nightly", "task": "add", "cron": "0 7 * * *", "next_at": 1}
+
+    answer = web.post(f"{WORK}/put_schedules", json={"schedules": [good, {**good, **BAD_PLANS[what]}]})
+
+    assert answer.status_code == 400, answer.text
+    assert yard.storage.schedules() == []
+    assert web.get("/api/v1/schedules").status_code == 200
+
+
 def test_a_worker_prunes_no_more_than_the_manager_would(guarded_web: TestClient, yard: Yard):
     job = yard.job(COMPLETED)
     body = {"keep": {"completed": 0, "dead": 0, "aborted": 0, "events": 0, "clients": 0}}
@@ -141,6 +167,36 @@ def test_a_worker_prunes_no_more_than_the_manager_would(guarded_web: TestClient,
     assert yard.storage.get(job.id) is not None
     answer = guarded_web.post(f"{WORK}/prune", json=body, headers=bearer(SECRETS[Role.ADMIN]))
     assert answer.json()["jobs"] == 1
+
+
+@pytest.mark.parametrize("call", ["rescue_owner", "leave"])
+def test_a_worker_that_lives_is_given_up_by_nobody_who_joined_through_another_token(
+    guarded_web: TestClient, yard: Yard, call: str
+):
+    job = yard.job(RUNNING)
+    body = {"owner": job.owner, "why": "impatience"}
+
+    refused = guarded_web.post(f"{WORK}/{call}", json=body, headers=bearer(SECRETS[Role.WORK]))
+
+    assert refused.status_code == 403
+    assert "lives, and did not join through the token" in refused.json()["title"]
+    assert yard.get(job.id) == job
+    taken = guarded_web.post(f"{WORK}/{call}", json=body, headers=bearer(SECRETS[Role.ADMIN]))
+    assert taken.status_code == 200
+    assert yard.get(job.id).state is QUEUED
+
+
+@pytest.mark.parametrize("call", ["rescue_owner", "leave"])
+def test_a_foreman_elsewhere_gives_up_the_worker_that_it_saw_die(guarded_web: TestClient, yard: Yard, call: str):
+    joined = {"worker": {"id": "remote-1", "info": {"through": "admin"}}}
+    assert guarded_web.post(f"{WORK}/join", json=joined, headers=bearer(SECRETS[Role.WORK])).status_code == 200
+
+    answer = guarded_web.post(
+        f"{WORK}/{call}", json={"owner": "remote-1", "why": "died"}, headers=bearer(SECRETS[Role.WORK])
+    )
+
+    assert answer.status_code == 200
+    assert "remote-1" not in {worker.id for worker in yard.storage.workers()}
 
 
 def test_a_worker_rescues_nobody_whom_the_manager_believes_alive(guarded_web: TestClient, yard: Yard):

@@ -49,7 +49,7 @@ class Shaky:
             return call
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            if name in ("interrupt", "measured"):  # which ask nobody
+            if name in ("interrupt", "measured", "connections"):  # which ask nobody
                 return call(*args, **kwargs)
             self.calls.append(name)
             if self.is_away or name in self.fails:
@@ -159,6 +159,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
 @pytest.fixture
 def works(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
     monkeypatch.setattr(desk_module, "HOARD_LIMIT", DEADLINE)  # nothing is handed back because the machine is slow
+    monkeypatch.setattr(desk_module, "LOOKS", 1_000_000)
     with Packhorse(storage) as app:
         works = Works(app, storage)
         yield works

@@ -10,7 +10,7 @@ from typing import Any
 from packhorse.job import RESERVED, Job
 from packhorse.middleware import Chain, compose
 from packhorse.task import RegisteredTask, Registry, TaskOptions
-from packhorse.worker.seat import Seat
+from packhorse.worker.seat import Seat, WorkerStop
 
 RESULT_LIMIT = 1 << 20
 
@@ -45,13 +45,12 @@ def a_seat(
     job: Job | None = None,
     task: RegisteredTask | None = None,
     *,
-    worker_stops: list[bool] | None = None,
+    worker_stop: WorkerStop | None = None,
     now: float = 0.0,
 ) -> Seat:
     task = task or task_of(lambda: None, "send")
-    stops = [] if worker_stops is None else worker_stops
     chain, is_async = compose(task, (), loop=None)
-    return Seat(job or a_job(), task, chain, is_async, stops, now)
+    return Seat(job or a_job(), task, chain, is_async, worker_stop or WorkerStop(), now)
 
 
 def throw_into(thread: threading.Thread, error: type[BaseException]) -> None:

@@ -379,6 +379,38 @@ def test_what_closes_a_generator_is_a_failure_of_a_coroutine_too():
     assert failed(awaited(as_coroutine(raising(GeneratorExit())))).failure.type == "GeneratorExit"
 
 
+async def closing(coroutine: Coroutine[Any, Any, Any]) -> None:
+    coroutine.close()
+
+
+@pytest.mark.parametrize("loop_runs", [False, True])
+def test_a_coroutine_that_nobody_awaits_any_more_is_closed_and_nothing_else_is_called(loop_runs: bool):
+    asked: list[object] = []
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    def backoff(*about: object) -> int:
+        asked.append(about)
+        return 1
+
+    task = task_of(wait, "send", backoff=backoff)
+    coroutine = attempt.arun(a_job(), task, chain_of(task), RememberingLine(), RESULT_LIMIT)
+    loop = asyncio.new_event_loop()
+    left = loop.create_task(coroutine)
+    left._log_destroy_pending = False  # type: ignore[attr-defined]  # that it is left behind is what is wanted here
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+    if loop_runs:
+        asyncio.run(closing(coroutine))
+    else:
+        coroutine.close()
+
+    assert coroutine.cr_frame is None  # it is closed
+    assert asked == []
+
+
 def test_a_cancellation_goes_up_to_the_executor():
     async def stopped() -> None:
         raise asyncio.CancelledError

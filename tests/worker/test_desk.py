@@ -156,7 +156,7 @@ def test_a_job_whose_task_is_unknown_here_waits_for_others(works: Works, caplog:
 def sound_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle worker would not look again before the test has failed."""
     turn = desk_module.Desk.turn
-    monkeypatch.setattr(desk_module.Desk, "turn", lambda desk: turn(desk, 10 * DEADLINE))
+    monkeypatch.setattr(desk_module.Desk, "turn", lambda desk, most_sleep: turn(desk, 10 * DEADLINE))
     monkeypatch.setattr("packhorse.worker.fetcher._IDLE_WAITS", (0.0, 0.01, 0.1, 10 * DEADLINE))
 
 
@@ -362,6 +362,55 @@ def test_a_job_that_was_lost_before_is_marked_before_it_runs(works: Works):
     assert seen == [(RUNNING, 1)]
 
 
+def test_of_jobs_that_were_lost_before_only_those_that_begin_are_marked(
+    works: Works, gate: threading.Event, tmp_path: Path
+):
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    works.storage.join(WorkerInfo("bob"))
+    jobs = [task.enqueue() for _ in range(8)]
+    works.storage.reserve("bob", {"task": 1}, 8)
+    works.storage.rescue_owner("bob", why="it died")
+    board = Board.create(tmp_path / "board", 2)
+    works.open(2, board=board)
+    works.fill_buffer()
+
+    works.until(lambda: works.app.count(state="held") == 8 and works.has_begun(jobs[1]))
+    states = [works.state(job) for job in jobs]
+    begun = board.running()
+    works.storage.rescue_owner("ann", why="it died, too", ran=begun)
+
+    assert states == [RUNNING] * 2 + [RESERVED] * 6
+    assert sorted(begun) == sorted(job.id for job in jobs[:2])
+    assert [(works.job(job).halts, works.job(job).attempts) for job in jobs] == [(1, 1)] * 2 + [(0, 0)] * 6
+
+
+def test_there_are_never_more_jobs_marked_as_running_than_slots(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(durations, "LONG_TASK", -1.0)
+    counts: list[int] = []
+
+    @works.app.task
+    def task() -> None:
+        time.sleep(0.002)
+
+    works.open(2)
+    works.fill_buffer()
+    start = works.storage.start
+
+    def counted(*args: Any) -> Any:
+        verdicts = start(*args)
+        counts.append(works.app.count(state="running"))
+        return verdicts
+
+    monkeypatch.setattr(works.storage, "start", counted)
+    works.finish(*[task.enqueue() for _ in range(30)])
+
+    assert counts
+    assert max(counts) <= 2
+
+
 def test_what_a_job_says_is_written_while_it_runs(works: Works, gate: threading.Event, hurried: None):
     @works.app.task
     def task() -> None:
@@ -465,6 +514,41 @@ def test_jobs_that_wait_here_behind_a_slow_one_are_handed_back(
     assert left == 4  # and not reserved again at once
     assert {job.id for job in taken} == {job.id for job in jobs[1:]}
     assert all((job.attempts, job.losses) == (0, 0) for job in taken)
+
+
+def test_what_was_taken_ahead_is_handed_back_when_a_job_turns_out_to_be_long(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(desk_module, "LOOKS", 3)
+
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    works.open(1)
+    works.fill_buffer()
+    jobs = [task.enqueue() for _ in range(5)]
+    works.until(lambda: works.app.count(state="held") == 5 and works.has_begun(jobs[0]))
+
+    works.until(lambda: works.app.count(state="queued") == 4)
+
+    assert [works.job(job).losses for job in jobs] == [0] * 5
+    assert works.state(jobs[0]) in HELD
+
+
+def test_what_waits_behind_short_jobs_is_not_handed_back(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "LOOKS", 3)
+
+    @works.app.task
+    def task() -> None:
+        time.sleep(0.001)
+
+    works.open(2)
+    works.fill_buffer()
+    jobs = [task.enqueue() for _ in range(200)]
+    works.finish(*jobs)
+
+    assert not any(Kind.READDED in works.kinds(job) for job in jobs)
 
 
 # --- ending jobs ----------------------------------------------------------------------------------------------------
@@ -1254,11 +1338,11 @@ def test_warnings_of_the_desk_go_to_the_programs_log_only(works: Works, caplog: 
 def test_on_one_slot_jobs_begin_in_line_whoever_runs_them(works: Works):
     began: list[int] = []
 
-    @works.app.task
+    @works.app.task(queue="line")
     def plain(number: int) -> None:
         began.append(number)
 
-    @works.app.task
+    @works.app.task(queue="line")
     async def coroutine(number: int) -> None:
         began.append(number)
 

@@ -12,13 +12,15 @@ from packhorse.failure import Failure
 from packhorse.job import Reason, Token
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker.ending import of_given_up, of_refused, of_told, overrun, time_left
-from packhorse.worker.seat import Seat
+from packhorse.worker.seat import Seat, WorkerStop
 from tests.worker.making import a_job, a_seat, task_of
 
 
-def running(job: dict[str, Any] | None = None, *, worker_stops: bool = False, **options: Any) -> Seat:
+def running(job: dict[str, Any] | None = None, *, worker_ends: bool = False, **options: Any) -> Seat:
     """A job that began at 100 seconds."""
-    seat = a_seat(a_job(**job or {}), task_of(lambda: None, "send", **options), worker_stops=[True] * worker_stops)
+    worker_stop = WorkerStop()
+    worker_stop.is_wanted = worker_stop.is_forced = worker_ends
+    seat = a_seat(a_job(**job or {}), task_of(lambda: None, "send", **options), worker_stop=worker_stop)
     seat.begin(0)
     seat.began_at = seat.checked_in_at = 100.0
     return seat
@@ -76,8 +78,8 @@ def test_a_timeout_of_the_last_attempt_is_not_tried_again():
     assert outcome.retry_in is None
 
 
-def test_a_job_whose_worker_goes_is_handed_back():
-    seat = running(worker_stops=True)
+def test_a_job_that_is_cut_short_because_its_worker_goes_is_handed_back():
+    seat = running(worker_ends=True)
 
     outcome = of_told(seat)
 
@@ -86,7 +88,7 @@ def test_a_job_whose_worker_goes_is_handed_back():
 
 
 def test_an_abort_goes_before_the_end_of_the_worker():
-    seat = running(worker_stops=True)
+    seat = running(worker_ends=True)
     seat.stop(Reason.ABORTED, "it was aborted")
 
     assert isinstance(of_told(seat), Stopped)

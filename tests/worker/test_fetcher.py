@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.clock import SECOND
-from packhorse.worker.fetcher import MOST_BUFFERED, Fetcher
+from packhorse.worker.fetcher import LONGEST_WAIT, MOST_BUFFERED, Fetcher
 
 MS = SECOND // 1_000
 
@@ -107,6 +107,18 @@ def test_an_idle_worker_waits_longer_and_longer():
         waits.append(fetcher.idle_wait)
 
     assert waits == [0.0, 0.01, 0.1, 1.0, 1.0]
+
+
+def test_a_worker_that_has_been_idle_for_long_asks_seldom_and_often_again_once_it_was_woken():
+    fetcher = Fetcher(10)
+    for _ in range(30):
+        fetcher.found(asked=10, got=0)
+    assert fetcher.idle_wait == LONGEST_WAIT
+
+    fetcher.woken()
+    fetcher.found(asked=10, got=0)
+
+    assert fetcher.idle_wait == 0.01
 
 
 def test_a_full_hand_asks_again_at_once():

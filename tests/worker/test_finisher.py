@@ -11,10 +11,10 @@ import pytest
 from packhorse.clock import SECOND
 from packhorse.failure import Failure
 from packhorse.job import Reason
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.outcome import Completed, Failed, Halted, Outcome, Snoozed, Stopped
 from packhorse.storage.records import LogKind
 from packhorse.worker.finisher import LONG_RUN, LONGEST_WAIT, MOST_KEPT, Finisher
-from packhorse.worker.seat import Seat
+from packhorse.worker.seat import Seat, WorkerStop
 from tests.worker.making import a_job, a_seat, task_of
 
 
@@ -188,7 +188,9 @@ def test_an_error_becomes_a_line_of_the_log(finisher: Finisher):
 
 def stopping(reason: Reason | None = None, *, sees: bool = True, **job: Any) -> Seat:
     """A running job that was told to stop, by an operator or, without a reason, by its worker."""
-    seat = a_seat(a_job(**job), task_of(lambda: None, "send", backoff=3), worker_stops=[] if reason else [True])
+    worker_stop = WorkerStop()
+    worker_stop.is_wanted = worker_stop.is_forced = reason is None
+    seat = a_seat(a_job(**job), task_of(lambda: None, "send", backoff=3), worker_stop=worker_stop)
     seat.begin(0)
     if reason is not None:
         seat.stop(reason, "it took too long")
@@ -223,12 +225,16 @@ def test_a_job_that_saw_its_timeout_and_returned_has_failed_and_is_tried_again(f
     assert [line.message for line in seat.words.take_lines()] == ["Timeout: it took too long"]
 
 
-def test_a_job_that_saw_its_worker_stop_and_returned_is_handed_back(finisher: Finisher):
+def test_a_job_that_saw_its_worker_stop_and_returned_has_completed(finisher: Finisher):
     seat = stopping()
 
-    outcome = written(finisher, seat, completed(seat))
+    assert written(finisher, seat, completed(seat)) == completed(seat)
 
-    assert isinstance(outcome, Released)
+
+def test_a_job_that_saw_its_timeout_and_snoozes_has_failed(finisher: Finisher):
+    seat = stopping(Reason.JOB_TIMEOUT)
+
+    assert isinstance(written(finisher, seat, Snoozed(seat.job.token, 0)), Failed)
 
 
 def test_a_job_that_completed_without_looking_has_completed(finisher: Finisher):

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from packhorse import Packhorse
 from packhorse.channel import Channel
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, QUEUED
+from packhorse.storage.records import WorkerInfo
 from tests.children import PATIENCE, ROOT, until
 from tests.worker import jobs
 from tests.worker.running import OWNER, Running, is_alive
@@ -45,6 +47,19 @@ def typed(directory: Path, *words: str, **env: str) -> subprocess.CompletedProce
     finally:
         ours.close()
         theirs.close()
+
+
+def test_a_second_worker_under_an_id_that_is_at_work_is_refused(tmp_path: Path):
+    (tmp_path / "app.py").write_text("from packhorse import Packhorse\napp = Packhorse('sqlite:///jobs.db')\n")
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        app.storage.join(WorkerInfo("dave"))
+
+        refused = typed(tmp_path, "app.py", "--id", "dave")
+
+        assert [worker.id for worker in app.storage.workers()] == ["dave"]
+    assert refused.returncode != 0
+    assert "dave" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 # --- ending by itself -----------------------------------------------------------------------------------------------
@@ -95,8 +110,8 @@ def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: Runnin
     worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # quick ones, so that it takes several at once
     worker.start()
     until(lambda: worker.app.count(state="completed") == 20, "the quick ones end")
-    running = worker.enqueue("wait_for", path=str(go))
-    waiting = worker.enqueue("wait_for", path=str(go))
+    running = worker.enqueue("stubborn", path=str(go))
+    waiting = worker.enqueue("stubborn", path=str(go))
     until(lambda: worker.board.running() == [running.id] and worker.was_taken(waiting), "one begins, one waits")
 
     worker.process.send_signal(number)
@@ -107,7 +122,7 @@ def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: Runnin
 
     assert still_alive
     assert (code, err) == (0, "")
-    assert worker.job(running).result == '"done"'
+    assert worker.state(running) is COMPLETED
     assert (worker.job(waiting).attempts, worker.job(waiting).losses) == (0, 0)
 
 

@@ -20,6 +20,7 @@ from packhorse.job import ABORTED, COMPLETED, HELD, QUEUED, RESERVED, RETRYING, 
 from packhorse.job_handle import JobHandle
 from packhorse.outcome import Outcome
 from packhorse.storage.records import EventFilter
+from packhorse.worker import report
 from packhorse.worker.executors import coroutine as coroutine_executor
 from packhorse.worker.seat import Seat
 from tests.children import until
@@ -134,30 +135,88 @@ def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, 
     assert works.job(running).result == '"done"'
     assert (works.job(waiting).attempts, works.job(waiting).losses) == (0, 0)
     assert works.kinds(waiting)[-1] is Kind.READDED
-    assert said(works, "leaving")[-1] == {"say": "leaving", "why": "drained", "done": 1}
+    leaving = said(works, "leaving")[-1]
+    assert leaving == {"say": "leaving", "why": "drained", "done": 1, "failed": 0, "found_nothing": False}
     (end,) = works.storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.KILLED))
-    assert end.data == {"why": "replaced by a fresh worker"}
+    assert (end.data or {})["why"] == "replaced by a fresh worker"
     assert worker_kinds(works)[-2:] == [Kind.STAT, Kind.KILLED]
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_who_does_not_finish_within_the_grace_is_handed_back_uncounted(works: Works, kind: str):
-    began, cleaned = threading.Event(), threading.Event()
+def test_check_ins_say_stop_as_soon_as_the_worker_is_told_to(works: Works, kind: str):
+    began = threading.Event()
 
-    def plain() -> None:
+    def plain() -> str:
         began.set()
         while not current_job().checkin():
             time.sleep(0.001)
-        cleaned.set()
+        return "as far as it came"
 
-    async def coroutine() -> None:
+    async def coroutine() -> str:
+        began.set()
+        while not current_job().should_stop:  # noqa: ASYNC110 - that is what it asks
+            await asyncio.sleep(0.001)
+        return "as far as it came"
+
+    task = works.app.task(plain if kind == "thread" else coroutine, name="task")
+    job = task.enqueue()
+    works.run(limits={"stop_grace": 10 * DEADLINE})
+    works.until(began.is_set)
+
+    works.worker.drain_soon()
+
+    assert works.ended() == 0
+    assert (works.state(job), works.job(job).result) == (COMPLETED, '"as far as it came"')
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_an_attempt_that_ends_after_the_grace_has_its_own_outcome(works: Works, kind: str, gate: threading.Event):
+    """Whatever its check-ins have said meanwhile."""
+    began = threading.Event()
+
+    def is_going_on() -> bool:
+        began.set()
+        current_job().progress(50)
+        return not gate.is_set()
+
+    def plain() -> str:
+        while is_going_on():
+            time.sleep(0.001)
+        return "done"
+
+    async def coroutine() -> str:
+        while is_going_on():
+            try:
+                await asyncio.sleep(0.001)
+            except asyncio.CancelledError:
+                continue
+        return "done"
+
+    task = works.app.task(plain if kind == "thread" else coroutine, name="task")
+    job = task.enqueue()
+    works.run(limits={"stop_grace": 0.01})
+    works.until(began.is_set)
+
+    works.worker.drain_soon()
+    works.until(lambda: works.worker.floor.is_cutting_short)
+    gate.set()
+
+    assert works.ended() == 0
+    assert (works.state(job), works.job(job).result) == (COMPLETED, '"done"')
+    assert Kind.READDED not in works.kinds(job)
+
+
+def test_a_coroutine_that_is_cut_short_is_handed_back_uncounted(works: Works):
+    began, cleaned = threading.Event(), threading.Event()
+
+    @works.app.task
+    async def task() -> None:
         began.set()
         try:
             await asyncio.sleep(60)
         finally:
             cleaned.set()
 
-    task = works.app.task(plain if kind == "thread" else coroutine, name="task")
     job = task.enqueue()
     works.run(limits={"stop_grace": 0.05})
     works.until(began.is_set)
@@ -168,6 +227,7 @@ def test_who_does_not_finish_within_the_grace_is_handed_back_uncounted(works: Wo
     assert cleaned.is_set()
     stored = works.job(job)
     assert (stored.state, stored.failures, stored.halts, stored.losses) == (QUEUED, 0, 0, 0)
+    assert works.kinds(job)[-2:] == [Kind.STARTED, Kind.READDED]
 
 
 def test_a_thread_that_outlasts_the_grace_is_handed_back_uncounted(works: Works, gate: threading.Event):
@@ -187,6 +247,7 @@ def test_a_thread_that_outlasts_the_grace_is_handed_back_uncounted(works: Works,
     assert works.ended() == 0
     assert works.state(job) is QUEUED
     assert works.job(job).halts == 0
+    assert works.kinds(job)[-2:] == [Kind.STARTED, Kind.READDED]
 
 
 def test_quitting_hands_everything_back_at_once(works: Works, gate: threading.Event):
@@ -207,6 +268,7 @@ def test_quitting_hands_everything_back_at_once(works: Works, gate: threading.Ev
     assert works.ended() == 0
     assert [works.state(job) for job in jobs] == [QUEUED] * 3
     assert began == [jobs[0].id]
+    assert [works.job(job).attempts for job in jobs] == [1, 0, 0]
 
 
 def test_a_quiet_worker_takes_nothing_and_stays(works: Works):
@@ -280,7 +342,11 @@ def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
     assert works.state(job) is QUEUED
 
 
-def test_a_drain_while_the_storage_is_away_waits_for_it(works: Works, gate: threading.Event):
+def test_a_drain_while_the_storage_is_away_waits_for_it(
+    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(report, "_EVERY", 0.0)  # its foreman is told of it all the time, which needs no storage
+
     @works.app.task
     def task() -> str:
         gate.wait(DEADLINE)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from packhorse.job import Reason
-from packhorse.worker.seat import Seat
+from packhorse.worker.seat import Seat, WorkerStop
 from tests.worker.making import a_seat
 
 THREADS = 8
@@ -75,14 +75,14 @@ def test_a_job_that_should_stop_is_told_and_that_is_remembered():
 
 
 def test_all_jobs_of_a_worker_are_told_when_it_stops():
-    worker_stops: list[bool] = []
-    seats = [a_seat(worker_stops=worker_stops) for _ in range(2)]
+    worker_stop = WorkerStop()
+    seats = [a_seat(worker_stop=worker_stop) for _ in range(2)]
     before = [seat.should_stop() for seat in seats]
 
-    worker_stops.append(True)
+    worker_stop.is_wanted = True
 
     assert before == [False, False]
-    assert all(seat.should_stop() and seat.worker_stops for seat in seats)
+    assert all(seat.should_stop() and not seat.is_cut_short for seat in seats)
 
 
 # --- what a job says ------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from packhorse.storage.records import CheckIn
-from packhorse.worker.words import LINES_AT_ONCE, Words
+from packhorse.storage.records import CheckIn, dropped_lines, lost_with
+from packhorse.worker.words import LINES_AT_ONCE, Words, to_write
 from tests.worker.making import a_job
 
 TOKEN = a_job().token
@@ -35,8 +35,9 @@ def test_the_last_message_and_the_last_progress_are_taken_together_and_once(word
     words.check_in(None, 20, None)
 
     assert words
-    assert words.take_checkin(TOKEN) == CheckIn(TOKEN, "two", 20, None)
+    assert words.take_checkin(TOKEN) == CheckIn(TOKEN, "two", 20, None, is_logged=True)
     assert words.take_checkin(TOKEN) is None
+    assert lines(words) == ["one", "10 % early", "two", "20 %"]
     assert not words
 
 
@@ -48,7 +49,7 @@ def test_what_could_not_be_written_is_put_back_unless_there_is_something_newer(w
 
     words.put_checkin_back(said)
 
-    assert words.take_checkin(TOKEN) == CheckIn(TOKEN, "new", 10, "old")
+    assert words.take_checkin(TOKEN) == CheckIn(TOKEN, "new", 10, "old", is_logged=True)
 
 
 def test_lines_keep_their_order_when_they_are_put_back(words: Words):
@@ -62,7 +63,7 @@ def test_lines_keep_their_order_when_they_are_put_back(words: Words):
     assert lines(words) == ["one", "two", "three"]
 
 
-def test_of_too_many_lines_the_newest_stay(words: Words):
+def test_of_too_many_lines_the_newest_stay_and_a_line_says_how_many_are_gone(words: Words):
     for number in range(LINES_AT_ONCE + 5):
         words.log(str(number), "log")
     taken = words.take_lines()
@@ -70,9 +71,59 @@ def test_of_too_many_lines_the_newest_stay(words: Words):
 
     words.put_lines_back(taken)
 
-    assert taken[0].message == "5"
+    assert [line.message for line in taken[:2]] == [dropped_lines(5), "5"]
     again = lines(words)
-    assert (len(again), again[0], again[-1]) == (LINES_AT_ONCE, "6", "last")
+    assert (len(again), again[:2], again[-1]) == (LINES_AT_ONCE + 1, [dropped_lines(6), "6"], "last")
+    words.log("and on", "log")
+    assert lines(words) == ["and on"]
+
+
+def test_lines_progress_and_messages_stay_in_their_order(words: Words):
+    words.log("begin", "log")
+    words.check_in(None, 10, None)
+    words.log("middle", "log")
+    words.check_in("still here", None, None)
+    for _ in range(3):
+        words.check_in(None, 20, "pages")
+
+    taken = words.take_lines()
+
+    assert [(line.kind, line.message) for line in taken] == [
+        ("log", "begin"),
+        ("progress", "10 %"),
+        ("log", "middle"),
+        ("checkin", "still here"),
+        ("progress", "20 % pages"),  # once, however often it was said
+    ]
+
+
+def test_a_line_tells_how_long_ago_it_was_said_and_in_which_attempt(words: Words, monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    words.log("first", "log")
+    now[0] = 100.2
+    words.log("second", "log")
+    now[0] = 100.25
+
+    lines = to_write(words.take_lines(), 3)
+
+    assert [(line.ago, line.attempt, line.at) for line in lines] == [(250_000, 3, 0), (50_000, 3, 0)]
+
+
+def test_no_line_is_lost_or_counted_wrong_while_threads_say_more_than_there_is_room_for(words: Words):
+    def say(name: int) -> None:
+        for number in range(2_000):
+            words.log(f"{name} {number}", "log")
+
+    threads = [threading.Thread(target=say, args=(name,)) for name in range(4)]
+    taken: list[str] = []
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        taken += lines(words)
+    taken += lines(words)
+
+    assert lost_with(taken) == 8_000
 
 
 def test_no_last_word_is_lost_while_somebody_takes_what_was_said(words: Words):

@@ -83,6 +83,9 @@ class Keeper(Storage):
     def now(self) -> int:
         return self._now()
 
+    def approximate_now(self) -> int:
+        return self._now()
+
     # --- finding and keeping --------------------------------------------------------------------------------------
 
     def _holder(self, key: str) -> Job | None:

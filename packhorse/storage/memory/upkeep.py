@@ -10,7 +10,7 @@ from packhorse.job import FINAL, HELD, QUEUED, Job
 from packhorse.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.moving import outlook_of
-from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
+from packhorse.storage.records import MOST_MISSED, Outlook, Pruned, Rescued, Retention
 
 
 class Upkeep(Keeper):
@@ -41,6 +41,7 @@ class Upkeep(Keeper):
             stops=any(job.owner in owners and job.abort_reason is not None for job in jobs),
             queued=any(job.state is QUEUED for job in jobs),
             ordered=any(number > after for number in orders),
+            held=any(job.state in HELD for job in jobs),
             due_at=min((job.due_at for job in jobs if job.due_at is not None), default=None),
             expire_at=min((job.expire_at for job in jobs if job.expire_at is not None), default=None),
             next_at=min(slots, default=None),
@@ -88,7 +89,7 @@ class Upkeep(Keeper):
     def _strike_off(self, owner: str, why: str) -> None:
         if owner in self._workers and not any(job.owner == owner for job in self._jobs.values()):
             worker = self._workers.pop(owner)
-            self._record_about(worker.subject, Kind.DIED, owner=owner, why=why)
+            self._record_about(worker.subject, Kind.DIED, owner=owner, **worker.told(why=why))
 
     @atomic
     def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:
@@ -98,8 +99,9 @@ class Upkeep(Keeper):
         silent = [client for client in self._clients.values() if client.beat_at <= now - keep.clients]
         silent.sort(key=lambda client: (client.beat_at, client.id))
         for client in silent[:limit]:
+            wanted = sorted(job_id for job_id, clients in self._subscribers.items() if client.id in clients)
             self._forget_client(client.id)
-            self._record_about(Subject.CLIENT, Kind.TIMED_OUT, owner=client.id)
+            self._record_about(Subject.CLIENT, Kind.TIMED_OUT, owner=client.id, jobs=wanted[:MOST_MISSED] or None)
         old = [job for job in self._jobs.values() if self._is_prunable(job, keep, now)]
         old.sort(key=lambda job: (job.finished_at, job.seq))
         for job in old[:limit]:

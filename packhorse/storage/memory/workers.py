@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,17 +14,23 @@ from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job
 from packhorse.order import Order
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
+from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
 
 
 class Workers(Keeper):
     @atomic
-    def join(self, worker: WorkerInfo) -> None:
+    def join(self, worker: WorkerInfo, *, lease: int = USUAL_LEASE) -> None:
         now = self.now()
+        holder = self._workers.get(worker.id)
+        if worker.takes_over(holder, now, lease):
+            self.rescue_owner(worker.id, why=JOINED_ANEW, limit=len(self._jobs))
+        elif holder is not None:
+            self._workers[worker.id] = replace(worker, joined_at=holder.joined_at, beat_at=now)
+            return
         is_new = worker.brings_version(self._workers.values())
-        self._workers[worker.id] = replace(worker, joined_at=now, beat_at=now)
+        self._workers[worker.id] = worker = replace(worker, joined_at=now, beat_at=now)
         version = worker.code_version
-        about: dict[str, Any] = {"host": worker.host, "pid": worker.pid, "version": version}
+        about = worker.told(host=worker.host, pid=worker.pid, version=version)
         self._record_about(worker.subject, Kind.STARTED, owner=worker.id, **about)
         if is_new:
             self._record_about(Subject.FOREMAN, Kind.DEPLOYED, owner=worker.foreman or worker.id, version=version)
@@ -42,16 +49,17 @@ class Workers(Keeper):
         return [Stop(job.token, job.abort_reason) for job in asked if job.abort_reason is not None]
 
     @atomic
-    def leave(self, owner: str, *, why: str = "stopped") -> None:
+    def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
         for job in [job for job in self._jobs.values() if job.owner == owner]:
-            self._keep(job, changes.released(job, self.now(), why))
+            self._keep(job, changes.released(job, self.now(), why, ran=job.id in ran))
         worker = self._workers.pop(owner, None)
         if worker is not None:
-            self._record_about(worker.subject, Kind.KILLED, owner=owner, why=why)
+            self._record_about(worker.subject, Kind.KILLED, owner=owner, **worker.told(why=why))
 
     @atomic
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
-        self._tell_of(owner, Kind.STAT, report)
+        if owner in self._workers:
+            self._tell_of(owner, Kind.STAT, self._workers[owner].told(**report))
 
     @atomic
     def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
@@ -84,8 +92,14 @@ class Workers(Keeper):
         return True
 
     @atomic
+    def sign_out(self, session: str, *, by: str | None = None) -> None:
+        self._record_about(Subject.CLIENT, Kind.SIGNED_OUT, owner=session, by=by)
+
+    @atomic
     def clients(self) -> list[ClientInfo]:
-        return sorted(self._clients.values(), key=lambda client: (client.joined_at, client.id))
+        wanted = Counter(client for clients in self._subscribers.values() for client in clients)
+        found = [replace(client, subscriptions=wanted[client.id]) for client in self._clients.values()]
+        return sorted(found, key=lambda client: (client.joined_at, client.id))
 
     @atomic
     def subscribe(self, client_id: str, job_ids: Sequence[str]) -> int:

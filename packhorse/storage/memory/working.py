@@ -11,7 +11,8 @@ from packhorse.errors import WorkerNotFound
 from packhorse.job import QUEUED, RANK_FORCED, RANKS, Job, Operation, Token, is_legal
 from packhorse.outcome import Outcome, Verdict
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine
+from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine, dropped_lines, lost_with
+from packhorse.turns import in_turns
 
 
 class Working(Keeper):
@@ -29,8 +30,8 @@ class Working(Keeper):
             lines = self._lines(rank, queues)
             shares = self._turns.share({name: len(line) for name, line in lines.items()}, queues, limit - len(taken))
             chosen = [job for name, share in shares.items() for job in lines[name][:share]]
-            chosen.sort(key=lambda job: job.seq)
-            taken += [self._keep(job, changes.reserved(job, owner, self.now())) for job in chosen]
+            reserved = [self._keep(job, changes.reserved(job, owner, self.now())) for job in chosen]
+            taken += in_turns(reserved, queues)
         return taken
 
     def _lines(self, rank: int, queues: Collection[str]) -> dict[str, list[Job]]:
@@ -106,7 +107,8 @@ class Working(Keeper):
                 continue
             job, lines = changes.checked_in(job, self.now(), one.message, one.progress, one.progress_text)
             self._jobs[job.id] = job
-            self._write_lines(job, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
+            if not one.is_logged:
+                self._write_lines(job, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
             answers.append(CheckInAnswer.GO_ON if job.abort_at is None else CheckInAnswer.STOP)
         return answers
 
@@ -121,8 +123,10 @@ class Working(Keeper):
         log = self._log.setdefault(job.id, [])
         for line in lines:
             self._log_id += 1
-            message = line.message[:LONGEST_LINE]
-            log.append(replace(line, message=message, at=self.now(), attempt=job.attempts, id=self._log_id))
+            message, attempt = line.message[:LONGEST_LINE], line.attempt or changes.attempt_of_lines(job)
+            at = self.now() - line.ago
+            log.append(LogLine(message, line.kind, at, attempt, self._log_id))
         if len(log) > keep:
+            gone = [line.message for line in log[: len(log) - keep + 1]]
             del log[: len(log) - keep]
-            log[:1] = [replace(line, message=DROPPED_LINES, kind=LogKind.LOG) for line in log[:1]]
+            log[:1] = [replace(line, message=dropped_lines(lost_with(gone)), kind=LogKind.LOG) for line in log[:1]]

@@ -25,6 +25,7 @@ from packhorse.storage.mysql.trouble import (
     lacks_package,
     may_pass,
     refuse_old,
+    refuse_others,
     translate,
 )
 from packhorse.storage.pool import Pool
@@ -159,6 +160,8 @@ class Database:
             raise self.told(error) from error
 
     def _prepare_first(self, link: Link) -> None:
+        ((version, comment),) = link.rows("SELECT version(), @@version_comment")
+        refuse_others(f"{link.connection.get_server_info()} {version}", str(comment))
         refuse_old(link.connection.get_server_info())
         self._prepare(link)
 

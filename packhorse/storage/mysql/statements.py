@@ -53,7 +53,7 @@ WHERE known.name IN ({mark}*) AND (
 LIMIT 1"""
 
 # `WorkerInfo.is_beating`, between the times $1 and $2 and with the lease $3.
-_OWN = "IF(JSON_TYPE({told}) IN ('INTEGER', 'DOUBLE', 'DECIMAL'), {told} + 0, 0)".format(
+_OWN = "IF(JSON_VALID(info), IF(JSON_TYPE({told}) IN ('INTEGER', 'DOUBLE', 'DECIMAL'), {told} + 0, 0), 0)".format(
     told="JSON_EXTRACT(info, '$.lease_s')"
 )
 _LEASE = f"GREATEST($3, LEAST({_OWN}, 86400) * 1000000)"

@@ -112,6 +112,9 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
     def measured(self) -> list[OperationSums]:
         return self._db.meter.sums()
 
+    def connections(self) -> tuple[int, int]:
+        return self._db.pool.connections()
+
     def health(self) -> Health:
         began_at = time.perf_counter()
         self._db.read("now", self._sql["now"])
@@ -121,7 +124,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         )
         counters = {name.lower(): int(value) for name, value in self._db.read("health", self._sql["server_counters"])}
         used, history = counters.get("threads_connected", 0), counters.get("innodb_history_list_length", 0)
-        opened, in_use = self._db.pool.connections()
+        opened, in_use = self.connections()
         return Health(
             kind="mariadb" if "mariadb" in f"{version} {comment}".lower() else "mysql",
             url=self.address.shown,

@@ -16,10 +16,12 @@ NOT_THERE = frozenset({1044, 1049, 1142, 1146})
 """Nothing of that name, or none that this user may know of."""
 NOT_ALLOWED = frozenset({1044, 1142, 1143, 1227, 1370})
 """This user lacks the right to do that."""
+_NEWER_THAN_SNAPSHOT = 1412
 _TO_MIGRATE = "CREATE, CREATE VIEW, DROP, ALTER, INDEX"
 READ_ONLY = frozenset({1290, 1792, 1836})
 """The server, or this session of it, takes no writes."""
 
+_OTHERS = ("TiDB", "Vitess")
 _FULL = frozenset({20, 1021, 1114})
 _OF_THE_SYSTEM = frozenset({3, 1005, 1016, 1026, 1030, 1878})
 """Errors about a file, which tell in their text what the operating system has said."""
@@ -51,13 +53,27 @@ def is_lost(error: Exception) -> bool:
     return is_drivers or code_of(error) in _AWAY or isinstance(error, OSError)
 
 
+def refuse_others(version: str, comment: str) -> None:
+    """Raises StorageError for a server that speaks as MySQL does and is another, whose locks do not hold what the
+    storage relies on. Each tells its name in its version, or in the comment to it."""
+    told = f"{version} {comment}".lower()
+    name = next((name for name in _OTHERS if name.lower() in told), None)
+    if name is not None:
+        raise StorageError(
+            f"the server is {name}, which is not supported ({version})",
+            why="its locks do not keep two workers from taking the same job",
+            hint="use MySQL 8.0.17 or newer, or MariaDB 10.6 or newer",
+        )
+
+
 def refuse_old(version: str) -> None:
     """Raises StorageUnavailable for a server that lacks what we need. MariaDB may put a 5.5.5- before its version."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:3])
     name, least = ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0, 17))
     if numbers < least:
         wanted = ".".join(map(str, least))
-        raise StorageUnavailable(f"the server is {name} {version}", hint=f"Packhorse needs {name} {wanted} or newer")
+        hint = f"Packhorse needs {name} {wanted} or newer"
+        raise StorageUnavailable(f"the server is {name} {version}", hint=hint, may_pass=False)
 
 
 def _system_error(text: str) -> int:
@@ -71,9 +87,8 @@ def lacks_package(error: RuntimeError, place: str) -> StorageUnavailable:
     found = re.search(r"'(\w+)' package", str(error))
     package = found[1] if found else "cryptography"
     or_else = ", or have TLS: ?ssl_mode=required" if package == "cryptography" else ""
-    return StorageUnavailable(
-        f"cannot log in to the database {place}", why=str(error), hint=f"pip install {package}{or_else}"
-    )
+    hint = f"pip install {package}{or_else}"
+    return StorageUnavailable(f"cannot log in to the database {place}", why=str(error), hint=hint, may_pass=False)
 
 
 def translate(error: Exception, place: str) -> StorageError | BadValue:
@@ -81,9 +96,11 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
     code, where = code_of(error), f"the database {place}"
     text = " ".join(str(part) for part in error.args[1:] or error.args)
     if code == 1049:
-        return StorageUnavailable(f"there is no database {place}", why=text, hint="CREATE DATABASE makes one")
+        hint = "CREATE DATABASE makes one"
+        return StorageUnavailable(f"there is no database {place}", why=text, hint=hint, may_pass=False)
     if code == 1045:
-        return StorageUnavailable(f"{where} lets nobody in by that name", why=text, hint="check user and password")
+        hint = "check user and password"
+        return StorageUnavailable(f"{where} lets nobody in by that name", why=text, hint=hint, may_pass=False)
     if code in _FULL or (code in _OF_THE_SYSTEM and _system_error(text) in _NO_SPACE):
         return StorageFull(f"no room in {where}", why=text, hint="free some disk space; nothing was half-written")
     if code in READ_ONLY:
@@ -92,13 +109,20 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         hint = "grant the rights on its packhorse_ tables"
         if text.startswith(("CREATE ", "ALTER ", "DROP ", "INDEX ")):  # the view is dropped where there is one
             hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT " + _TO_MIGRATE
-        return StorageReadOnly(f"not allowed in {where}", why=text, hint=hint)
+        return StorageReadOnly(f"not allowed in {where}", why=text, hint=hint, may_pass=False)
     if code in _GONE:
         return StorageUnavailable(f"{where} has lost its tables", why=text, hint="packhorse migrate")
+    if code == _NEWER_THAN_SNAPSHOT:
+        return StorageUnavailable(
+            f"the tables in {where} were made or changed after your transaction had begun, and it cannot see them",
+            why=text,
+            hint="roll it back and make it again; packhorse migrate makes the tables beforehand",
+        )
     if code in _TOO_LONG:
         return BadValue("a value is too long for the server", why=text, hint="raise its max_allowed_packet")
     if code == 1665:
-        return StorageUnavailable(f"{where} cannot write", why=text, hint="set binlog_format to ROW or MIXED")
+        hint = "set binlog_format to ROW or MIXED"
+        return StorageUnavailable(f"{where} cannot write", why=text, hint=hint, may_pass=False)
     if code in _NO_ROOM:
         return StorageUnavailable(f"{where} has no connection left", why=text, hint="raise its max_connections")
     if is_lost(error):
@@ -106,7 +130,7 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"{where} cannot be reached", why=text, hint=hint)
     if code == _NO_TLS:
         hint = "look at ssl_mode and the files of ssl_… in the address, and at what the server has"
-        return StorageUnavailable(f"{where} cannot be reached through TLS", why=text, hint=hint)
+        return StorageUnavailable(f"{where} cannot be reached through TLS", why=text, hint=hint, may_pass=False)
     if code in _HELD_UP:
         return StorageUnavailable(f"{where} is held up", why=text, hint="find who holds its locks: SHOW PROCESSLIST")
     if isinstance(error, OverflowError | UnicodeEncodeError | pymysql.DataError | pymysql.ProgrammingError):

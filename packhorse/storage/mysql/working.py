@@ -23,6 +23,7 @@ from packhorse.storage.sql.finishing import Finishing
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
+from packhorse.turns import in_turns
 
 R = TypeVar("R")
 _Dealt = dict[str, tuple[Job, Completed]]
@@ -132,8 +133,7 @@ class Working(MySQLKeeper, Finishing):
             lines = self._some_of(rank, [queue for queue in waiting if rank == RANK_FORCED or queue not in paused])
             shares = self._shares(tx, rank, lines, queues, limit - len(taken))
             batch = self._take(tx, owner, [(queue, rank, share) for queue, share in shares.items()])
-            batch.sort(key=lambda job: job.seq)
-            taken += batch
+            taken += in_turns(batch, queues)
             # The part that had its turn has nothing of this rank any more, or others were quicker.
             for queue in lines or waiting:
                 del ranks[queue]

@@ -22,6 +22,7 @@ import psycopg
 
 from packhorse import clock
 from packhorse.errors import StorageError
+from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.postgres.link import Pg
 from packhorse.storage.postgres.trouble import translate
 from packhorse.storage.sql.rows import to_json
@@ -92,6 +93,7 @@ class _Bed:
         self.is_called = False  # by this process
         self.waits = False  # for the one who listens
         self.queues: list[str] = []
+        self.hears_of_others = False  # of jobs in queues that nobody has named
         self._until = 0.0
 
     def stands(self, queues: list[str], until: float) -> bool:
@@ -175,9 +177,10 @@ class Bell:
         """Sleep until rung for one of these queues, or for any if none is named; until interrupted, or until `timeout`
         seconds are over."""
         self._leave_parent()
-        served = list(queues)
+        served = [queue for queue in queues if queue != OTHER_QUEUES]
         with self._lock:
             bed = self._take_bed(served)
+            bed.hears_of_others = len(served) < len(queues)
             self._sleepers[bed] = None
             was_interrupted, self._is_interrupted = self._is_interrupted, False
         try:
@@ -264,7 +267,8 @@ class Bell:
             if bed.stands(queues, now + timeout):
                 return False
         lasts = timeout + (_STANDS if bed.in_vain >= _IN_VAIN else _NAPS_ON if timeout <= _NAP else 0.0)
-        asked = (bed.channel, to_json(queues), round(lasts * clock.SECOND), self._moment())
+        rung_for = [*queues, OTHER_QUEUES] if bed.hears_of_others else queues
+        asked = (bed.channel, to_json(rung_for), round(lasts * clock.SECOND), self._moment())
         bed.has_lain_down(queues, now + lasts)
         try:
             return bool(self._db.run("wait", self._sql["lie_down"], asked)[0][0])

@@ -147,12 +147,17 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         ]
 
     def _are_known(self, jobs: Sequence[NewJob]) -> bool:
-        now = time.monotonic()
-        return all(self._known.get((new.task, new.queue), 0.0) >= now for new in jobs)
+        return all(self._is_known((new.task, new.queue)) for new in jobs)
+
+    def _is_known(self, name: tuple[str, str]) -> bool:
+        return self._known.get(name, 0.0) >= time.monotonic()
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not tx.is_guest:
-            self._know(tx, _names_of(jobs))
+            names = [name for name in _names_of(jobs) if not self._is_known(name)]
+            self._know(tx, names)
+            for queue in dict.fromkeys(queue for _, queue in names):
+                tx.execute(self._sql["wake_others"], (queue, tx.now))
         if not any(new.unique or new.subscriber for new in jobs):
             return self._insert(tx, jobs)
         self._lock_keys(tx, {new.unique.key for new in jobs if new.unique})

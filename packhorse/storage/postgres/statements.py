@@ -16,7 +16,9 @@ _STEPS = ", ".join(f"'_{name}'" for name in STEPS)
 _LIMITS = ", ".join(map(str, LIMITS))
 
 # `WorkerInfo.is_beating`, between the times $1 and $2 and with the lease $3.
-_OWN = "CASE json_typeof(info::json -> 'lease_s') WHEN 'number' THEN (info::json ->> 'lease_s')::numeric ELSE 0 END"
+# As text: what somebody has garbled cannot be cast to JSON, and the statement would fail for all workers.
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9][0-9]?[0-9]?)?"
+_OWN = rf"""coalesce(substring(info from '"lease_s":\s*({_NUMBER})[,}} ]')::numeric, 0)"""
 _LEASE = f"greatest($3::bigint, least({_OWN}, 86400) * 1000000)"
 _ALIVE = f"beat_at BETWEEN $1::bigint - {_LEASE} AND $2::bigint + 2 * {_LEASE}"
 

@@ -145,6 +145,9 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
     def measured(self) -> list[OperationSums]:
         return self._db.meter.sums()
 
+    def connections(self) -> tuple[int, int]:
+        return self._db.pool.connections()
+
     def health(self) -> Health:
         began_at = time.perf_counter()
         self._db.read("now", self._sql["now"])
@@ -152,7 +155,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
         ((version, synchronous, fsync, size, dead_rows, used, most, oldest),) = self._db.read(
             "health", self._sql["server_facts"]
         )
-        opened, in_use = self._db.pool.connections()
+        opened, in_use = self.connections()
         is_safe = "off" not in (fsync, synchronous)
         return Health(
             kind="postgresql",

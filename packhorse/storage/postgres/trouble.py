@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import psycopg
@@ -11,16 +12,18 @@ from psycopg import errors
 
 from packhorse.errors import BadURL, BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 
-_ADVICE = (
+_MISTAKES = (
     (r'database "(.+?)" does not exist', "make it: createdb {0}; or name another one in the address"),
     (r'role "(.+?)" does not exist', "make the role: createuser {0}; or name another user: postgresql://USER@…"),
     (r"password authentication failed", "put the right password into the address, PGPASSWORD or ~/.pgpass"),
     (r"no password supplied", "put the password into the address, PGPASSWORD or ~/.pgpass"),
     (r"pg_hba.conf", "let this user and machine in: the server's pg_hba.conf"),
-    (r"too many clients|remaining connection slots", "raise max_connections of the server, or use PgBouncer"),
     (r"unsupported startup parameter", "is that PgBouncer? say so at the end of the address: ?pgbouncer=1"),
     (r"server does not support SSL", "turn TLS on there (ssl = on), or do without: ?sslmode=prefer"),
     (r"connection is bad: invalid", "mend what is behind the question mark, or the port, in the address"),
+)
+_MAY_PASS = (
+    (r"too many clients|remaining connection slots", "raise max_connections of the server, or use PgBouncer"),
     (r"could not translate host name|resolve host", "is the host's name right, and does this machine know it?"),
 )
 
@@ -48,7 +51,7 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
             hint = "grant the rights on the schema"
             if "for database" in text:  # so it is told who may make no schema in it
                 hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT CREATE ON DATABASE"
-            return StorageReadOnly(f"not allowed in {place}", why=text, hint=hint)
+            return StorageReadOnly(f"not allowed in {place}", why=text, hint=hint, may_pass=False)
         if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
             return StorageUnavailable(f"{place} has lost its tables", why=text, hint="packhorse migrate")
         if isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement):
@@ -64,7 +67,9 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
     if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled):
         return StorageUnavailable(f"{place} is held up", why=text, hint="find who holds its locks: pg_stat_activity")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
-        return StorageUnavailable(f"{place} cannot be reached", why=text, hint=_advice(text, address))
+        mistake = _advice(_MISTAKES, text)
+        hint = mistake or _advice(_MAY_PASS, text) or _to_look(address)
+        return StorageUnavailable(f"{place} cannot be reached", why=text, hint=hint, may_pass=mistake is None)
     return StorageUnavailable(f"{place} does not answer as it should", why=text, hint="the server's log may say more")
 
 
@@ -76,11 +81,16 @@ def not_understood(error: Exception, address: str) -> BadURL:
     return BadURL(f"{without_password(address)!r} is not understood", why=why, hint=hint)
 
 
-def _advice(text: str, address: str) -> str:
+def _advice(table: Sequence[tuple[str, str]], text: str) -> str | None:
     """What to try when no connection came about. Of such an error libpq tells only words, which may be translated."""
-    for pattern, advice in _ADVICE:
+    for pattern, advice in table:
         if found := re.search(pattern, text):
             return advice.format(*map(shlex.quote, found.groups()))
+    return None
+
+
+def _to_look(address: str) -> str:
+    """How to find out whether the server is there at all."""
     parts = urlsplit(address)
     where = f" -h {parts.hostname}" if parts.hostname else ""
     port = f" -p {parts.netloc.rpartition(':')[2]}" if re.search(r":\d+$", parts.netloc) else ""

@@ -16,6 +16,7 @@ from packhorse.clock import SECOND
 from packhorse.errors import StorageError, WorkerNotFound
 from packhorse.job import RANKS, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.storage.contract import named_queues
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.marks import Marks
@@ -23,6 +24,7 @@ from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.sql import working
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.working import Hand
+from packhorse.turns import in_turns
 
 _SOME_TRIES = 3
 _LINES_AT_ONCE = 100
@@ -97,6 +99,7 @@ class Working(PostgresKeeper, working.Working):
 
     def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         is_rung = self._bell.wait(timeout, list(queues))
+        queues = named_queues(queues)
         looked = self._in_vain if self._in_vain_for == owner else None
         if is_rung or looked is None or self._clock is not None or not self._bell.is_lasting(queues):
             return self.reserve(owner, queues, limit)
@@ -210,7 +213,7 @@ class Working(PostgresKeeper, working.Working):
                 number = len(list(group))
                 self._turns.share(dict.fromkeys(queues, number), queues, number)
         self._marks.note(queues, jobs, took + looked_for, is_all=len(jobs) < wanted)
-        return jobs, is_late
+        return jobs if len(queues) == 1 else in_turns(jobs, queues), is_late
 
     # --- start ----------------------------------------------------------------------------------------------------
 

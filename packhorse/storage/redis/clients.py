@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from packhorse import changes
 from packhorse.errors import ClientNotFound
 from packhorse.event import Kind, Subject
 from packhorse.job import FINAL, Job
-from packhorse.storage.records import ClientInfo
+from packhorse.storage.broken import record_in
+from packhorse.storage.records import MOST_MISSED, ClientInfo
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.queues import pairs
 from packhorse.storage.redis.rows import job_of, to_json
 from packhorse.storage.redis.transaction import Transaction
 
 _JOBS_AT_ONCE: Final = 500
-_client = msgspec.json.Decoder(ClientInfo).decode
 
 
 class Clients(Keeper):
     def join_client(self, client: ClientInfo) -> None:
         def work(tx: Transaction) -> None:
             known = tx.field(self._keys.clients, client.id)
-            joined_at = tx.now if known is None else _client(known).joined_at
+            joined_at = tx.now if known is None else record_in(ClientInfo, known).joined_at
             tx.do("HSET", self._keys.clients, client.id, to_json(replace(client, joined_at=joined_at)))
             tx.do("ZADD", self._keys.client_beats, tx.now, client.id)
             if known is None:
@@ -36,6 +35,12 @@ class Clients(Keeper):
 
     def leave_client(self, client_id: str) -> bool:
         return self._part_with("leave_client", client_id, Kind.LEFT)
+
+    def sign_out(self, session: str, *, by: str | None = None) -> None:
+        def work(tx: Transaction) -> None:
+            tx.record_about(Subject.CLIENT, Kind.SIGNED_OUT, owner=session, by=by)
+
+        self._change("sign_out", work)
 
     def _part_with(self, name: str, client_id: str, kind: Kind, silent_since: int | None = None) -> bool:
         """A client goes, with its subscriptions; these in parts, if they are many, and its record with the last.
@@ -60,7 +65,8 @@ class Clients(Keeper):
                 return True, False
             tx.do("HDEL", self._keys.clients, client_id)
             tx.do("ZREM", self._keys.client_beats, client_id)
-            tx.record_about(Subject.CLIENT, kind, owner=client_id)
+            missed = sorted(some)[:MOST_MISSED] if kind is Kind.TIMED_OUT else None
+            tx.record_about(Subject.CLIENT, kind, owner=client_id, jobs=missed or None)
             return True, True
 
         while True:
@@ -73,9 +79,16 @@ class Clients(Keeper):
         return [one.decode() for one in some]
 
     def clients(self) -> list[ClientInfo]:
-        told, beats = self._server.run("clients")
+        told, beats, wanted = self._server.run("clients")
         beat_of = dict(pairs(beats))
-        found = [replace(_client(packed), beat_at=int(beat_of[client])) for client, packed in pairs(told)]
+        found = [
+            replace(
+                record_in(ClientInfo, packed, id=client.decode()),
+                beat_at=int(float(beat_of.get(client, 0))),
+                subscriptions=number,
+            )
+            for (client, packed), number in zip(pairs(told), wanted, strict=True)
+        ]
         return sorted(found, key=lambda client: (client.joined_at, client.id))
 
     # --- subscribers ------------------------------------------------------------------------------------------------

@@ -40,8 +40,7 @@ def health_of(server: Server, bell: Bell) -> Health:
     server.ask("health", ("PING",))
     latency = round((time.perf_counter() - began_at) * 1e6)
     facts = _facts(server)
-    opened, in_use = server.pool.counts()
-    sleepers, sleeping = bell.connections()
+    opened, in_use = connections_of(server, bell)
     used, limit = _number(facts, "used_memory"), _number(facts, "maxmemory")
     return Health(
         kind="redis",
@@ -51,8 +50,8 @@ def health_of(server: Server, bell: Bell) -> Health:
         latency=latency,
         size=used,
         free=max(0, limit - used) if limit else None,
-        connections_open=opened + sleepers,
-        connections_in_use=in_use + sleeping,
+        connections_open=opened,
+        connections_in_use=in_use,
         busy_retries=server.meter.busy_retries,
         operations=server.meter.report(),
         facts=_told(server, facts),
@@ -157,3 +156,10 @@ def _about_speed(server: Server, latency: int) -> list[str]:
             f" raise ?connections="
         )
     return problems
+
+
+def connections_of(server: Server, bell: Bell) -> tuple[int, int]:
+    """How many connections this process has open, and how many are in use; those that sleep among them."""
+    opened, in_use = server.pool.counts()
+    sleepers, sleeping = bell.connections()
+    return opened + sleepers, in_use + sleeping

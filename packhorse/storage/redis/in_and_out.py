@@ -156,7 +156,7 @@ class InAndOut(Keeper):
         return [
             job_of(job_id, head, body)
             for job_id, head, body in zip(job_ids, reply[::2], reply[1::2], strict=True)
-            if head and body
+            if head is not None and body is not None
         ]
 
 

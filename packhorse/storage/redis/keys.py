@@ -45,7 +45,9 @@ def names_of(place: str | bytes) -> tuple[str, str]:
     ('mail', 'send')
     """
     length, _, names = (place.encode() if isinstance(place, str) else place).partition(b":")
-    return names[: int(length)].decode(), names[int(length) :].decode()
+    if not length.isdigit():  # of a job whose record cannot be read
+        return "?", "?"
+    return names[: int(length)].decode(errors="replace"), names[int(length) :].decode(errors="replace")
 
 
 def tally_field(state: State, place: str) -> str:

@@ -163,9 +163,8 @@ class Lists(Keeper):
             asked["oldest"] = where.created_from - listing.CLOCK_SLACK
         if order is NEWEST and where.created_to is not None:
             asked["too_young"] = where.created_to + listing.CLOCK_SLACK
-        for name in ("text", "error"):
-            text = getattr(where, name)
-            asked[name] = None if text is None else text.translate(_FOLD)
+        asked["error"] = None if where.error is None else where.error.translate(_FOLD)
+        asked["texts"] = [text.translate(_FOLD) for text in where.texts] or None
         asked["queue"] = None if where.queue is None else keys.place(where.queue, "")
         asked["states"] = "".join(keys.LETTERS[state] for state in sorted(where.states)) or None
         self._choose_sets(asked, where, order)

@@ -101,7 +101,9 @@ class Moving(Schedules, Queues, Clients, Records):
         if section is Section.QUEUES:
             return [(queue.name, bare(queue)) for queue in self.queues()]
         if section is Section.CLIENTS:
-            return [(client.id, client) for client in self.clients()]
+            return [
+                (client.id, replace(client, subscriptions=0)) for client in self.clients()
+            ]  # which have rows of theirs
         if section is Section.SCHEDULES:
             return [(schedule.name, schedule) for schedule in self.schedules()]
         return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from packhorse.event import Kind, Subject
 from packhorse.job import State
+from packhorse.storage.broken import facts_in
 from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Tally, TaskInfo
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.keys import STATES, names_of
-from packhorse.storage.redis.rows import from_json, to_json
+from packhorse.storage.redis.rows import to_json
 from packhorse.storage.redis.transaction import Transaction
 
 PAUSED: Final = 1 << 13
@@ -38,7 +41,7 @@ class Queues(Keeper):
 
     def tasks(self) -> list[TaskInfo]:
         (told,) = self._server.ask("tasks", ("HGETALL", self._keys.tasks))
-        return [TaskInfo(name.decode(), *from_json(packed)) for name, packed in sorted(pairs(told))]
+        return [_task_in(name.decode(), packed) for name, packed in sorted(pairs(told))]
 
     def announce(self, tasks: Sequence[TaskInfo]) -> None:
         def work(tx: Transaction) -> None:
@@ -91,12 +94,22 @@ class Queues(Keeper):
             tx.do("HSET", self._keys.pause_ends, queue, f"{at} {until}")
 
 
+def _task_in(name: str, packed: bytes) -> TaskInfo:
+    try:
+        return TaskInfo(name, *msgspec.json.decode(packed, type=tuple[str, dict[str, Any], int | None]))
+    except msgspec.MsgspecError:  # somebody has garbled it
+        return TaskInfo(name, name, facts_in(packed))
+
+
 def pause_in(packed: bytes | None, end: bytes | None) -> tuple[int | None, str | None, str | None, int | None]:
     """A pause as it was stored: since when, by whom, why, until when. An end may be that of an earlier one."""
     if not packed:
         return None, None, None, None
-    at, by, why = from_json(packed)
-    began, until = map(int, end.split()) if end else (None, None)
+    try:
+        at, by, why = msgspec.json.decode(packed, type=tuple[int, str | None, str | None])
+        began, until = map(int, end.split()) if end else (None, None)
+    except (msgspec.MsgspecError, ValueError):  # somebody has garbled it: paused it is, and can be resumed
+        return 0, None, None, None
     return at, by, why, until if began == at else None
 
 
@@ -110,6 +123,9 @@ def tallies_in(told: Sequence[bytes], ending: bytes = b"") -> list[Tally]:
     found = []
     for field, number in pairs(told):
         if field.endswith(ending) and int(number):
-            queue, task = names_of(field[1:])
-            found.append(Tally(queue, task, STATES[chr(field[0])], int(number)))
+            try:
+                queue, task = names_of(field[1:])
+                found.append(Tally(queue, task, STATES[chr(field[0])], int(number)))
+            except (ValueError, LookupError):  # of a job whose record cannot be read
+                continue
     return sorted(found, key=lambda tally: (tally.queue, tally.task, tally.state))

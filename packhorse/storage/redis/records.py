@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from packhorse.event import Event, Kind, Subject
 from packhorse.series import CAUSE_DAYS, FOLDS
-from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
+from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span, log_kind
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.transaction import Transaction
@@ -61,11 +61,9 @@ class Records(Keeper):
         found: list[LogLine] = []
         while len(found) < limit:
             most = min(limit - len(found), _LINES_AT_ONCE)
-            told = [_line(packed) for packed in self._server.run("log_lines", job_id, after, most)]
-            found += [
-                LogLine(message, LogKind(kind), at, attempt, number) for number, at, attempt, kind, message in told
-            ]
-            if len(told) < most:
+            told = self._server.run("log_lines", job_id, after, most)
+            found += [_log_line(packed) for packed in told]
+            if len(told) < most or found[-1].id <= after:
                 break
             after = found[-1].id
         return found
@@ -175,6 +173,14 @@ def _lowest(where: EventFilter) -> int:
 
 def _highest(where: EventFilter) -> int:
     return _NEWEST if where.before is None else max(0, min(where.before - 1, _NEWEST))
+
+
+def _log_line(packed: bytes) -> LogLine:
+    try:
+        number, at, attempt, kind, message = _line(packed)
+    except msgspec.MsgspecError:  # somebody has garbled it
+        return LogLine(f"(a line that cannot be read: {packed[:100]!r})")
+    return LogLine(message, log_kind(kind), at, attempt, number)
 
 
 def failure_in(told: Sequence[bytes]) -> FailureGroup:

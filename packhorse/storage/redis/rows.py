@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.event import Event, Subject, kind_of
+from packhorse.event import Event, Subject, kind_of, subject_of
 from packhorse.job import FINAL, HELD, Job, NewJob, Reason, Token
+from packhorse.storage.broken import facts_in, mended_job
 from packhorse.storage.records import Stop
 from packhorse.storage.redis.keys import LETTERS, STATES, place
 
@@ -39,6 +40,12 @@ _RARE: Final = (
     "due_at", "expire_at", "abort_at", "abort_reason", "reason", "error", "cause",
     "progress", "progress_text", "checkin", "checkin_at", "ran_until",
 )  # fmt: skip
+_ANY_COLD: Final = (int, bool, str, type(None))
+_COLD_TYPES: Final = {
+    **dict.fromkeys((*_COUNTERS, "due_at", "expire_at", "abort_at", "progress", "checkin_at", "ran_until"), (int,)),
+    **dict.fromkeys(("error", "cause", "progress_text", "checkin", "reason", "abort_reason", "last_owner"), (str,)),
+    **dict.fromkeys(("first_queued_at", "finished_at"), (int, bool)),
+}
 _NOT_ODD: Final = frozenset((*_COUNTERS, "due_at", "first_queued_at", "finished_at", "ran_until"))
 
 
@@ -184,19 +191,27 @@ def _cold(job: Job, is_held: bool) -> dict[str, Any]:
 
 
 def marks_of(head: bytes) -> Marks:
-    """What this head says beside the job."""
-    return Marks(bool(head[1] & SUBSCRIBED), head[_ends_of(head)[1] :])
+    """What this head says beside the job; nothing, if it cannot be read."""
+    try:
+        entries = head[_ends_of(head)[1] :]
+        return Marks(bool(head[1] & SUBSCRIBED), entries[: len(entries) // 8 * 8])
+    except (struct.error, IndexError):
+        return Marks()
 
 
-def stop_of(job_id: str, owner: str, head: bytes) -> Stop:
-    """What the worker that holds this job has to be told: somebody asked that it stop."""
-    start, end = _ends_of(head)
-    reason = _decode(head[start:end])["abort_reason"]
-    return Stop(Token(job_id, owner, _FRONT.unpack_from(head)[2]), _REASONS[reason])
+def stop_of(job_id: str, owner: str, head: bytes | None) -> Stop | None:
+    """What the worker that holds this job has to be told: somebody asked that it stop. None: that cannot be read."""
+    try:
+        assert head is not None
+        start, end = _ends_of(head)
+        reason = _decode(head[start:end])["abort_reason"]
+        return Stop(Token(job_id, owner, _FRONT.unpack_from(head)[2]), _REASONS[reason])
+    except (*_UNREADABLE, AssertionError):
+        return None
 
 
 def is_subscribed(head: bytes) -> bool:
-    return bool(head[1] & SUBSCRIBED)
+    return bool(head[1:2] and head[1] & SUBSCRIBED)
 
 
 def _ends_of(head: bytes) -> tuple[int, int]:
@@ -209,7 +224,55 @@ def _ends_of(head: bytes) -> tuple[int, int]:
 
 
 def job_of(job_id: str, head: bytes, body: bytes) -> Job:
-    """The job with this head and body."""
+    """The job with this head and body; a `BrokenJob` if they cannot be right."""
+    try:
+        return _job_of(job_id, head, body)
+    except _UNREADABLE as error:
+        return _broken_job(job_id, head, body, error)
+
+
+_UNREADABLE = (struct.error, msgspec.MsgspecError, UnicodeError, LookupError, TypeError, ValueError, AttributeError)
+
+
+def _broken_job(job_id: str, head: bytes, body: bytes, error: Exception) -> Job:
+    """As much of the job as can be read of its head and its body."""
+    raw: dict[str, Any] = {"id": job_id}
+    try:
+        raw |= dict(zip(Body.__struct_fields__, _decode(body), strict=False))
+    except _UNREADABLE:
+        raw["body"] = body
+    try:
+        raw |= _head_fields(head)
+    except _UNREADABLE:
+        raw["head"] = head
+    return mended_job(raw, f"{type(error).__name__}: {error}")
+
+
+def _head_fields(head: bytes) -> dict[str, Any]:
+    letter, flags, fence, attempts, updated_at, queued_at, started_at, length = _FRONT.unpack_from(head)
+    is_held = chr(letter) in "rx"
+    owner = head[36 : 36 + length].decode() or None
+    raw: dict[str, Any] = {
+        "state": str(_STATE_OF_BYTE[letter]),
+        "persistent": bool(flags & PERSISTENT),
+        "fence": fence,
+        "attempts": attempts,
+        "updated_at": updated_at,
+        "queued_at": queued_at or None,
+        "first_queued_at": queued_at or None,
+        "started_at": started_at or None,
+        "owner" if is_held else "last_owner": owner,
+    }
+    position = 36 + length
+    position += 2 + _LENGTH.unpack_from(head, position)[0]
+    raw["seq"], length = _SEQ.unpack_from(head, position)
+    raw["created_at"], raw["priority"], raw["rank"], _ = _BIRTH.unpack_from(head, position + _SEQ.size + length)
+    start, end = _ends_of(head)
+    cold = _decode(head[start:end]) if end > start else {}
+    return raw | {name: value or None for name, value in cold.items() if name in (*_RARE, *_COUNTERS)}
+
+
+def _job_of(job_id: str, head: bytes, body: bytes) -> Job:
     letter, flags, fence, attempts, updated_at, queued_at, started_at, length = _FRONT.unpack_from(head)
     position = 36 + length
     owner = head[36:position].decode() if length else None
@@ -241,6 +304,9 @@ def job_of(job_id: str, head: bytes, body: bytes) -> Job:
 
 def _with_cold(job: Job, cold: dict[str, Any]) -> Job:
     """The job with what `_cold` has written of it."""
+    for name, value in cold.items():
+        if type(value) not in _COLD_TYPES.get(name, _ANY_COLD):
+            raise TypeError(f"{name} is {value!r}")
     found: dict[str, Any] = {name: cold[name] for name in (*_COUNTERS, *_RARE) if name in cold}
     for name in ("abort_reason", "reason"):
         if name in found:
@@ -284,7 +350,14 @@ def _shortened(column: list[Any]) -> Any:
 
 
 def events_of(number: int, at: int, packed: bytes) -> list[Event]:
-    """The events of the entry `<number>-0`."""
+    """The events of the entry `<number>-0`. Of one that cannot be read, one of a kind that nobody knows."""
+    try:
+        return _events_of(number, at, packed)
+    except _UNREADABLE:
+        return [Event(kind_of("unreadable"), at, Subject.CLIENT, data={"broken": repr(packed[:200])}, id=number)]
+
+
+def _events_of(number: int, at: int, packed: bytes) -> list[Event]:
     told = _decode(packed)
     events: list[Event] = []
     for count, *columns in told if isinstance(told[0], list) else [told]:
@@ -311,11 +384,11 @@ def _event(
     if isinstance(data, int) and data is not False:
         facts = {"ran" if kind == "completed" else "due_at": int(data)}
     else:
-        facts = from_json(data) if data else None
+        facts = facts_in(data) if data else None
     return Event(
         kind_of(kind),
         own_at or at,
-        Subject(subject) if subject else Subject.JOB,
+        subject_of(subject) if subject else Subject.JOB,
         job_id or None,
         queue or None,
         state or None,

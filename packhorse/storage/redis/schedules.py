@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.job import NewJob
+from packhorse.storage.broken import record_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 from packhorse.storage.redis.in_and_out import InAndOut
 from packhorse.storage.redis.queues import pairs
 from packhorse.storage.redis.rows import to_json
 from packhorse.storage.redis.transaction import Transaction
-
-_schedule = msgspec.json.Decoder(ScheduleInfo).decode
-_tick = msgspec.json.Decoder(Tick).decode
 
 
 class Schedules(InAndOut):
@@ -34,7 +31,10 @@ class Schedules(InAndOut):
 
     def schedules(self) -> list[ScheduleInfo]:
         (told,) = self._server.ask("schedules", ("HGETALL", self._keys.schedules))
-        return sorted((_schedule(packed) for _, packed in pairs(told)), key=lambda one: (one.next_at, one.name))
+        return sorted(
+            (record_in(ScheduleInfo, packed, name=name.decode()) for name, packed in pairs(told)),
+            key=lambda one: (one.next_at, one.name),
+        )
 
     def tick(
         self, name: str, slot: int, next_at: int, jobs: Sequence[NewJob], ticks: Sequence[Tick]
@@ -102,7 +102,7 @@ class Schedules(InAndOut):
 
     def _schedule(self, tx: Transaction, name: str) -> ScheduleInfo | None:
         packed = tx.field(self._keys.schedules, name)
-        return None if packed is None else _schedule(packed)
+        return None if packed is None else record_in(ScheduleInfo, packed, name=name)
 
     def _put_schedule(self, tx: Transaction, schedule: ScheduleInfo) -> None:
         tx.put_field(self._keys.schedules, schedule.name, to_json(schedule))
@@ -118,4 +118,4 @@ class Schedules(InAndOut):
 
 def tick_in(packed: bytes) -> Tick:
     """A tick as it lies among those of its schedule."""
-    return _tick(packed.partition(b":")[2])
+    return record_in(Tick, packed.partition(b":")[2])

@@ -153,7 +153,8 @@ class Server:
     def lost(self, lost: Lost) -> StorageUnavailable:
         """What callers are told."""
         hint = "is the server running, and the address right?" if not self._was_there else "it is tried again"
-        return StorageUnavailable(f"{self.shown} cannot be reached", why=lost.why, hint=hint)
+        what = f"{self.shown} cannot be reached"
+        return StorageUnavailable(what, why=lost.why, hint=hint, may_pass=not lost.is_final)
 
     @property
     def shown(self) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from packhorse import clock
+from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.clients import Clients
-from packhorse.storage.redis.health import health_of
+from packhorse.storage.redis.health import connections_of, health_of
 from packhorse.storage.redis.in_and_out import InAndOut
 from packhorse.storage.redis.keys import Keys
 from packhorse.storage.redis.lists import Lists
@@ -60,6 +61,9 @@ class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queue
     def measured(self) -> list[OperationSums]:
         return self._server.meter.sums()
 
+    def connections(self) -> tuple[int, int]:
+        return connections_of(self._server, self._bell)
+
     def health(self) -> Health:
         health = health_of(self._server, self._bell)
         return replace(health, problems=[*problems(self.move()), *health.problems])
@@ -67,7 +71,8 @@ class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queue
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
-        return self._bell.wait(timeout, queues)
+        # A ring wakes whoever sleeps, and is passed on: nobody need say that other queues concern him too.
+        return self._bell.wait(timeout, [queue for queue in queues if queue != OTHER_QUEUES])
 
     def interrupt(self) -> None:
         self._bell.interrupt()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from packhorse import changes, clock
 from packhorse.changes import Changed
 from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL, QUEUED, Job, NewJob, UniqueLock
+from packhorse.job import FINAL, HELD, QUEUED, Job, NewJob, UniqueLock
 from packhorse.series import has_failed, measure, measure_deleted
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.guards import Guards
@@ -50,6 +50,7 @@ class Transaction:
         self._known: dict[str, Known] = {}
         self._members: dict[str, set[str]] = {}
         self._plan = Plan()
+        self.strays = 0  # how many were taken out of sets of held jobs that they did not belong to
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -86,6 +87,28 @@ class Transaction:
         to look: whoever was quicker may have moved them, and what they are now is what is decided upon."""
         found = self.jobs(job_ids).values()
         return [job for job in found if self._stands_in(key, job)]
+
+    def drop_strays(self, key: str, job_ids: Iterable[str]) -> list[Job]:
+        """Take out of this set of held jobs those that by their own records do not belong there. A job that has left
+        the set since it was looked through is no stray: somebody else may stand in its place by now. Answers those that
+        are held and name no owner: somebody has to see to them."""
+        wanted = list(job_ids)
+        found = self.jobs(wanted)
+        unowned = [job for job in found.values() if job.state in HELD and not job.owner]
+        foreign = [one for one in wanted if one not in found or not self._stands_in(key, found[one])]
+        strays = self._still_in(key, foreign)
+        if strays:
+            self.do("ZREM", key, *sorted(strays))
+        self.strays += len(strays)
+        return unowned
+
+    def _still_in(self, key: str, members: Sequence[str]) -> list[str]:
+        """Those of them that are in this sorted set, now and when this transaction is written."""
+        unknown = [one for one in dict.fromkeys(members) if (key, one) not in self._guards.scores]
+        if unknown:
+            scores = self.ask(*(("ZSCORE", key, one) for one in unknown))
+            self._guards.scores.update(zip(((key, one) for one in unknown), scores, strict=True))
+        return [one for one in dict.fromkeys(members) if self._guards.scores[key, one] is not None]
 
     def _stands_in(self, key: str, job: Job) -> bool:
         is_subscribed = self._known[job.id].marks.is_subscribed

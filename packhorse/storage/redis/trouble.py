@@ -142,7 +142,10 @@ def complaint(server: str, name: str, refusal: Refusal) -> StorageError:
     what = f"{server} {trouble.what}"
     if trouble.kind is StorageError:
         what += f" ({name})"
-    return trouble.kind(what, why=_plain(refusal.text), hint=trouble.hint)
+    error = trouble.kind(what, why=_plain(refusal.text), hint=trouble.hint)
+    if isinstance(error, StorageUnavailable):
+        error.may_pass = trouble.remedy is not Remedy.TELL or isinstance(error, StorageFull)
+    return error
 
 
 def _plain(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -13,13 +14,14 @@ from packhorse.errors import StorageClosed
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, State
 from packhorse.storage.moving import decode, outlook_of
-from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
+from packhorse.storage.records import NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.redis.clients import Clients
 from packhorse.storage.redis.keys import id_of
 from packhorse.storage.redis.records import Records
 from packhorse.storage.redis.rows import events_of
 from packhorse.storage.redis.transaction import Transaction
-from packhorse.storage.redis.workers import Workers, subject_in, worker_in
+from packhorse.storage.redis.workers import Workers, worker_in
+from packhorse.storage.unowned import Unowned
 
 _AT_ONCE = 500
 _ENTRIES_AT_ONCE = 100
@@ -31,6 +33,10 @@ and shall not trouble the server twice."""
 
 
 class Upkeep(Workers, Clients, Records):
+    @functools.cached_property
+    def _unowned(self) -> Unowned:
+        return Unowned()
+
     def promote(self, *, limit: int = 500) -> int:
         return self._change("promote", lambda tx: self._promote(tx, limit))
 
@@ -50,7 +56,8 @@ class Upkeep(Workers, Clients, Records):
         return None if due_in == 0 and self.move() is not None else due_in
 
     def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
-        now, stops, queued, ordered, mark, *times = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
+        told = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
+        now, stops, queued, ordered, held, mark, *times, looked_to = told
         due_at, expire_at, next_at, resume_at = (int(float(at)) if at else None for at in times)
         return outlook_of(
             int(now),
@@ -58,6 +65,8 @@ class Upkeep(Workers, Clients, Records):
             stops=bool(stops),
             queued=bool(queued),
             ordered=bool(ordered),
+            looked_to=int(looked_to),
+            held=bool(held),
             due_at=due_at,
             expire_at=expire_at,
             next_at=next_at,
@@ -87,9 +96,33 @@ class Upkeep(Workers, Clients, Records):
             unknown = sorted({owner.decode() for owner in holders} - beats.keys())
             for owner in [*silent, *unknown]:
                 tx.must_score(self._keys.beats, owner, beats.get(owner))
-            return self._rescue_from(tx, [*silent, *unknown], why, (), recovered, limit)
+            taken = self._rescue_from(tx, [*silent, *unknown], why, (), recovered, limit)
+            for owner in sorted(holders) if is_time else ():
+                taken += self._rescue_unowned(tx, owner.decode(), recovered, limit)
+            return taken
 
+        is_time = self._unowned.is_time()
         return self._change("rescue", work)
+
+    def _rescue_unowned(self, tx: Transaction, owner: str, recovered: bool, limit: int) -> list[Rescued]:
+        """Take back what is said to be held by this worker while its own head names nobody. The few bytes that name the
+        worker are all that is read of most."""
+        key, name = self._keys.held(owner), owner.encode()
+        mine = len(name).to_bytes(2, "big") + name
+        strange: list[str] = []
+        for first in itertools.count(0, _AT_ONCE):
+            (told,) = tx.ask(("ZRANGE", key, first, first + _AT_ONCE - 1))
+            ids = [job_id.decode() for job_id in told]
+            asked = [("GETRANGE", self._keys.head(job_id), 34, 35 + len(name)) for job_id in ids]
+            named = tx.ask(*asked) if asked else []
+            strange += (job_id for job_id, holder in zip(ids, named, strict=True) if holder != mine)
+            if len(ids) < _AT_ONCE:
+                break
+        taken = []
+        for job in tx.drop_strays(key, strange[:limit]) if strange else ():
+            change = changes.rescued(job, tx.now, NOBODY_HOLDS, recovered=recovered)
+            taken.append(Rescued(job.id, "", tx.keep(job, change).state))
+        return taken
 
     def rescue_owner(
         self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
@@ -112,11 +145,15 @@ class Upkeep(Workers, Clients, Records):
         taken = []
         for owner, held in ranges.items():
             own = [jobs[job_id] for _, job_id in held if job_id in jobs and jobs[job_id].owner == owner]
-            for job in own:
+            before, strays = tx.strays, []
+            if len(own) < len(held) <= limit:
+                strays = tx.drop_strays(self._keys.held(owner), [job_id for _, job_id in held])
+            for job in (*own, *strays):
                 change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
-                taken.append((job.seq, Rescued(job.id, owner, tx.keep(job, change).state)))
-            if len(own) == len(held):  # else some are left, or were in other hands when we looked again
-                self._strike_off(tx, owner, len(held), why)
+                taken.append((job.seq, Rescued(job.id, job.owner or "", tx.keep(job, change).state)))
+            number = len(own) + tx.strays - before
+            if number == len(held):  # else some are left, or were in other hands when we looked again
+                self._strike_off(tx, owner, number, why)
         return [rescued for _, rescued in sorted(taken, key=itemgetter(0))]
 
     def _strike_off(self, tx: Transaction, owner: str, held: int, why: str) -> None:
@@ -129,7 +166,8 @@ class Upkeep(Workers, Clients, Records):
         tx.do("SREM", self._keys.holders, owner)
         if packed is not None:
             self._strike(tx, owner)
-            tx.record_about(subject_in(packed), Kind.DIED, owner=owner, why=why)
+            worker = worker_in(packed)
+            tx.record_about(worker.subject, Kind.DIED, owner=owner, **worker.told(why=why))
 
     # --- prune ----------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,13 @@ from packhorse.changes import Changed
 from packhorse.errors import WorkerNotFound
 from packhorse.job import QUEUED, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
-from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogLine
+from packhorse.storage.contract import named_queues
+from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogLine
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.keeper import Keeper, NextDue
 from packhorse.storage.redis.rows import job_of
 from packhorse.storage.redis.transaction import Transaction
+from packhorse.turns import in_turns
 
 _VERDICTS = {97: Verdict.ACCEPTED, 114: Verdict.REPEATED, 115: Verdict.STALE}
 _ANSWERS = {"g": CheckInAnswer.GO_ON, "s": CheckInAnswer.STOP, "o": CheckInAnswer.STALE}
@@ -30,6 +32,7 @@ _KEEP = 1_000
 _DUE_AT_ONCE = 100
 _LINES_AT_ONCE = 32
 """So many lines share their turns in `lua/parts/take.lua`; of more, those whose turn is nearest go first."""
+_MOST = (1 << 32) - 1
 _NOBODY = Job("", 0, "", "", "", QUEUED, 1, 12, 0, 0)
 
 
@@ -45,6 +48,7 @@ class Working(Keeper):
         """The question lies at the server already when the bell rings, behind the one that blocks."""
         if self._now is not None:  # a test's clock, which the server does not have
             return super().reserve_when_rung(owner, queues, limit, timeout)
+        queues = named_queues(queues)
         wishes = self._wishes(owner, queues, limit, is_seen=False)
         reply = self._bell.ask_when_rung(timeout, "reserve", *wishes, queues=queues)
         if reply == 0:
@@ -75,7 +79,12 @@ class Working(Keeper):
     def _reserved(self, reply: Any, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         """The jobs of a reply. As long as it says that some are due or over, these come first, and it is asked anew."""
         number = 0
-        while reply[0] == 1:
+        while reply[0] == 1 or (
+            reply[2] and not reply[3]
+        ):  # or all that were taken cannot be read: there may be others
+            if reply[0] == 0:
+                reply = self._ask_for_jobs(owner, queues, limit, is_seen=False)
+                continue
             is_promoted, _ = self._attempt("promote", lambda tx: self._promote(tx, _DUE_AT_ONCE))
             is_expired, expired = self._attempt("expire", lambda tx: self._expire(tx, _DUE_AT_ONCE))
             is_written = is_promoted and is_expired
@@ -91,7 +100,7 @@ class Working(Keeper):
         ]
         self._take_turns(turns, queues)
         if len(turns) > 1 or (turns and len(turns[0]) > 2):
-            jobs.sort(key=lambda job: (job.rank, job.seq))
+            jobs = in_turns(jobs, queues)
         self._next_due = None if jobs or self._now else NextDue(due_in, time.monotonic())
         self._bell.reserved(len(jobs), limit, queues)
         return jobs
@@ -180,7 +189,7 @@ class Working(Keeper):
     def check_in(self, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
         if not checkins:
             return []
-        words: list[Word] = [_KEEP, DROPPED_LINES]
+        words: list[Word] = [_KEEP]
         for checkin in checkins:
             words += _check_in_words(checkin)
         return [_ANSWERS[letter] for letter in self._server.run("check_in", *words).decode()]
@@ -188,10 +197,8 @@ class Working(Keeper):
     def append_log(self, token: Token, lines: Sequence[LogLine], *, keep: int = _KEEP) -> Verdict:
         words: list[Word] = []
         for line in lines:
-            words += (line.kind.value, line.message[:LONGEST_LINE])
-        is_taken = self._server.run(
-            "append_log", token.job_id, token.owner, token.fence, keep, DROPPED_LINES, *words
-        )  # fmt: skip
+            words += (line.kind.value, line.message[:LONGEST_LINE], line.attempt, line.ago)
+        is_taken = self._server.run("append_log", token.job_id, token.owner, token.fence, keep, *words)
         return Verdict.ACCEPTED if is_taken else Verdict.STALE
 
 
@@ -229,7 +236,8 @@ def _completed(outcomes: Sequence[Outcome], runs: Mapping[str, Sequence[int]]) -
             outcome = outcomes[number]
             assert type(outcome) is Completed
             ran, result = outcome.ran, outcome.result
-            packed = _OUTCOME(outcome.token.fence, max(ran, 0), max(outcome.ago + ran, 0), result is not None)
+            fence = min(max(outcome.token.fence, 0), _MOST)  # none that was handed out is larger
+            packed = _OUTCOME(fence, max(ran, 0), max(outcome.ago + ran, 0), result is not None)
             words += (outcome.token.job_id, packed, result or "")
     return words
 
@@ -272,7 +280,7 @@ def _check_in_words(checkin: CheckIn) -> list[Word]:
     if after.checkin is not None:
         fields += ("checkin", "t", after.checkin)
     told: list[Word] = []
-    for kind, text in lines:
+    for kind, text in () if checkin.is_logged else lines:
         told += (kind, text[:LONGEST_LINE])
     token = checkin.token
-    return [token.job_id, token.owner, token.fence, len(fields) // 3, *fields, len(lines), *told]
+    return [token.job_id, token.owner, token.fence, len(fields) // 3, *fields, len(told) // 2, *told]

@@ -19,6 +19,7 @@ import msgspec
 
 from packhorse import clock
 from packhorse.errors import BadURL, BadValue, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
+from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.contract import Storage
 from packhorse.storage.pool import Pool
 from packhorse.storage.records import Health, OperationSums
@@ -60,7 +61,8 @@ def _asking_every_question(cls: type[S]) -> type[S]:
 
     for name, question in QUESTIONS.items():
         if name not in vars(cls):
-            setattr(cls, name, asking(question))
+            call = asking(question)
+            setattr(cls, name, checked(name, call, getattr(Storage, name)) if name in WRITES else call)
     return update_abstractmethods(cls)
 
 

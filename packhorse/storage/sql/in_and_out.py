@@ -11,10 +11,11 @@ from typing import Any
 from packhorse import changes
 from packhorse.errors import ClientNotFound, NotUnique
 from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State, UniqueLock
+from packhorse.storage.broken import facts_in
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
 from packhorse.storage.sql.batch import Batch
 from packhorse.storage.sql.keeper import Keeper
-from packhorse.storage.sql.rows import from_json, job_of, to_json
+from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.transaction import Connection, Transaction
 
 _KNOWN_FOR = 300.0
@@ -177,7 +178,7 @@ class InAndOut(Keeper):
 
     def tasks(self) -> list[TaskInfo]:
         rows = self._db.read("tasks", self._sql["all_tasks"])
-        return [TaskInfo(name, queue, from_json(options), at) for name, queue, options, at in rows]
+        return [TaskInfo(name, queue, facts_in(options), at) for name, queue, options, at in rows]
 
     def announce(self, tasks: Sequence[TaskInfo]) -> None:
         def work(tx: Transaction) -> None:

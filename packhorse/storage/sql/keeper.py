@@ -17,8 +17,9 @@ from packhorse.job import QUEUED, WAITING, Job, UniqueLock
 from packhorse.series import has_failed, measure_deleted
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
+from packhorse.storage.records import WorkerInfo
 from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Connection, Database, Place, Transaction
 from packhorse.turns import Turns
 
@@ -188,6 +189,11 @@ class Keeper(Storage):
 
     def _before_removing(self, tx: Any, jobs: Sequence[Job]) -> None:
         """For a database that must note something about jobs before they go."""
+
+    def _worker(self, tx: Transaction, owner: str) -> WorkerInfo | None:
+        """The record of one that has joined."""
+        row = tx.execute(self._sql["worker"], (owner,)).fetchone()
+        return None if row is None else worker_of(row)
 
     def _record_about(
         self,

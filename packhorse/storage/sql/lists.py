@@ -394,8 +394,7 @@ class Index:
             pieces.append((f"substr(id, 1, {len(where.id)}) = ?", [where.id]))
         if where.error is not None:
             pieces.append(self._mentions(["error"], where.error))
-        if where.text is not None:
-            pieces.append(self._mentions(["id", "task", self._dialect.args, "error"], where.text))
+        pieces += [self._mentions(["id", "task", self._dialect.args, "error"], text) for text in where.texts]
         if where.args:
             pieces.append((f"length({self._dialect.args}) <= {LONGEST}", []))
             pieces += [self._mentions([self._dialect.args], trace) for trace in traces_of(where.args)]

@@ -36,23 +36,22 @@ _PAUSE = ("name", "paused_at", "paused_by", "paused_why", "paused_until", "timed
 _COUNTED = ("level", "at", "queue", "task", "counted")
 
 
-def _fields(section: Section) -> tuple[str, ...]:
-    return ROWS[section].__struct_fields__
+def _fields(section: Section, *counted: str) -> tuple[str, ...]:
+    """The columns of a section's rows; what is `counted` from others has none."""
+    return tuple(name for name in ROWS[section].__struct_fields__ if name not in counted)
 
 
 TABLES = {
     Section.TASKS: Table("task", _fields(Section.TASKS), ("name",)),
     Section.QUEUES: Table("queue", _PAUSE, ("name",)),
-    Section.CLIENTS: Table("client", _fields(Section.CLIENTS), ("id",)),
+    Section.CLIENTS: Table("client", _fields(Section.CLIENTS, "subscriptions"), ("id",)),
     Section.JOBS: Table("job", FIELDS, ("seq",)),
     Section.LOCKS: Table("unique_lock", _fields(Section.LOCKS), ("key",)),
     Section.REPLACED: Table("replaced", _fields(Section.REPLACED), ("at", "twin")),
     Section.SUBSCRIPTIONS: Table("subscriber", _fields(Section.SUBSCRIPTIONS), ("job_id", "client_id")),
     Section.LOG: Table("log_line", ("job_id", *_LINE), ("id",)),
     Section.EVENTS: Table("event", _EVENT, ("id",)),
-    Section.FAILURES: Table(
-        "failure", tuple(name for name in _fields(Section.FAILURES) if name != "counts"), ("cause",)
-    ),
+    Section.FAILURES: Table("failure", _fields(Section.FAILURES, "counts"), ("cause",)),
     Section.SCHEDULES: Table("schedule", _fields(Section.SCHEDULES), ("name",)),
     Section.TICKS: Table("tick", _fields(Section.TICKS), ("id",)),
     Section.MEASURES: Table("measure", (*_COUNTED, "amount"), _COUNTED),

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.event import Event, Kind, Subject
-from packhorse.storage.records import EventFilter, FailureGroup, LogKind, LogLine, Point, Span
+from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span, log_kind
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import event_of, to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -75,7 +75,7 @@ class Records(Keeper):
 
     def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
         rows = self._db.read("log_lines", self._sql["log_of"], (job_id, after, limit))
-        return [LogLine(message, LogKind(kind), *rest) for message, kind, *rest in rows]
+        return [LogLine(message, log_kind(kind), *rest) for message, kind, *rest in rows]
 
     def failures(self, *, limit: int = 50, span: Span | None = None) -> list[FailureGroup]:
         found = [FailureGroup(*row) for row in self._db.read("failures", self._sql["latest_failures"], (limit,))]

@@ -3,6 +3,7 @@ each function does no more than it must."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -10,8 +11,10 @@ import msgspec
 from msgspec.structs import astuple
 
 from packhorse.errors import BadValue
-from packhorse.event import Event, Subject, kind_of
+from packhorse.event import Event, kind_of, subject_of
 from packhorse.job import Job, Reason, State
+from packhorse.storage.broken import facts_in, mended_job, names_in
+from packhorse.storage.records import WorkerInfo
 
 Row = tuple[Any, ...]
 EventRow = tuple[int, str, str, str | None, str | None, str | None, str, int, str]
@@ -20,6 +23,7 @@ SQLite's driver binds much faster, and the statement turns them into NULL."""
 
 FIELDS = Job.__struct_fields__
 
+_ARGS = FIELDS.index("args")
 _STATE = FIELDS.index("state")
 _ABORT_REASON = FIELDS.index("abort_reason")
 _REASON = FIELDS.index("reason")
@@ -35,14 +39,17 @@ _changing_values = attrgetter(*CHANGING_FIELDS, "seq")
 
 
 def job_of(row: Row) -> Job:
-    """The job in a row of its columns, in the order of the `Job` fields."""
+    """The job in a row of its columns, in the order of the `Job` fields; a `BrokenJob` if its words are unknown."""
     fields = list(row)
-    fields[_STATE] = _STATES[fields[_STATE]]
+    state = _STATES.get(fields[_STATE])
+    if state is None or fields[_ARGS] is None:
+        return mended_job(dict(zip(FIELDS, row, strict=True)))
+    fields[_STATE] = state
     fields[_PERSISTENT] = bool(fields[_PERSISTENT])
     if fields[_REASON] is not None:
-        fields[_REASON] = _REASONS[fields[_REASON]]
+        fields[_REASON] = _REASONS.get(fields[_REASON])
     if fields[_ABORT_REASON] is not None:
-        fields[_ABORT_REASON] = _REASONS[fields[_ABORT_REASON]]
+        fields[_ABORT_REASON] = _REASONS.get(fields[_ABORT_REASON])
     return Job(*fields)
 
 
@@ -88,8 +95,8 @@ def event_row(event: Event) -> EventRow:
 def event_of(row: Row) -> Event:
     """The event in a row of (id, at, kind, subject, job_id, queue, state, owner, fence, data)."""
     number, at, kind, subject, job_id, queue, state, owner, fence, data = row
-    facts = None if data is None else from_json(data)
-    return Event(kind_of(kind), at, Subject(subject), job_id, queue, state, owner, fence, facts, number)
+    facts = None if data is None else facts_in(data)
+    return Event(kind_of(kind), at, subject_of(subject), job_id, queue, state, owner, fence, facts, number)
 
 
 def to_json(value: object) -> str:
@@ -101,3 +108,21 @@ def to_json(value: object) -> str:
 
 def from_json(text: str) -> Any:
     return msgspec.json.decode(text)
+
+
+def worker_of(row: Sequence[Any]) -> WorkerInfo:
+    """A row of a worker or a foreman."""
+    number, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at = row
+    return WorkerInfo(
+        number,
+        subject_of(subject),
+        foreman,
+        host,
+        pid,
+        names_in(queues),
+        concurrency,
+        facts_in(info),
+        facts_in(report),
+        joined_at,
+        beat_at,
+    )

@@ -10,9 +10,10 @@ from msgspec.structs import astuple, replace
 from packhorse.errors import NotUnique
 from packhorse.event import Kind, Subject
 from packhorse.job import NewJob
+from packhorse.storage.broken import facts_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 from packhorse.storage.sql.in_and_out import InAndOut
-from packhorse.storage.sql.rows import from_json, to_json
+from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
 
 _OPTIONS = ScheduleInfo.__struct_fields__.index("options")
@@ -103,5 +104,5 @@ class Schedules(InAndOut):
 
 def _schedule_of(row: Sequence[Any]) -> ScheduleInfo:
     fields = list(row)
-    fields[_OPTIONS] = from_json(fields[_OPTIONS])
+    fields[_OPTIONS] = facts_in(fields[_OPTIONS])
     return ScheduleInfo(*fields)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from packhorse import changes
-from packhorse.event import Kind, Subject
+from packhorse.event import Kind, Subject, subject_of
 from packhorse.job import FINAL, Job
 from packhorse.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.moving import decode, outlook_of
-from packhorse.storage.records import Outlook, Pruned, Rescued, Retention
+from packhorse.storage.records import MOST_MISSED, NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.transaction import Transaction
+from packhorse.storage.unowned import Unowned
 
 
 class Upkeep(Keeper):
+    @functools.cached_property
+    def _unowned(self) -> Unowned:
+        return Unowned()
+
     def promote(self, *, limit: int = 500) -> int:
         return self._write("promote", lambda tx: self._promote(tx, limit))
 
@@ -33,13 +39,14 @@ class Upkeep(Keeper):
     def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
         asked = (self._moment(), to_json(list(owners)), foreman, after)
         (row,) = self._db.read("outlook", self._sql["outlook"], asked)
-        now, stops, queued, ordered, mark, due_at, expire_at, next_at, resume_at = row
+        now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at = row
         return outlook_of(
             now,
             decode(mark),
             stops=bool(stops),
             queued=bool(queued),
             ordered=bool(ordered),
+            held=bool(held),
             due_at=due_at,
             expire_at=expire_at,
             next_at=next_at,
@@ -57,7 +64,8 @@ class Upkeep(Keeper):
         # Counted from the call, not from the moment when the file is free: while another program kept it locked nobody
         # could beat, and whoever called before that would else find everybody silent.
         called_at = self.now() if at is None else at
-        if not self._may_have_lost(called_at, lease):
+        unowned = self._unowned_queues()
+        if not unowned and not self._may_have_lost(called_at, lease):
             return []
 
         def work(tx: Transaction) -> list[Rescued]:
@@ -65,9 +73,19 @@ class Upkeep(Keeper):
             lost = [job_of(row) for row in tx.execute(self._sql["lost_jobs"], (*alive, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, (), recovered)
             self._strike_off(tx, tx.execute(self._sql["silent_workers"], alive).fetchall(), why)
+            for queue in unowned:
+                stray = [job_of(row) for row in tx.execute(self._sql["unowned_jobs"], (queue, limit)).fetchall()]
+                self._unowned.found(queue, len(stray))
+                taken += self._take_back(tx, stray, NOBODY_HOLDS, (), recovered)
             return taken
 
         return self._write("rescue", work)
+
+    def _unowned_queues(self) -> list[str]:
+        """The queues in which somebody's job may be held by nobody. Only now and then is that worth a look."""
+        if not self._unowned.is_time():
+            return []
+        return self._unowned.worth_a_look(queue for (queue,) in self._db.read("rescue", self._sql["unowned_queues"]))
 
     def _may_have_lost(self, called_at: int, lease: int) -> bool:
         """May anybody be silent, or hold jobs without being known? Where a transaction takes several trips it is worth
@@ -97,8 +115,10 @@ class Upkeep(Keeper):
     def _strike_off(self, tx: Transaction, workers: Sequence[tuple[str, str]], why: str) -> None:
         """Only workers that hold nothing any more: a worker's record is what its jobs are found by."""
         for owner, subject in workers:
+            worker = self._worker(tx, owner)
+            told = {"why": why} if worker is None else worker.told(why=why)
             tx.execute(self._sql["delete_worker"], (owner,))
-            self._record_about(tx, Subject(subject), Kind.DIED, owner=owner, why=why)
+            self._record_about(tx, subject_of(subject), Kind.DIED, owner=owner, **told)
 
     # --- prune ----------------------------------------------------------------------------------------------------
 
@@ -119,9 +139,10 @@ class Upkeep(Keeper):
     def _prune_clients(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         silent = tx.execute(self._sql["silent_clients"], (before, limit + 1)).fetchall()
         for (client_id,) in silent[:limit]:
+            wanted = [row[0] for row in tx.execute(self._sql["wanted_by"], (client_id, MOST_MISSED)).fetchall()]
             tx.execute(self._sql["delete_client"], (client_id,))
             tx.execute(self._sql["delete_subscriptions"], (client_id,))
-            self._record_about(tx, Subject.CLIENT, Kind.TIMED_OUT, owner=client_id)
+            self._record_about(tx, Subject.CLIENT, Kind.TIMED_OUT, owner=client_id, jobs=wanted or None)
         return len(silent[:limit]), len(silent) > limit
 
     def _prune_jobs(self, tx: Transaction, keep: Retention, now: int, limit: int) -> tuple[int, bool]:

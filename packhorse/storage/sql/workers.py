@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from packhorse import changes
 from packhorse.errors import ClientNotFound
 from packhorse.event import Event, Kind, Subject
 from packhorse.job import FINAL, Job, Reason, Token
 from packhorse.order import Order
-from packhorse.storage.records import Beat, ClientInfo, Stop, WorkerInfo
+from packhorse.storage.broken import facts_in
+from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
 from packhorse.storage.sql.keeper import Keeper
-from packhorse.storage.sql.rows import from_json, job_of, to_json
+from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Transaction
 
 _ALL = 1 << 40
@@ -21,20 +24,40 @@ _ALL = 1 << 40
 class Workers(Keeper):
     # --- workers and foremen ----------------------------------------------------------------------------------------
 
-    def join(self, worker: WorkerInfo) -> None:
+    def join(self, worker: WorkerInfo, *, lease: int = USUAL_LEASE) -> None:
         version = worker.code_version
         # Read before, and by itself: two that join at once may both tell of it, which whoever draws it sees.
         is_new = version is not None and worker.brings_version(self.workers())
 
         def work(tx: Transaction) -> None:
-            tx.execute(self._sql["put_worker"], _worker_row(worker, tx.now))
-            about: dict[str, Any] = {"host": worker.host, "pid": worker.pid, "version": version}
-            self._record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, **about)
+            if not self._put_worker(tx, worker, lease):
+                return
+            told = replace(worker, joined_at=tx.now).told(host=worker.host, pid=worker.pid, version=version)
+            self._record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, **told)
             if is_new:
                 who = worker.foreman or worker.id
                 self._record_about(tx, Subject.FOREMAN, Kind.DEPLOYED, owner=who, version=version)
 
         self._write("join", work)
+
+    def _put_worker(self, tx: Transaction, worker: WorkerInfo, lease: int) -> bool:
+        """Write its record. False: it was there already, by the same process."""
+        if tx.execute(self._sql["add_worker"], _worker_row(worker, tx.now)).rowcount > 0:
+            return True
+        # Of those that join at once, one has added it; the others find it here, and wait for who changes it.
+        row = tx.execute(self._sql["lock_worker"], (worker.id,)).fetchone()
+        holder = None if row is None else worker_of(row)
+        is_new = worker.takes_over(holder, tx.now, lease)
+        if is_new:
+            for job_row in tx.execute(self._sql["jobs_of_owner"], (worker.id, _ALL)).fetchall():
+                job = job_of(job_row)
+                self._keep(tx, job, changes.rescued(job, tx.now, JOINED_ANEW))
+            subject = Subject.WORKER if holder is None else holder.subject
+            told = {"why": JOINED_ANEW} if holder is None else holder.told(why=JOINED_ANEW)
+            self._record_about(tx, subject, Kind.DIED, owner=worker.id, **told)
+        joined_at = tx.now if holder is None or is_new else holder.joined_at
+        tx.execute(self._sql["put_worker"], _worker_row(worker, tx.now, joined_at))
+        return is_new or holder is None
 
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
         def work(tx: Transaction) -> Beat:
@@ -50,37 +73,33 @@ class Workers(Keeper):
     def stops(self, owners: Sequence[str]) -> list[Stop]:
         return [stop_of(row) for row in self._db.read("stops", self._sql["jobs_to_stop"], (to_json(list(owners)),))]
 
-    def leave(self, owner: str, *, why: str = "stopped") -> None:
+    def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
         def work(tx: Transaction) -> None:
             for row in tx.execute(self._sql["jobs_of_owner"], (owner, _ALL)).fetchall():
                 job = job_of(row)
-                self._keep(tx, job, changes.released(job, tx.now, why))
-            subject = self._subject(tx, owner)
-            if subject is not None:
+                self._keep(tx, job, changes.released(job, tx.now, why, ran=job.id in ran))
+            worker = self._worker(tx, owner)
+            if worker is not None:
                 tx.execute(self._sql["delete_worker"], (owner,))
-                self._record_about(tx, subject, Kind.KILLED, owner=owner, why=why)
+                self._record_about(tx, worker.subject, Kind.KILLED, owner=owner, **worker.told(why=why))
 
         self._write("leave", work)
 
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
-        self._write("record_stat", lambda tx: self._tell_of(tx, owner, Kind.STAT, report))
+        self._write("record_stat", lambda tx: self._tell_of(tx, owner, Kind.STAT, lambda worker: worker.told(**report)))
 
     def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
-        return self._write("order", lambda tx: self._tell_of(tx, owner, Kind.ORDERED, order.facts(by)))
+        return self._write("order", lambda tx: self._tell_of(tx, owner, Kind.ORDERED, lambda _: order.facts(by)))
 
-    def _tell_of(self, tx: Transaction, owner: str, kind: Kind, facts: Mapping[str, Any]) -> bool:
+    def _tell_of(self, tx: Transaction, owner: str, kind: Kind, facts: Callable[[WorkerInfo], dict[str, Any]]) -> bool:
         """Write an event about one that has joined. False: nobody knows it."""
-        subject = self._subject(tx, owner)
-        if subject is not None:
-            tx.record([Event(kind, tx.now, subject, owner=owner, data=dict(facts))])
-        return subject is not None
+        worker = self._worker(tx, owner)
+        if worker is not None:
+            tx.record([Event(kind, tx.now, worker.subject, owner=owner, data=facts(worker))])
+        return worker is not None
 
     def workers(self) -> list[WorkerInfo]:
-        return [_worker_of(row) for row in self._db.read("workers", self._sql["all_workers"])]
-
-    def _subject(self, tx: Transaction, owner: str) -> Subject | None:
-        row = tx.execute(self._sql["worker_subject"], (owner,)).fetchone()
-        return None if row is None else Subject(row[0])
+        return [worker_of(row) for row in self._db.read("workers", self._sql["all_workers"])]
 
     # --- clients --------------------------------------------------------------------------------------------------
 
@@ -104,9 +123,15 @@ class Workers(Keeper):
 
         return self._write("leave_client", work)
 
+    def sign_out(self, session: str, *, by: str | None = None) -> None:
+        def work(tx: Transaction) -> None:
+            self._record_about(tx, Subject.CLIENT, Kind.SIGNED_OUT, owner=session, by=by)
+
+        self._write("sign_out", work)
+
     def clients(self) -> list[ClientInfo]:
         rows = self._db.read("clients", self._sql["all_clients"])
-        return [ClientInfo(number, name, from_json(info), *times) for number, name, info, *times in rows]
+        return [ClientInfo(number, name, facts_in(info), *times) for number, name, info, *times in rows]
 
     # --- subscribers ------------------------------------------------------------------------------------------------
 
@@ -149,13 +174,16 @@ class Workers(Keeper):
         return True
 
 
+_REASONS = frozenset(reason.value for reason in Reason)
+
+
 def stop_of(row: Sequence[Any]) -> Stop:
     """A row of (id, owner, fence, reason): a held job that should end."""
     job_id, owner, fence, reason = row
-    return Stop(Token(job_id, owner, fence), Reason(reason))
+    return Stop(Token(job_id, owner, fence), Reason(reason) if reason in _REASONS else Reason.ABORTED)
 
 
-def _worker_row(worker: WorkerInfo, now: int) -> tuple[Any, ...]:
+def _worker_row(worker: WorkerInfo, now: int, joined_at: int | None = None) -> tuple[Any, ...]:
     return (
         worker.id,
         worker.subject.value,
@@ -166,23 +194,6 @@ def _worker_row(worker: WorkerInfo, now: int) -> tuple[Any, ...]:
         worker.concurrency,
         to_json(worker.info),
         to_json(worker.report),
+        now if joined_at is None else joined_at,
         now,
-        now,
-    )
-
-
-def _worker_of(row: Sequence[Any]) -> WorkerInfo:
-    number, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at = row
-    return WorkerInfo(
-        number,
-        Subject(subject),
-        foreman,
-        host,
-        pid,
-        from_json(queues),
-        concurrency,
-        from_json(info),
-        from_json(report),
-        joined_at,
-        beat_at,
     )

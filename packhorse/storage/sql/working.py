@@ -11,7 +11,7 @@ from packhorse import changes
 from packhorse.changes import Changed
 from packhorse.job import Job, Token
 from packhorse.outcome import Verdict
-from packhorse.storage.records import DROPPED_LINES, LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine
+from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine, dropped_lines, lost_with
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import EventRow, to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -77,7 +77,8 @@ class Working(Keeper):
             return CheckInAnswer.STALE
         after, lines = changes.checked_in(job, tx.now, checkin.message, checkin.progress, checkin.progress_text)
         self._keep(tx, job, Changed(after, []))
-        self._write_lines(tx, after, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
+        if not checkin.is_logged:
+            self._write_lines(tx, after, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
         return CheckInAnswer.GO_ON if after.abort_at is None else CheckInAnswer.STOP
 
     def append_log(self, token: Token, lines: Sequence[LogLine], *, keep: int = 1_000) -> Verdict:
@@ -91,7 +92,14 @@ class Working(Keeper):
         return self._write("append_log", work)
 
     def _write_lines(self, tx: Transaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
-        rows = [(job.id, tx.now, job.attempts, line.kind.value, line.message[:LONGEST_LINE]) for line in lines]
+        now, present = tx.now, changes.attempt_of_lines(job)
+        rows = [
+            (job.id, now - line.ago, line.attempt or present, line.kind.value, line.message[:LONGEST_LINE])
+            for line in lines
+        ]
         tx.executemany(self._sql["put_log_line"], rows)
-        if tx.execute(self._sql["trim_log"], (job.id, keep)).rowcount > 0:
-            tx.execute(self._sql["say_trimmed"], (DROPPED_LINES, job.id))
+        last_gone = tx.execute(self._sql["last_line_above"], (job.id, keep)).fetchone()
+        if last_gone is not None:
+            gone = [row[0] for row in tx.execute(self._sql["lines_to_drop"], (job.id, last_gone[0])).fetchall()]
+            tx.execute(self._sql["drop_lines"], (job.id, last_gone[0]))
+            tx.execute(self._sql["say_dropped"], (dropped_lines(lost_with(gone)), job.id))

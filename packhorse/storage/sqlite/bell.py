@@ -40,6 +40,7 @@ class Bell:
         self._lock = threading.RLock()  # a signal handler may interrupt the very thread that lies down
         self._pid = os.getpid()
         self._hops: dict[frozenset[str], int] = {}  # of the ring that woke the latest who serves these queues
+        self._has_warned = False
         self._listed: list[str] = []
         self._listed_at = -1  # the directory's time of change when it was listed
 
@@ -68,8 +69,8 @@ class Bell:
         looked at first; a change within the last moments may be hidden by the coarse clock of the file system."""
         try:
             about = self.directory.lstat()
-            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-                return []  # not ours: nobody shall make us send, or remove, in another place
+            if not _is_ours(about):
+                return []  # nobody shall make us send, or remove, in another place
             if about.st_mtime_ns != self._listed_at or time.time_ns() - about.st_mtime_ns < 50_000_000:
                 self._listed = [path.name for path in self.directory.iterdir()]
                 self._listed_at = about.st_mtime_ns
@@ -156,7 +157,7 @@ class Bell:
     def _lie_down(self) -> tuple[socket.socket, Path]:
         import socket
 
-        self.directory.mkdir(mode=0o700, exist_ok=True)
+        self._make_directory()
         path = self.directory / os.urandom(6).hex()
         sleeper = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -168,6 +169,22 @@ class Bell:
             self._sleepers.add(sleeper)
         return sleeper, path
 
+    def _make_directory(self) -> None:
+        """Raises PermissionError for one that others have made, or may write to: they could ring at will, and remove
+        sleepers. Who sleeps then polls."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(self.directory.lstat()):
+            if not self._has_warned:
+                import logging  # who only reads pays for nothing that it does not need
+
+                self._has_warned = True
+                logging.getLogger("packhorse.storage").warning(
+                    "%s is not a directory of this user alone, so sleeping workers look at the file every %d ms instead"
+                    " of being woken; remove it",
+                    *(self.directory, _POLL * 1_000),
+                )
+            raise PermissionError(f"{self.directory} is not ours alone")
+
     def _poll(self, timeout: float, served: frozenset[str]) -> bool:
         deadline = time.monotonic() + timeout
         while not self._has_changed(served):
@@ -176,6 +193,12 @@ class Bell:
                 return False
             time.sleep(min(_POLL, left))
         return True
+
+
+def _is_ours(about: os.stat_result) -> bool:
+    """Is this a directory, and no link to one, that belongs to this user, and in which nobody else may write?"""
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & others
 
 
 def _deliver(sender: socket.socket, path: Path, hops: int) -> bool:

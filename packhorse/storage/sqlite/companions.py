@@ -110,6 +110,7 @@ def refuse_orphans(path: Path) -> None:
         f"{path} was removed, and what SQLite keeps beside it was not",
         why=f"{names} would damage the next file; programs may still use the former",
         hint=f"stop what uses it, remove {whole}, and start again, or put a backup there: packhorse restore FILE",
+        may_pass=False,
     )
 
 

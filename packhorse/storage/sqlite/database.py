@@ -265,6 +265,11 @@ class Database:
         self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
         return result
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has opened the file, with its tables, and holds it open."""
+        return self._writer is not None
+
     def ensure_prepared(self) -> None:
         """The file and its tables are there when this returns."""
         self.read_with("prepare", lambda _: None)

@@ -36,7 +36,8 @@ class StorageFile:
             self._check_place()
         except OSError as error:
             hint = "check the path and its permissions"
-            raise StorageUnavailable(f"cannot open {self.path}", why=error.strerror, hint=hint) from error
+            what = f"cannot open {self.path}"
+            raise StorageUnavailable(what, why=error.strerror, hint=hint, may_pass=False) from error
         self._companions.expect_file()
 
     def connect_writer(self) -> sqlite3.Connection:
@@ -72,11 +73,11 @@ class StorageFile:
 
     def _check_place(self) -> None:
         if self.path.is_dir():
-            raise StorageUnavailable(f"{self.path} is a directory", hint="name a file in it: sqlite:///jobs.db")
+            hint = "name a file in it: sqlite:///jobs.db"
+            raise StorageUnavailable(f"{self.path} is a directory", hint=hint, may_pass=False)
         if not self.path.parent.is_dir():
-            raise StorageUnavailable(
-                f"cannot open {self.path}: there is no directory {self.path.parent}", hint="make it first"
-            )
+            what = f"cannot open {self.path}: there is no directory {self.path.parent}"
+            raise StorageUnavailable(what, hint="make it first", may_pass=False)
         refuse_orphans(self.path)
         if not self.path.exists():
             # Jobs may carry addresses and names: nobody but the owner reads a file that we make.
@@ -84,7 +85,8 @@ class StorageFile:
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             except OSError as error:
                 hint = "check the permissions of the directory, or name a file in another one"
-                raise StorageUnavailable(f"cannot create {self.path}", why=error.strerror, hint=hint) from error
+                what = f"cannot create {self.path}"
+                raise StorageUnavailable(what, why=error.strerror, hint=hint, may_pass=False) from error
 
     # --- removed, or replaced by another --------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ else workers find such jobs when they next look, within a second.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,10 @@ _TRANSACTION: _Words = ("BEGIN IMMEDIATE", ("ROLLBACK",), "COMMIT")
 
 
 @contextmanager
-def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
-    """A cursor of the caller's connection, in his transaction. What fails is undone as far as it is ours."""
-    with telling(given):
-        connection = driver_connection(given)
-    if not isinstance(connection, sqlite3.Connection):
-        raise refused(given, "a sqlite3 connection")
+def guest(given: Any, path: Path, make_ready: Callable[[], None]) -> Iterator[sqlite3.Cursor]:
+    """A cursor of the caller's connection, in his transaction. What fails is undone as far as it is ours. `make_ready`
+    is called where no transaction is open yet: later, nobody but the caller himself could write."""
+    connection = own_connection(given)
     try:
         cursor = connection.cursor()
     except sqlite3.ProgrammingError as error:
@@ -41,8 +39,10 @@ def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
         if connection.in_transaction:
             yield from _whole(cursor, _SAVEPOINT)
         elif _commits_alone(connection):  # every statement of his is a transaction; so is this
+            make_ready()
             yield from _whole(cursor, _TRANSACTION)
         else:
+            make_ready()
             cursor.execute("BEGIN IMMEDIATE")
             yield from _whole(cursor, _SAVEPOINT)
     except sqlite3.Error as error:
@@ -52,6 +52,15 @@ def guest(given: Any, path: Path) -> Iterator[sqlite3.Cursor]:
     finally:
         connection.text_factory = liked
         cursor.close()
+
+
+def own_connection(given: Any) -> sqlite3.Connection:
+    """Python's own connection behind what was given."""
+    with telling(given):
+        connection = driver_connection(given)
+    if not isinstance(connection, sqlite3.Connection):
+        raise refused(given, "a sqlite3 connection")
+    return connection
 
 
 def _whole(cursor: sqlite3.Cursor, said: _Words) -> Iterator[sqlite3.Cursor]:

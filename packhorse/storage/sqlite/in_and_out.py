@@ -18,7 +18,8 @@ from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row
-from packhorse.storage.sqlite.guest import guest
+from packhorse.storage.sqlite import schema
+from packhorse.storage.sqlite.guest import guest, own_connection
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.recorder import Packed
 from packhorse.storage.sqlite.rows import insert_of
@@ -30,10 +31,15 @@ _SOON = 2 * SECOND
 
 class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
     def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        self._db.ensure_prepared()
         if not jobs:
             return []
-        with guest(connection, self._db.path) as cursor:
+        if self._db.is_open:
+            self._db.ensure_prepared()  # the file may be another's by now
+        with guest(connection, self._db.path, self._db.ensure_prepared) as cursor:
+            if not self._db.is_open:
+                # His transaction has begun and holds the file: to open it, and to make what is missing, we would wait
+                # for his commit, and he for us.
+                schema.prepare_within(cursor, self._db.path)
             tx = Transaction(cursor, self.now())
             may_go_on(self._mark_in(tx), "enqueue")
             enqueued = self._enqueue(tx, jobs)
@@ -41,6 +47,13 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
         with suppress(BadValue):  # not all connections tell
             when_committed(connection, self._bell.ring)
         return enqueued
+
+    def can_be_read_beside(self, connection: object) -> bool:
+        own = own_connection(connection)
+        try:
+            return self._db.is_open or not own.in_transaction or schema.is_ready(own)
+        except sqlite3.Error:  # of no use to anybody, as `enqueue_within` will say
+            return True
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         self._know(tx, dict.fromkeys((new.task, new.queue) for new in jobs))

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
+import msgspec
+
 from packhorse.event import Event, Kind, Subject, kind_of
 from packhorse.storage.sql.rows import EventRow, Row, event_of, event_row, from_json, to_json
 from packhorse.storage.sqlite.insert import Insert
@@ -128,16 +130,20 @@ def _row(
     return (now + at, kind, "job", job_id, queue, state, owner, fence, "" if data is None else to_json(data))
 
 
-def events_of(row: Row) -> Iterator[Event]:
+def events_of(row: Row) -> list[Event]:
     """The events of a row of `EVENT_COLUMNS`: one, or all those of a pack."""
     number, at, kind, _, _, queue, state, owner, _, data, jobs, span = row
     if jobs is None:
-        yield event_of(row[:-2])
-        return
-    queues = repeat(queue) if data is None else _queues_of(from_json(data))
-    for its_queue, packed in zip(queues, from_json(jobs), strict=False):
-        yield _unpacked(number - span, at, kind_of(kind), its_queue, state, owner, *packed)
-        span -= 1
+        return [event_of(row[:-2])]
+    try:
+        told = from_json(jobs)
+        queues = repeat(queue) if data is None else _queues_of(from_json(data))
+        return [
+            _unpacked(number - span + place, at, kind_of(kind), its_queue, state, owner, *packed)
+            for place, (its_queue, packed) in enumerate(zip(queues, told, strict=False))
+        ]
+    except (msgspec.MsgspecError, TypeError, ValueError):  # somebody has garbled it
+        return [event_of((*row[:9], jobs))]
 
 
 def _queues_of(lines: Lines) -> Iterator[str]:

@@ -15,6 +15,7 @@ from packhorse.errors import NotADatabase, SchemaOutdated, SchemaTooNew, Storage
 from packhorse.storage.statements import load_migrations
 
 Migration = tuple[int, str, str]
+Asked = sqlite3.Connection | sqlite3.Cursor
 
 MIGRATIONS = load_migrations("sqlite")
 SCHEMA = MIGRATIONS[-1][0]
@@ -38,6 +39,7 @@ def prepare(
         raise StorageUnavailable(
             f"this Python has SQLite {sqlite3.sqlite_version}; Packhorse needs 3.37 or newer",
             hint="use a newer Python, or another storage",
+            may_pass=False,
         )
     present, wanted = _version(connection), migrations[-1][0]
     if present < wanted:
@@ -49,11 +51,41 @@ def prepare(
             )
         _bring_up_to_date(connection, path, present, migrations)
         present = _version(connection)  # somebody newer may have been quicker
+    _refuse_newer(connection, path, present, wanted)
+
+
+def _refuse_newer(connection: Asked, path: Path, present: int, wanted: int) -> None:
     if present > wanted and _oldest_program(connection) > wanted:
         raise SchemaTooNew(
             f"{path} has schema {present}; this Packhorse knows schemas up to {wanted}",
             hint="upgrade Packhorse in this program: pip install -U packhorse",
         )
+
+
+def prepare_within(cursor: sqlite3.Cursor, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """`prepare`, in somebody else's transaction. A file without our tables gets them, if and when that commits; an
+    older schema is not for it to change: no copy of the file could be taken before."""
+    present, wanted = _version(cursor), migrations[-1][0]
+    if 0 < present < wanted:
+        raise SchemaOutdated(
+            f"{path} has schema {present}; this Packhorse needs {wanted}",
+            why="a transaction of yours is open, so the tables cannot be changed now",
+            hint="run: packhorse migrate",
+        )
+    if present == 0:
+        _apply(cursor, migrations)
+    _refuse_newer(cursor, path, present, wanted)
+
+
+def is_ready(connection: sqlite3.Connection) -> bool:
+    """Whether the file can be opened, with its tables, without writing anything to it."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    try:
+        (mode,) = cursor.execute("PRAGMA journal_mode").fetchone()
+        return mode == "wal" and _version(cursor) >= SCHEMA
+    finally:
+        cursor.close()
 
 
 def _bring_up_to_date(
@@ -64,15 +96,18 @@ def _bring_up_to_date(
     connection.execute("BEGIN IMMEDIATE")
     try:
         present = _version(connection)  # somebody may have been quicker
-        missing = [migration for migration in migrations if migration[0] > present]
-        for _, sql in script(missing):
-            for statement in split(sql):
-                connection.execute(statement)
+        _apply(connection, [migration for migration in migrations if migration[0] > present])
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has rolled back by itself
             connection.execute("ROLLBACK")
         raise
+
+
+def _apply(connection: Asked, migrations: Sequence[Migration]) -> None:
+    for _, sql in script(migrations):
+        for statement in split(sql):
+            connection.execute(statement)
 
 
 def script(migrations: Sequence[Migration]) -> list[tuple[str, str]]:
@@ -105,18 +140,18 @@ def _present_version(path: Path) -> int:
         connection.close()
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _version(connection: Asked) -> int:
     """The file's schema; 0 when it has none of our tables yet."""
     known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packhorse_meta'").fetchone()
     return 0 if known is None else _meta(connection, "schema")
 
 
-def _oldest_program(connection: sqlite3.Connection) -> int:
+def _oldest_program(connection: Asked) -> int:
     """The oldest schema whose programs may use the file."""
     return _meta(connection, "oldest_program")
 
 
-def _meta(connection: sqlite3.Connection, key: str) -> int:
+def _meta(connection: Asked, key: str) -> int:
     row = connection.execute("SELECT value FROM packhorse_meta WHERE key = ?", (key,)).fetchone()
     return int(row[0]) if row else 0
 

@@ -8,7 +8,10 @@ from packhorse.storage.sqlite.rows import ARGS, IS_PLAIN, JOB_COLUMNS, PLAIN_COL
 from packhorse.storage.statements import load_statements
 
 # `WorkerInfo.is_beating`, between the times ?1 and ?2 and with the lease ?3.
-_OWN = "CASE WHEN json_type(info, '$.lease_s') IN ('integer', 'real') THEN json_extract(info, '$.lease_s') ELSE 0 END"
+_OWN = (
+    "CASE WHEN NOT json_valid(info) THEN 0"
+    " WHEN json_type(info, '$.lease_s') IN ('integer', 'real') THEN json_extract(info, '$.lease_s') ELSE 0 END"
+)
 _LEASE = f"max(?3, min({_OWN}, 86400) * 1000000)"
 _ALIVE = f"beat_at BETWEEN ?1 - {_LEASE} AND ?2 + 2 * {_LEASE}"
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from packhorse import clock
 from packhorse.codec import nearest
 from packhorse.errors import BadURL, BadValue
+from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.lists import Lists
@@ -108,7 +109,8 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
-        return self._bell.wait(timeout, queues)
+        # A ring wakes whoever sleeps, and is passed on: nobody need say that other queues concern him too.
+        return self._bell.wait(timeout, [queue for queue in queues if queue != OTHER_QUEUES])
 
     def interrupt(self) -> None:
         self._bell.interrupt()
@@ -118,6 +120,9 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     def measured(self) -> list[OperationSums]:
         return self._db.meter.sums()
 
+    def connections(self) -> tuple[int, int]:
+        return self._db.connections()
+
     def health(self) -> Health:
         began_at = time.perf_counter()
         ((pages, page_size, free_pages, version),) = self._db.read("health", SQL["file_facts"])
@@ -126,7 +131,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
         wal_size = wal.stat().st_size if wal.exists() else 0
         disk = os.statvfs(self.path.parent)
         free = disk.f_bavail * disk.f_frsize
-        opened, in_use = self._db.connections()
+        opened, in_use = self.connections()
         return Health(
             kind="sqlite",
             url=f"sqlite:///{self.path}",

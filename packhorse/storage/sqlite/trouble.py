@@ -20,13 +20,17 @@ def translate(error: sqlite3.Error, path: Path) -> StorageError:
     if primary == sqlite3.SQLITE_FULL:
         return StorageFull(f"no room for {path}", why=text, hint="free some disk space; nothing was half-written")
     if primary == sqlite3.SQLITE_READONLY or primary == sqlite3.SQLITE_PERM:
-        return StorageReadOnly(f"cannot write to {path}", why=text, hint="check the permissions of file and directory")
+        hint = "check the permissions of file and directory"
+        return StorageReadOnly(f"cannot write to {path}", why=text, hint=hint, may_pass=False)
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageUnavailable(
-            f"{path} is locked by another program", why=text, hint="find who holds it: an open sqlite3 shell, a backup?"
+            f"{path} is locked by another program",
+            why=text,
+            hint="find who holds it: an open sqlite3 shell, a backup, a transaction of this very program?",
         )
     if primary == sqlite3.SQLITE_CANTOPEN:
-        return StorageUnavailable(f"cannot open {path}", why=text, hint="check the path and its permissions")
+        hint = "check the path and its permissions"
+        return StorageUnavailable(f"cannot open {path}", why=text, hint=hint, may_pass=False)
     if primary in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG):
         return StorageError(f"{path} refused a value", why=text, hint="nothing was written; check what was passed in")
     if primary == sqlite3.SQLITE_IOERR:

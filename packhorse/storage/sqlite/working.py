@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TypeVar
 
 from packhorse import changes
@@ -20,11 +20,11 @@ from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.rows import LARGE_ARGS, reserved_plain_job
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.turns import in_turns
 
 R = TypeVar("R")
 
 _seq_of = itemgetter(FIELDS.index("seq"))
-_by_seq = attrgetter("seq")
 
 
 _LINES_AT_ONCE = 32
@@ -104,7 +104,7 @@ class Working(SQLiteKeeper, Finishing):
             else:
                 heads = self._heads(tx, rank, self._turns.share(lines, queues, wanted))
                 batch = self._take_heads(tx, owner, rank, heads)
-                batch.sort(key=_by_seq)
+                batch = in_turns(batch, queues)
             taken += batch
             may_have_more = len(lines) == _LINES_AT_ONCE or (counted < wanted and counted in lines.values())
             if not may_have_more:
@@ -147,8 +147,7 @@ class Working(SQLiteKeeper, Finishing):
             del self._last_lines[rank]
         else:
             self._last_lines[rank] = next(reversed(heads))
-        jobs.sort(key=_by_seq)
-        return jobs
+        return in_turns(jobs, weights)
 
     def _take(self, tx: Transaction, owner: str, rank: int, queue: str, limit: int) -> list[Job]:
         rows = from_json(tx.execute(SQL["head_of_line"], (rank, queue, limit)).fetchone()[0])

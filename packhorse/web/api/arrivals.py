@@ -1,5 +1,6 @@
-"""Arrivals: jobs that come from other machines as a storage would store them. What `app.enqueue` sees to for its own
-callers is looked at here, because nobody can know what has made these; a storage itself trusts whoever calls it."""
+"""Arrivals: jobs that come from other machines as a storage would store them. What a storage takes is checked by the
+storage itself (`storage/checks.py`); here is what `app.enqueue` sees to besides for its own callers, because nobody can
+know what has made these."""
 
 from __future__ import annotations
 
@@ -9,19 +10,12 @@ from collections.abc import Sequence
 import msgspec
 
 from packhorse.errors import BadArguments, BadValue, PayloadTooLarge
-from packhorse.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, NewJob
-from packhorse.retry import Backoff
+from packhorse.job import NewJob
 from packhorse.storage import BATCH
-from packhorse.task import MOST_ATTEMPTS, MOST_HALTS, Unique, check_name
+from packhorse.task import Unique, check_name
 
 _ID = re.compile(r"[A-Za-z0-9_.:~-]{1,128}\Z")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_WHOLE: dict[str, tuple[int, int]] = {
-    "priority": (LOWEST_PRIORITY, HIGHEST_PRIORITY),
-    "max_attempts": (1, MOST_ATTEMPTS),
-    "max_halts": (1, MOST_HALTS),
-}
-_NOT_NEGATIVE = ("delay", "due_at", "timeout", "idle_timeout", "expires", "total_timeout")
 
 
 def check_jobs(jobs: Sequence[NewJob], limit: int) -> None:
@@ -37,18 +31,10 @@ def _check(new: NewJob, limit: int) -> None:
         raise BadValue(f"a job cannot have the id {new.id[:40]!r}", hint="use letters, digits and _ . : ~ -, up to 128")
     check_name(new.task, "the task")
     check_name(new.queue, "the queue")
-    for name, (least, most) in _WHOLE.items():
-        if not least <= getattr(new, name) <= most:
-            raise BadValue(f"{name} of {new.id} is {getattr(new, name)}", hint=f"from {least:,} to {most:,}")
-    for name in _NOT_NEGATIVE:
-        if (getattr(new, name) or 0) < 0:
-            raise BadValue(f"{name} of {new.id} is {getattr(new, name)} microseconds", hint="a time to come is meant")
     if (size := len(new.args.encode("utf-8", "surrogatepass"))) > limit:
         raise PayloadTooLarge(f"the arguments of {new.id}", size, limit)
     for name in ("args", "meta"):
         _check_object(new.id, name, getattr(new, name))
-    if new.backoff is not None:
-        Backoff.from_json(new.backoff)
     if new.unique is not None:
         Unique(key=new.unique.key, until=new.unique.until, on_conflict=new.unique.on_conflict)
 

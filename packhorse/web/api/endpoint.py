@@ -7,11 +7,12 @@ msgspec struct; its answer is one too. It is plain and runs in a thread, because
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
+import anyio
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,14 +29,14 @@ class Endpoint:
     """One thing that can be asked of the API."""
 
     def __init__(self, method: str, path: str, handler: Handler, role: Role, status: int) -> None:
-        hints = get_type_hints(handler)
+        hints = get_type_hints(handler, include_extras=True)  # limits are written beside types
         self.method = method
         self.path = path
         self.handler = handler
         self.role = role
         self.status = status
         self.query: type[Any] | None = hints.get("query")
-        self.body: type[Any] | None = hints.get("body")
+        self.body: Any = hints.get("body")  # a struct, or a choice of types
         self.answer: Any = hints.get("return")
         self.summary = (handler.__doc__ or "").strip()
 
@@ -55,15 +56,22 @@ class Endpoint:
         if isinstance(answer, Response):
             return answer
         status = self.status
-        if status == 201 and getattr(answer, "is_new", True) is False:
+        if status == 201 and not any(getattr(each, "is_new", True) for each in _each(answer)):
             status = 200
         return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
-async def in_time(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a plain function in a thread, and wait for it only so long."""
+def _each(answer: Any) -> list[Any]:
+    return answer if isinstance(answer, list) else [answer]
+
+
+async def in_time(
+    function: Callable[..., Any], *args: Any, limiter: anyio.CapacityLimiter | None = None, **kwargs: Any
+) -> Any:
+    """Call a plain function in a thread, and wait for it only so long. `limiter` has threads of its own."""
+    work = functools.partial(function, *args, **kwargs)
     try:
-        return await asyncio.wait_for(run_in_threadpool(function, *args, **kwargs), TIME_LIMIT)
+        return await asyncio.wait_for(anyio.to_thread.run_sync(work, limiter=limiter), TIME_LIMIT)
     except TimeoutError:
         raise TooBusy(
             f"the answer took longer than {TIME_LIMIT:g} s", hint="ask for less, or try again later"
@@ -71,11 +79,8 @@ async def in_time(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request, if it comes in time."""
-    try:
-        return await asyncio.wait_for(request.body(), TIME_LIMIT)
-    except TimeoutError:
-        raise TooBusy(f"the request did not come within {TIME_LIMIT:g} s", hint="send it again") from None
+    """The body of a request. The gate waits for it only so long, and takes only so much."""
+    return await request.body()
 
 
 def parse_query(words: Sequence[tuple[str, str]], wanted: type[Any]) -> Any:

@@ -18,16 +18,20 @@ EventId = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which events: after the one with this id, the oldest first; or the newest first, of those before this id."""
+    """Which events: after the one with this id, the oldest first; or the newest first, of those before this id. With
+    `object=1` each has the job or the worker as it was after it."""
 
     job: str | None = None
+    job_id: str | None = None  # the same as `job`
     kind: Kind | None = None
     subject: Subject | None = None
     queue: str | None = None
     worker: str | None = None
+    owner: str | None = None  # the same as `worker`
     after: EventId | None = None
     before: EventId | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    object: bool = False
 
     def __post_init__(self) -> None:
         if self.kind is not None:
@@ -52,17 +56,18 @@ class AuditPage(msgspec.Struct):
 @get("/events")
 def list_events(call: Call, query: EventsQuery) -> EventPage:
     """What happened to jobs, workers, queues and schedules."""
-    if query.job is not None:
-        told = call.reader.history.of_job(query.job, query.limit, query.after or 0)
+    job_id, owner = query.job or query.job_id, query.worker or query.owner
+    if job_id is not None:
+        told = call.reader.history.of_job(job_id, query.limit, query.after or 0)
     else:
-        where = EventFilter(
-            kind=query.kind, subject=query.subject, queue=query.queue, owner=query.worker, before=query.before
-        )
+        where = EventFilter(kind=query.kind, subject=query.subject, queue=query.queue, owner=owner, before=query.before)
         if query.after is not None:
             told = call.reader.history.since(replace(where, after=query.after), query.limit)
         else:
             told = call.reader.history.latest(where, query.limit)
-    return EventPage([event_fields(event) for event in told], told.last, told.before)
+    if query.object:
+        told = call.reader.history.with_objects(told)
+    return EventPage([event_fields(event, object=query.object) for event in told], told.last, told.before)
 
 
 @get("/audit")

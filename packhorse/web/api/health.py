@@ -1,16 +1,25 @@
 """Health, for probes: `/healthz` says whether all works, `/readyz` whether this server can answer.
 
-Neither asks who it is, so neither tells more than yes or no to those who have not said.
+Neither asks who it is, so neither tells more than yes or no to those who have not said. All who ask at the same time
+share one look, which has a thread of its own: no slow page keeps a probe waiting, and no flood of probes the storage.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import anyio
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 from packhorse.clock import MINUTE
 from packhorse.errors import StorageError
 from packhorse.findings import Finding, look
+from packhorse.web.api.endpoint import in_time
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 from packhorse.web.site import Site
@@ -18,21 +27,45 @@ from packhorse.web.site import Site
 _NAMES = ("storage", "foreman")
 
 
-def healthz(site: Site, operator: Operator | None) -> Response:
-    """200 if the storage takes writes and a foreman is alive that takes jobs; 503 if not. For alarms."""
-    found = [finding for finding in look(site.storage, site.app.settings.lease, 5 * MINUTE) if finding.name in _NAMES]
-    return _answer(found, operator, site.redaction)
+class Probes:
+    """Answers the probes of one server."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._looking: dict[Any, asyncio.Future[list[Finding]]] = {}
+
+    @functools.cached_property
+    def _threads(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(2)
+
+    async def healthz(self, request: Request) -> Response:
+        """200 if the storage takes writes and a foreman is alive that takes jobs; 503 if not. For alarms."""
+        return _answer(await self._shared(_health), request.state.operator, self._site.redaction)
+
+    async def readyz(self, request: Request) -> Response:
+        """200 if this server can read the storage; 503 if not. For those who send requests here."""
+        return _answer(await self._shared(_readiness), request.state.operator, self._site.redaction)
+
+    async def _shared(self, look: Callable[[Site], list[Finding]]) -> list[Finding]:
+        here = (asyncio.get_running_loop(), look)
+        if here not in self._looking:
+            self._looking[here] = asyncio.ensure_future(in_time(look, self._site, limiter=self._threads))
+            self._looking[here].add_done_callback(lambda _: self._looking.pop(here, None))
+        return await asyncio.shield(self._looking[here])
 
 
-def readyz(site: Site, operator: Operator | None) -> Response:
-    """200 if this server can read the storage; 503 if not. For those who send requests here."""
+def _health(site: Site) -> list[Finding]:
+    found = look(site.storage, site.app.settings.lease, 5 * MINUTE)
+    return [finding for finding in found if finding.name in _NAMES]
+
+
+def _readiness(site: Site) -> list[Finding]:
     try:
         site.storage.now()
         site.glance.totals()
-        found = Finding("storage", True, "the storage answers")
     except StorageError as error:
-        found = Finding("storage", False, error.what)
-    return _answer([found], operator, site.redaction)
+        return [Finding("storage", False, error.what)]
+    return [Finding("storage", True, "the storage answers")]
 
 
 def _answer(found: list[Finding], operator: Operator | None, redaction: Redaction) -> Response:

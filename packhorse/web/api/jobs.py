@@ -6,14 +6,16 @@ The structs are what comes in and goes out, and the OpenAPI document is made of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from packhorse.calls import NewCall
 from packhorse.clock import from_datetime
-from packhorse.errors import BadValue
+from packhorse.errors import BadValue, PackhorseError
 from packhorse.failure import Failure
 from packhorse.fields import (
     STORED_JSON,
@@ -23,13 +25,18 @@ from packhorse.fields import (
     event_fields,
     iso,
     plain_fields,
+    runner_of,
+    steered_fields,
 )
 from packhorse.filter_words import parse_parts, say_which
 from packhorse.filters import parse_moment
 from packhorse.job import Job, Operation
+from packhorse.job_handle import JobHandle
 from packhorse.job_text import call_text, cut
 from packhorse.named_filters import spelled_out
-from packhorse.storage.records import Filter
+from packhorse.presence import has_free_slot
+from packhorse.storage import BATCH
+from packhorse.storage.records import Filter, Steered
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
 from packhorse.web.security.redaction import HIDDEN
@@ -57,6 +64,7 @@ class FilterQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     queue: str | None = None
     task: str | None = None
     worker: str | None = None
+    owner: str | None = None  # the same as `worker`
     cause: str | None = None
     schedule: str | None = None
     key: str | None = None
@@ -93,6 +101,12 @@ class AfterQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
 
 
+class JobEventsQuery(AfterQuery, kw_only=True, forbid_unknown_fields=True):
+    """The same; with `object=1` each has the job as it was after it."""
+
+    object: bool = False
+
+
 class JobOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How a job is to be run; what is left out is as its task says. Durations are seconds, or text such as "10m"."""
 
@@ -100,12 +114,15 @@ class JobOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     priority: Priority | msgspec.UnsetType = msgspec.UNSET
     delay: float | str | msgspec.UnsetType = msgspec.UNSET
     at: str | msgspec.UnsetType = msgspec.UNSET  # ISO 8601
-    retries: Annotated[int, Meta(ge=0, le=1_000_000)] | msgspec.UnsetType = msgspec.UNSET
+    retries: Annotated[int, Meta(ge=0, le=1_000_000)] | msgspec.UnsetType = msgspec.UNSET  # one less than max_attempts
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | msgspec.UnsetType = msgspec.UNSET
+    max_halts: Annotated[int, Meta(ge=1, le=1_000)] | msgspec.UnsetType = msgspec.UNSET
+    backoff: float | str | list[float | str] | dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     timeout: float | str | msgspec.UnsetType | None = msgspec.UNSET
     idle_timeout: float | str | msgspec.UnsetType | None = msgspec.UNSET
     expires: float | str | msgspec.UnsetType | None = msgspec.UNSET
     total_timeout: float | str | msgspec.UnsetType | None = msgspec.UNSET
-    unique: bool | str | list[str] | msgspec.UnsetType = msgspec.UNSET
+    unique: bool | str | list[str] | dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     persistent: bool | msgspec.UnsetType = msgspec.UNSET
     meta: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     subscriber: str | msgspec.UnsetType = msgspec.UNSET
@@ -119,6 +136,10 @@ class NewJobBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
     args: dict[str, Any] = {}
     id: Annotated[str, Meta(pattern=r"^[0-9A-Za-z_-]{8,64}$")] | None = None
     known: bool = True
+
+
+NewJobs = Annotated[list[NewJobBody], Meta(min_length=1, max_length=BATCH)]
+"""Many of them, which are stored all or none."""
 
 
 class CopyBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
@@ -171,16 +192,20 @@ class ListedJob(JobFields, kw_only=True):
 
 
 class ShownJob(JobFields, kw_only=True):
-    """A job, and why it is where it is."""
+    """A job, and why it is where it is; `host` and `pid` are those of the worker that holds it."""
 
     call: str
     why: str
+    host: str | None
+    pid: int | None
 
 
 class CreatedJob(JobFields, kw_only=True):
-    """A new job; `is_new` false: a unique twin was there before, and this is it."""
+    """A new job; `is_new` false: a unique twin was there before, and this is it. `worker_available` says whether a
+    worker that serves its queue had a free slot by its last heartbeat."""
 
     is_new: bool
+    worker_available: bool
 
 
 class CountFields(msgspec.Struct):
@@ -310,31 +335,59 @@ def count_jobs(call: Call, query: CountQuery) -> CountPart:
 def get_job(call: Call, id: str) -> ShownJob:
     """Everything about a job, and why it is where it is."""
     job = call.reader.get(id)
-    return ShownJob(**plain_fields(job, call.reader.now()), call=short_call(job), why=call.reader.why(id))
+    runner = runner_of(job, call.reader.workers())
+    fields = plain_fields(job, call.reader.now())
+    return ShownJob(**fields, **runner, call=short_call(job), why=call.reader.why(id))
 
 
 @get("/jobs/{id}/events")
-def get_job_events(call: Call, id: str, query: AfterQuery) -> EventPage:
+def get_job_events(call: Call, id: str, query: JobEventsQuery) -> EventPage:
     """What happened to a job, the oldest first; also when it is deleted already."""
     events = call.reader.history.of_job(id, query.limit, query.after)
-    return EventPage([event_fields(event) for event in events], events.last)
+    if query.object:
+        events = call.reader.history.with_objects(events)
+    return EventPage([event_fields(event, object=query.object) for event in events], events.last)
 
 
 # --- creating ---------------------------------------------------------------------------------------------------------
 
 
 @post("/jobs", status=201)
-def create_job(call: Call, body: NewJobBody) -> CreatedJob:
-    """Enqueue a job. 201: it is new; 200: a unique twin was there before."""
-    handle = call.steps.enqueue(body.task, body.args, options_of(body), known=body.known, job_id=body.id)
-    return CreatedJob(**plain_fields(call.reader.get(handle.id)), is_new=handle.is_new)
+def create_job(call: Call, body: NewJobBody | NewJobs) -> CreatedJob | list[CreatedJob]:
+    """Enqueue a job. 201: it is new; 200: a unique twin was there before, or the same call under its `id`. 409: the
+    `id` is that of another call. An array enqueues all of its jobs or none, and the answer is an array with one for
+    each, in the same order; 200: none of them is new."""
+    if not isinstance(body, list):
+        return _created(call, call.steps.enqueue_all([_new_call(call, body)]))[0]
+    calls = [_numbered(call, body, place) for place in range(len(body))]
+    return _created(call, call.steps.enqueue_all(calls))
+
+
+def _new_call(call: Call, body: NewJobBody) -> NewCall[Any]:
+    return call.steps.new_call(body.task, body.args, options_of(body), known=body.known, job_id=body.id)
+
+
+def _numbered(call: Call, bodies: list[NewJobBody], place: int) -> NewCall[Any]:
+    """One of many; what is wrong with it says which it is."""
+    try:
+        return _new_call(call, bodies[place])
+    except PackhorseError as error:
+        error.what = f"job {place + 1} of {len(bodies)}: {error.what}"
+        raise
 
 
 @post("/jobs/{id}/copy", status=201)
 def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
     """Enqueue a new job like this one, with other arguments or options where they are given."""
-    handle = call.steps.copy(id, body.args, options_of(body))
-    return CreatedJob(**plain_fields(call.reader.get(handle.id)), is_new=handle.is_new)
+    return _created(call, [call.steps.copy(id, body.args, options_of(body))])[0]
+
+
+def _created(call: Call, handles: Sequence[JobHandle[Any]]) -> list[CreatedJob]:
+    jobs, workers = call.reader.get_all([handle.id for handle in handles]), call.reader.presence().here
+    return [
+        CreatedJob(**plain_fields(job), is_new=handle.is_new, worker_available=has_free_slot(workers, job))
+        for handle, job in zip(handles, jobs, strict=True)
+    ]
 
 
 # --- steering ---------------------------------------------------------------------------------------------------------
@@ -343,12 +396,13 @@ def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
 def _steered(call: Call, id: str, step: Step) -> SteeredFields:
     before = call.steps.steer(step, id, unknown=_UNKNOWN_QUEUE)
     after = call.site.storage.get(id)
-    return SteeredFields(id, True, after.state if after else before.state, None, False)
+    return steered_fields(step.operation, Steered(id, True, after.state if after else before.state))
 
 
 @post("/jobs/{id}/abort")
 def abort_job(call: Call, id: str) -> SteeredFields:
-    """Stop a job for good. A waiting one ends at once; a running one is asked to stop, and made to if it does not."""
+    """Stop a job for good. A waiting one ends at once. A running one is asked to stop, and made to if it does not:
+    `requested` says so. It ends as aborted, unless it completes before it hears of it."""
     return _steered(call, id, Step(Operation.ABORT))
 
 

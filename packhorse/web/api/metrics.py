@@ -49,7 +49,7 @@ def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
     if ever is None:  # all that follows is of every queue
         return
     yield (
-        *("packhorse_jobs_total", "counter", "What became of jobs and attempts since ever."),
+        *("packhorse_job_outcomes_total", "counter", "What became of jobs and attempts since ever."),
         [({"what": name}, number) for name, number in totals.ever.items()],
     )
     yield _histogram("packhorse_wait_seconds", "How long attempts had waited in line when they began.", ever, "wait")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from starlette.responses import Response
@@ -49,8 +49,13 @@ def _is_text(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Response)
 
 
+def _first(kind: Any) -> Any:
+    """Of a choice of types, the one that is meant most often."""
+    return kind if isinstance(kind, type) else get_args(kind)[0]
+
+
 def _key(kind: Any) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
 
 
 def _operation(endpoint: Endpoint, of: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +75,7 @@ def _operation(endpoint: Endpoint, of: dict[str, Any], components: dict[str, Any
     }
     if endpoint.body is not None:
         content = {"application/json": {"schema": of[_key(endpoint.body)]}}
-        required = any(field.required for field in msgspec.structs.fields(endpoint.body))
+        required = any(field.required for field in msgspec.structs.fields(_first(endpoint.body)))
         operation["requestBody"] = {"required": required, "content": content}
     return operation
 
@@ -101,7 +106,7 @@ def _responses(endpoint: Endpoint, of: dict[str, Any]) -> dict[str, Any]:
         if _is_text(endpoint.answer)
         else {"application/json": {"schema": of[_key(endpoint.answer)]}}
     )
-    answer = {"description": (endpoint.answer.__doc__ or "").strip().partition("\n")[0], "content": content}
+    answer = {"description": (_first(endpoint.answer).__doc__ or "").strip().partition("\n")[0], "content": content}
     responses = {str(endpoint.status): answer, "default": problem}
     return {"200": answer, **responses} if endpoint.status == 201 else responses
 

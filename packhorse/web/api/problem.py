@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from packhorse.errors import (
@@ -20,6 +21,7 @@ from packhorse.errors import (
     BadValue,
     ClientNotFound,
     FailureNotFound,
+    JobExists,
     JobNotFound,
     NotAllowed,
     NotSignedIn,
@@ -32,6 +34,7 @@ from packhorse.errors import (
     TaskError,
     TaskNotFound,
     TooBusy,
+    WorkerExists,
     WorkerNotFound,
     WrongState,
 )
@@ -47,8 +50,10 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (WorkerNotFound, 404),
     (FailureNotFound, 404),
     (ClientNotFound, 404),
+    (WorkerExists, 409),
     (WrongState, 409),
     (NotUnique, 409),
+    (JobExists, 409),
     (PayloadTooLarge, 413),
     (NotSignedIn, 401),
     (NotAllowed, 403),
@@ -58,7 +63,11 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (TaskError, 422),
     (BadValue, 400),
 )
-_HTTP = {404: "there is nothing here", 405: "this method is not for this address"}
+_HTTP = {
+    404: "there is nothing here",
+    405: "this method is not for this address",
+    408: "the body of the request did not come in time",
+}
 
 
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -88,6 +97,8 @@ def problem_of(error: Exception) -> Problem:
             hint=error.hint,
             argument=error.argument if isinstance(error, BadArguments) else None,
         )
+    if isinstance(error, ClientDisconnect):  # nobody is left to read this, and nothing is wrong here
+        return Problem(status=400, code="client_disconnect", title="the connection was closed within the request")
     error_id = secrets.token_hex(4)
     log.error("request failed (%s)", error_id, exc_info=error)
     return Problem(

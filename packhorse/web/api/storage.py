@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from packhorse.clock import SECOND
+from packhorse.connection_totals import ConnectionTotals, connection_totals
 from packhorse.fields import HealthFields, OperationFields, health_fields, operation_fields
 from packhorse.operation_times import together
-from packhorse.storage.records import OperationTimes
+from packhorse.storage.records import OperationTimes, WorkerInfo
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.latencies import Latencies, Minute
 from packhorse.web.security.operator import Role
@@ -37,12 +38,14 @@ class StorageFields(HealthFields, kw_only=True):
     """How the storage is. `latencies` are what this web process saw in the last hour, or since it began to look; there
     are none of minutes in which nobody looked. So are `writes`, which workers measure. `growth` is by how many bytes a
     day the storage grows, as far as this process has seen that for long enough. `operations` are the calls of this
-    process, `worker_operations` those of all workers that are alive, since they began."""
+    process, `worker_operations` those of all workers that are alive, since they began; `connections_…` are those of
+    this process, `all_connections` those of all."""
 
     latencies: list[LatencyFields] = msgspec.field(default_factory=list)
     writes: list[WriteFields] = msgspec.field(default_factory=list)
     worker_operations: list[OperationFields] = msgspec.field(default_factory=list)
     growth: int | None = None
+    all_connections: ConnectionTotals | None = None
 
 
 class PrunedFields(msgspec.Struct):
@@ -78,13 +81,18 @@ def get_storage(call: Call) -> StorageFields:
         writes=_writes(call),
         worker_operations=[operation_fields(each) for each in worker_operations(call)],
         growth=call.site.glance.growth.per_day(),
+        all_connections=connection_totals(call.site.connections(), _alive(call)),
     )
 
 
 def worker_operations(call: Call) -> list[OperationTimes]:
     """How the calls of all workers went that are alive, the dearest first."""
+    return together(_alive(call))
+
+
+def _alive(call: Call) -> list[WorkerInfo]:
     now = call.reader.now()
-    return together(each for each in call.reader.workers() if call.reader.is_alive(each, now))
+    return [each for each in call.reader.workers() if call.reader.is_alive(each, now)]
 
 
 @post("/storage/prune", role=Role.ADMIN)

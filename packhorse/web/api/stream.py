@@ -18,7 +18,8 @@ async def stream(request: Request, sampler: Sampler) -> Response:
     """The answer to `GET /stream?topics=overview,job:ID`."""
     topics = [topic for topic in request.query_params.get("topics", "overview").split(",") if topic]
     last_id = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
-    viewer = sampler.join(request.state.operator, topics or ["overview"], last_id)
+    is_over = request.state.serving.is_ending
+    viewer = sampler.join(request.state.operator, topics or ["overview"], last_id, is_over)
     headers = {"x-accel-buffering": "no"}
     return StreamingResponse(_events(sampler, viewer), media_type="text/event-stream", headers=headers)
 

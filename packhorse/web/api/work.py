@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from packhorse import __version__
 from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable
+from packhorse.job import effective
 from packhorse.order import Do
+from packhorse.outcome import Failed, Outcome
+from packhorse.presence import is_alive
 from packhorse.retention import retention
 from packhorse.storage import Storage
 from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, refusal_of
@@ -31,6 +35,9 @@ from packhorse.web.api.problem import problem_of
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.site import Site
 
+THROUGH = "through"
+"""Where the record of a worker says through whose token it has joined; the manager writes it where there are
+tokens."""
 BODY_LIMIT = 256 << 20
 """Bytes of a question: a thousand jobs, each with large arguments."""
 
@@ -88,10 +95,10 @@ class Work:
     def _check(self, request: Request, role: Role) -> Operator:
         operator = self._site.call(request.state.operator).operator
         operator.require(role)
-        if operator.queues:
+        if some := "queues" if operator.queues else "tasks" if operator.tasks else "":
             raise NotAllowed(
-                f"{operator.name} is for some queues only, and a worker sees all of the storage",
-                hint="give the worker a token for all queues, and let it serve some: packhorse work --queues",
+                f"{operator.name} is for some {some} only, and a worker sees all of the storage",
+                hint="give the worker a token for all, and let it serve some: packhorse work --queues",
             )
         return operator
 
@@ -107,14 +114,45 @@ class Work:
         """What a storage takes as it comes is looked at before, and made to say through whose token it came."""
         if question.name in ("enqueue", "tick"):
             check_jobs(given.jobs, self._site.app.settings.payload_limit)
+        if question.name in ("finish", "finish_and_reserve"):
+            given.outcomes = self._with_attempts(given.outcomes)
         if question.name == "order" and given.order.do is Do.STOP:
             operator.require(Role.ADMIN)
         if question.name == "prune" and not operator.may(Role.ADMIN):
             given.keep = given.keep.at_least(retention(self._site.app.settings))
+        if question.name == "join":
+            given.lease = max(given.lease, self._site.app.settings.lease)
+            if not self._site.access.is_open:
+                given.worker = replace(given.worker, info={**given.worker.info, THROUGH: operator.name})
+        if question.name in ("rescue_owner", "leave") and not operator.may(Role.ADMIN):
+            self._refuse_to_end(given.owner, operator)
         if question.name == "rescue" and not operator.may(Role.ADMIN):
             given.lease = max(given.lease, self._site.app.settings.lease)
         if question.is_deed(given) and not self._site.access.is_open:
             given.by = f"{given.by} through {operator.name}" if given.by else operator.name
+
+    def _refuse_to_end(self, owner: str, operator: Operator) -> None:
+        """A worker that lives is not given up by who cannot know: only those who joined through the same token see it
+        die, as its foreman does. One that has fallen silent may be given up by anybody."""
+        worker = next((one for one in self._storage.workers() if one.id == owner), None)
+        if worker is None or worker.info.get(THROUGH) == operator.name:
+            return
+        if is_alive(worker, self._storage.now(), self._site.app.settings.lease):
+            raise NotAllowed(
+                f"worker {owner} lives, and did not join through the token of {operator.name}",
+                hint="what it holds is taken back once it has been silent for its lease",
+            )
+
+    def _with_attempts(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Failures with the number of attempts that their task allows, where neither the worker, who may be of another
+        language, nor the job itself says it."""
+        bare = [one.token.job_id for one in outcomes if _is_bare(one)]
+        if not bare:
+            return outcomes
+        options = {task.name: task.options for task in self._storage.tasks()}
+        jobs = self._storage.get_many(bare)
+        most = {job.id: effective(job, options.get(job.task)).max_attempts for job in jobs}
+        return [replace(one, max_attempts=most.get(one.token.job_id)) if _is_bare(one) else one for one in outcomes]
 
     async def _sleep(self, request: Request, body: bytes) -> bytes:
         """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
@@ -128,8 +166,14 @@ class Work:
                 return b"false"
             if await anyio.to_thread.run_sync(self._storage.wait, nap, given.queues, limiter=self._sleepers):
                 return b"true"
-            if time.monotonic() >= deadline or await request.is_disconnected():
+            is_over = request.state.serving.is_ending() or await request.is_disconnected()
+            if is_over or time.monotonic() >= deadline:
                 return b"false"
+
+
+def _is_bare(outcome: Outcome) -> TypeGuard[Failed]:
+    """Does its worker want another attempt, and not say of how many?"""
+    return isinstance(outcome, Failed) and outcome.retry_in is not None and not outcome.max_attempts
 
 
 @contextmanager

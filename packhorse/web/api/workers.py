@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from packhorse.errors import BadValue
-from packhorse.fields import Moment, WorkerFields, iso, stored_json, worker_fields
+from packhorse.fields import Moment, WorkerFields, iso, runner_of, stored_json, worker_fields
 from packhorse.job import State
 from packhorse.order import Do, Order
+from packhorse.presence import begun_in
 from packhorse.stacks import Stack, crew_of, stacks_of
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.part import PartQuery, part_of
@@ -36,14 +37,20 @@ class WorkerList(msgspec.Struct):
 
 
 class BusySlot(msgspec.Struct, kw_only=True):
-    """A job in a worker's hands."""
+    """A job in a worker's hands; `worker` is the same as `owner`. `begun` tells whether it runs, as its worker said
+    with its last heartbeat or the storage knows; else it waits there for a slot."""
 
     worker: str
+    owner: str
+    host: str | None
+    pid: int | None
     job_id: str
     task: str
     queue: str
     state: State
+    begun: bool
     args: msgspec.Raw | None
+    attempt: int
     started_at: Moment
     checkin: str | None
     checkin_at: Moment
@@ -112,15 +119,21 @@ def list_workers(call: Call, query: WorkersQuery) -> WorkerList:
 def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
     """One item for each job that a worker holds, with its arguments and its last check-in."""
     part, following = part_of(call.reader.held(), lambda job: job.id, query)
+    workers = call.reader.workers()
+    begun = begun_in(workers)
     return BusyList(
         [
             BusySlot(
                 worker=job.owner or "",
+                owner=job.owner or "",
+                **runner_of(job, workers),
                 job_id=job.id,
                 task=job.task,
                 queue=job.queue,
                 state=job.state,
+                begun=job.state is State.RUNNING or job.id in begun,
                 args=stored_json(job.args) if len(job.args) <= 2_000 else None,
+                attempt=job.attempt,
                 started_at=iso(job.started_at if job.state is State.RUNNING else None),
                 checkin=job.checkin,
                 checkin_at=iso(job.checkin_at),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from packhorse.web.pages import (
     audit,
     bulk,
+    clients,
     counting,
     failures,
     find,
@@ -21,7 +22,23 @@ from packhorse.web.pages import (
 from packhorse.web.pages.page import Deed, Page
 
 _MODULES = (
-    *(overview, new_job, counting, bulk, jobs, job, failures, queues, tasks, workers, schedules, storage, audit, find),
+    *(
+        overview,
+        new_job,
+        counting,
+        bulk,
+        jobs,
+        job,
+        failures,
+        queues,
+        tasks,
+        workers,
+        clients,
+        schedules,
+        storage,
+        audit,
+        find,
+    ),
 )
 
 PAGES: tuple[Page, ...] = tuple(page for module in _MODULES for page in vars(module).values() if isinstance(page, Page))

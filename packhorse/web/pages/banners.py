@@ -15,6 +15,7 @@ from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
 from packhorse.job import HELD, WAITING, State
 from packhorse.measures import Measured, by_queue
 from packhorse.pause_text import pause_text
+from packhorse.serving import tasks_by_queue, why_unserved
 from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
 from packhorse.web.pages.page import address
@@ -122,7 +123,8 @@ def _behind(reader: Reader, now: int) -> Iterator[Banner]:
     taking = takers(reader.workers(), now, reader.lease)
     if not late or not taking:
         return  # without workers it goes without saying
-    served = {name for worker in taking for name in worker.queues}
+    tasks_of = tasks_by_queue(reader.tallies())
+    served = {queue.name for queue in late if not why_unserved(taking, queue.name, tasks_of.get(queue.name, ()))}
     flows = reader.reckoned(
         "flows", Span.TWO_HOURS, lambda points: by_queue(point for point in points if point.at > now - _LOOKED_BACK)
     )

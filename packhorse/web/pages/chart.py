@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 from markupsafe import Markup
 
+from packhorse.amounts import significant
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
 from packhorse.job_text import cut
 from packhorse.measures import SHORTEST, Measured, longest_wait, measured
@@ -374,10 +375,22 @@ def _durations(title: str, unit: str, intervals: Intervals, lines: list[Line]) -
     return _chart(title, unit, intervals, lines, "lines", _span, SHORTEST)
 
 
-def unfinished(intervals: Intervals, present: dict[str, int], most: int = 4) -> Chart:
-    """Jobs that had not ended, by queue: counted back from the present through what came and what ended."""
+def unfinished(intervals: Intervals, present: dict[str, int], began_at: int | None = None, most: int = 4) -> Chart:
+    """Jobs that had not ended, by queue: counted back from the present through what came and what ended.
+
+    Where the storage began within these intervals (`began_at`), they are counted from there: present numbers and points
+    are read at different moments, and counting back would show the difference as jobs before there were any.
+    """
     growth, since, still = intervals.growth(), intervals.growth_since(), [0] * len(intervals.times)
-    history = {name: _counted_back(growth.get(name, still), number - since[name]) for name, number in present.items()}
+    if began_at is not None and began_at >= intervals.times[0]:
+        history = {name: _counted_up(growth.get(name, still)) for name in present}
+        if not intervals.is_over:
+            for name, number in present.items():
+                history[name][-1] = number
+    else:
+        history = {
+            name: _counted_back(growth.get(name, still), number - since[name]) for name, number in present.items()
+        }
     largest = sorted(history, key=lambda name: -max(history[name], default=0))
     lines = [
         Line(cut(name, _LONG_NAME), f"hue{place}", list(map(float, history[name])))
@@ -404,6 +417,10 @@ def _grew(point: Point) -> int:
     return came - went
 
 
+def _counted_up(grew: Sequence[int]) -> list[int]:
+    return [max(0, number) for number in accumulate(grew)]
+
+
 def _counted_back(grew: Sequence[int], present: int) -> list[int]:
     later = list(accumulate(reversed(grew[1:]), initial=0))[::-1]
     return [max(0, present - growth) for growth in later]
@@ -420,8 +437,8 @@ def _count(value: float) -> str:
 def _span(value: float) -> str:
     if value == 0:
         return "0"
-    if value < 1:
-        return f"{value * 1_000:.3g} ms"
+    if value < 0.9995:
+        return f"{significant(value * 1_000)} ms"
     if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7_200 else f"{value / 3_600:.3g} h"
+        return f"{significant(value)} s"
+    return f"{significant(value / 60)} min" if value < 7_200 else f"{significant(value / 3_600)} h"

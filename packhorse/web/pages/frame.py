@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from packhorse import __version__
 from packhorse.amounts import count_text, size_text
 from packhorse.clock import SECOND
-from packhorse.job import HELD, Operation, State, is_legal
+from packhorse.job import Operation, State, is_legal
 from packhorse.totals import Totals
 from packhorse.web.api.problem import Problem
 from packhorse.web.api.totals import totals_for
@@ -29,7 +29,8 @@ from packhorse.web.site import Call, Site
 # What a page says after a deed.
 SAYINGS = {
     "retried": "It is queued again.",
-    "aborted": "It was aborted, or asked to stop if it runs.",
+    "aborted": "It was aborted.",
+    "abort_requested": "It was asked to stop. It ends as aborted, unless it completes first.",
     "started": "It runs next.",
     "moved": "Its priority was set.",
     "requeued": "It is in another queue.",
@@ -57,7 +58,7 @@ _DONE_TO_MANY = {
     "force_start": "put in front",
     "set_priority": "given another priority",
     "set_queue": "put in another queue",
-    "abort": "aborted",
+    "abort": "aborted or asked to stop",
     "delete": "deleted",
 }
 
@@ -142,6 +143,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "ago": lambda at: words.ago(at, now),
         "due": lambda at, before="": words.due(at, now, before),
         "range": chosen_range(asked, now),
+        "stretch": {name: asked.query.get(name) for name in ("range", "from", "to")},  # for links to other pages
     }
     text = templates().get_template(shown.template).render({**frame, **shown.context})
     return Drawn(text.encode(), shown.status)
@@ -184,7 +186,6 @@ def places(totals: Totals) -> list[Place]:
         number for state, number in totals.states.items() if state not in (State.COMPLETED, State.ABORTED, State.DEAD)
     )
     kinds = totals.failure_kinds
-    held = sum(totals.states[state] for state in HELD)
     return [
         Place("overview", "/", "Overview"),
         Place("jobs", "/jobs", "Jobs", words.compact(unfinished), live="unfinished"),
@@ -202,7 +203,7 @@ def places(totals: Totals) -> list[Place]:
             "workers",
             "/workers",
             "Workers",
-            _hands(totals, held),
+            _hands(totals),
             not totals.workers,
             "workers",
         ),
@@ -212,9 +213,9 @@ def places(totals: Totals) -> list[Place]:
     ]
 
 
-def _hands(totals: Totals, held: int) -> str:
+def _hands(totals: Totals) -> str:
     """How many workers, and how many of their slots are busy; where there is no room for both, the latter."""
-    busy = f"{held}/{totals.slots}"
+    busy = f"{totals.busy}/{totals.slots}"
     return "none" if not totals.workers else busy if len(busy) > _ROOM else f"{totals.workers} · {busy}"
 
 

@@ -14,7 +14,7 @@ from packhorse.job import ABORTED, QUEUED, Job, Operation, rank_of
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages.find import LIKE_AN_ID
-from packhorse.web.pages.job_cards import EVENTS, Seen, cards_of
+from packhorse.web.pages.job_cards import EVENTS, Seen, Then, cards_of, then_of
 from packhorse.web.pages.jobs import UNKNOWN_QUEUE
 from packhorse.web.pages.life import life_of
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right, undoable
@@ -23,6 +23,7 @@ from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
 from packhorse.web.step import Step
 
+_LONGEST_NUMBER = 19
 _KEPT_AS = {"completed": "keep_completed", "dead": "keep_dead", "aborted": "keep_aborted"}
 
 
@@ -41,12 +42,13 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
     try:
         record = call.reader.get(id)
     except JobNotFound:
-        return _gone(call, id)
+        return _gone(call, asked, id)
     return Shown(
         "job.html",
         f"{record.task} {record.state}",
         {
             **cards_of(Seen.of(call, record, asked.query.get("level", ""))),
+            "then": _then(call, asked, id),
             "problem": problem,
             "typed": {name: asked.field(name) for name in ("queue", "priority", "new")},
         },
@@ -55,13 +57,23 @@ def _job_page(call: Call, asked: Asked, id: str, problem: Problem | None = None)
     )
 
 
-def _gone(call: Call, id: str) -> Shown:
+def _then(call: Call, asked: Asked, id: str) -> Then | None:
+    """The job as it was after the event that the address names."""
+    number = asked.query.get("event", "")
+    if not number.isdigit() or len(number) > _LONGEST_NUMBER:
+        return None
+    told = call.reader.history.of_job(id, 1, int(number) - 1)
+    return next((then_of(each) for each in call.reader.history.with_objects(told) if each.id == int(number)), None)
+
+
+def _gone(call: Call, asked: Asked, id: str) -> Shown:
     """What is still known of a job that was deleted or pruned; JobNotFound if that is nothing."""
     events = call.reader.history.of_job(id, EVENTS)
     settings, ended = call.site.app.settings, next((one for one in reversed(events) if one.state in _KEPT_AS), None)
     context = {
         "id": id,
         "events": events[::-1],
+        "then": _then(call, asked, id),
         "life": life_of(None, events, call.reader.now()),
         "last": events[-1],
         "queue": events[-1].queue,
@@ -85,9 +97,11 @@ def abort(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Stop it for good."""
     is_awaited = bool(call.site.storage.subscribers(id))  # who waits for it has heard that it was aborted
     before = call.steps.steer(Step(Operation.ABORT), id)
-    if not is_awaited and _can_be_retried_to(before, call.site.storage.get(id)):
+    after = call.site.storage.get(id)
+    if not is_awaited and _can_be_retried_to(before, after):
         return undoable(call, f"/jobs/{id}", "aborted", id)
-    return Elsewhere(f"/jobs/{id}?said=aborted")
+    is_certain = after is None or after.state is ABORTED
+    return Elsewhere(f"/jobs/{id}?said={'aborted' if is_certain else 'abort_requested'}")
 
 
 def _can_be_retried_to(before: Job, after: Job | None) -> bool:

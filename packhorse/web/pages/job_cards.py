@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Self
 
+import msgspec
+
 from packhorse import __version__
 from packhorse.event import Event, Kind
 from packhorse.failure import Failure
+from packhorse.fields import object_fields
 from packhorse.job import DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job
 from packhorse.job_text import python_text, state_text, try_text
 from packhorse.stacks import stacks_of
@@ -120,6 +123,24 @@ def _log(seen: Seen) -> dict[str, Any]:
 
 def _history(seen: Seen) -> dict[str, Any]:
     return {"events": seen.events[-_FEW_EVENTS:][::-1], "event_count": len(seen.events)}
+
+
+class Then(NamedTuple):
+    """A job as it was after the event with this id."""
+
+    id: int
+    text: str
+    unknown: list[str]
+
+
+def then_of(event: Event) -> Then | None:
+    """The job after this event, as JSON."""
+    told = object_fields(event)
+    if told is None:
+        return None
+    unknown = told.pop("unknown", [])
+    text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    return Then(event.id, safe(text), unknown)
 
 
 def _arguments(seen: Seen) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def _charts(reader: Reader, intervals: Intervals, present: dict[str, int]) -> li
     charts = [
         chart.throughput(intervals),
         chart.waiting_time(intervals, _oldest(reader.queues())),
-        chart.unfinished(intervals, present),
+        chart.unfinished(intervals, present, reader.began_at()),
         chart.running_time(intervals),
     ]
     return flagged(charts, reader.turning_points())

@@ -106,7 +106,9 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
         "queue": info,
         "held": sum(info.counts.get(state, 0) for state in HELD),
         "charts": flagged(
-            [charts[0], chart.unfinished(intervals, present), *charts[1:]], call.reader.turning_points(), name
+            [charts[0], chart.unfinished(intervals, present, call.reader.began_at()), *charts[1:]],
+            call.reader.turning_points(),
+            name,
         )
         if not asked.is_quick
         else [],

@@ -38,7 +38,7 @@ def page_routes(site: Site, guard: Callable[[Answer], Answer]) -> list[BaseRoute
     routes: list[BaseRoute] = [
         Route("/static/{version}/{name}", guard(static)),
         Route("/login", guard(_login(site)), methods=["GET", "POST"]),
-        Route("/logout", guard(_logout), methods=["POST"]),
+        Route("/logout", guard(_logout(site)), methods=["POST"]),
     ]
     routes += [
         Route(page.path, guard(_page(site, page)), methods=["GET"]) for page in PAGES if not _has_deed(page.path)
@@ -134,11 +134,11 @@ def _login(site: Site) -> Answer:
         if request.method != "POST":
             return render_login(site, asked, wrong=False, onward=safe_path(asked.query.get("onward", "/")))
         form = dict(parse_form(await read_body(request)))
-        peer = request.client.host if request.client else ""
-        site.access.tries.check(peer)
         operator = site.access.tokens.find(form.get("token", "").strip())
         onward = safe_path(form.get("onward", "/"))
-        if operator is None:
+        if operator is None:  # a right token comes in, whoever else tries wrong ones from behind the same proxy
+            peer = request.client.host if request.client else ""
+            site.access.tries.check(peer)
             site.access.tries.note_wrong(peer)
             return render_login(site, asked, wrong=True, onward=onward, status=401)
         response = RedirectResponse(asked.root + onward, 303)
@@ -147,7 +147,7 @@ def _login(site: Site) -> Answer:
             site.access.sessions.begin(operator),
             max_age=LENGTH,
             path=asked.root or "/",
-            secure=request.url.scheme == "https",
+            secure=_is_by_https(request),
             httponly=True,
             samesite="strict",
         )
@@ -156,11 +156,22 @@ def _login(site: Site) -> Answer:
     return answer
 
 
-async def _logout(request: Request) -> Response:
-    root = asked_of(request).root
-    response = RedirectResponse(f"{root}/login", 303)
-    response.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
-    return response
+def _is_by_https(request: Request) -> bool:
+    """Does the browser speak https, be it to a proxy? It says so itself when it sends a form."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
+
+
+def _logout(site: Site) -> Answer:
+    async def answer(request: Request) -> Response:
+        session = getattr(request.state, "session", None)
+        if session is not None:
+            await in_time(site.signed_out.end, session)
+        root = asked_of(request).root
+        response = RedirectResponse(f"{root}/login", 303)
+        response.delete_cookie(COOKIE, path=root or "/", httponly=True, samesite="strict")
+        return response
+
+    return answer
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

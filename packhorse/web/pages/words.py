@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from packhorse.amounts import rate_text, size_text
+from packhorse.amounts import rate_text, significant, size_text
 from packhorse.clock import SECOND, to_datetime
 from packhorse.fields import iso
 from packhorse.job import State
@@ -21,6 +21,8 @@ _AGO = re.compile(r"\b(?:[\d.]+ [a-zµ]+ )+ago\b")
 _COMMAND = re.compile(r"`([^`\n]+)`")
 _PLAIN_WORD = re.compile(r"(?!packhorse )[a-z]+(?=[ ,;:]|$)")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_UNITS = ((1_000, "k"), (1_000_000, "M"), (1_000_000_000, "G"))
 
 STATE_ICONS = {
     State.SCHEDULED: "clock",
@@ -53,11 +55,10 @@ def number(value: float | None) -> str:
 
 def compact(value: int) -> str:
     """A number where there is little room: 1.02 M."""
-    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
-        if value >= size:
-            scaled = value / (1_000 if unit == "k" else size)
-            return f"{scaled:.3g} {unit}"
-    return f"{value:,}"
+    if value < 10_000:
+        return f"{value:,}"
+    size, unit = next((each for each in _UNITS if value < 999.5 * each[0]), _UNITS[-1])
+    return f"{significant(value / size)} {unit}"
 
 
 def size(value: int | None) -> str:
@@ -69,10 +70,12 @@ def span(duration: float | None) -> str:
     """A duration in microseconds: "1 m 25 s", "480 ms", "31 µs"."""
     if duration is None:
         return "–"
-    if duration < 1_000:
+    if duration < 999.5:
         return f"{max(0, round(duration))} µs"
+    if duration < 999_500:  # from there on it would be rounded to a second
+        return f"{significant(duration / 1_000)} ms"
     if duration < 10 * SECOND:
-        return f"{duration / 1_000:.3g} ms" if duration < SECOND else f"{duration / SECOND:.3g} s"
+        return f"{significant(duration / SECOND)} s"
     return re.sub(r"(?<=[a-z])(?=\d)", " ", re.sub(r"(\d)([a-z])", r"\1 \2", span_text(round(duration))))
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from packhorse.clock import SECOND
 from packhorse.errors import BadValue
 from packhorse.event import Subject
-from packhorse.job import Job
+from packhorse.job import Job, State
 from packhorse.order import Do, Order
-from packhorse.presence import Lost, crews_lost
+from packhorse.presence import Lost, busy_slots, crews_lost
 from packhorse.stacks import Stack, Stacks, crew_of, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
@@ -37,6 +37,7 @@ class Process(NamedTuple):
     is_alive: bool
     jobs: list[tuple[Job, str]]
     report: dict[str, Any]
+    busy: int
 
 
 class Crew(NamedTuple):
@@ -85,7 +86,7 @@ class Host(NamedTuple):
 
     @property
     def busy(self) -> int:
-        return sum(len(worker.jobs) for worker in self.workers)
+        return sum(worker.busy for worker in self.workers)
 
     @property
     def slots(self) -> int:
@@ -159,10 +160,12 @@ def _by_owner(held: list[Job]) -> dict[str | None, list[Job]]:
 
 
 def _process(call: Call, worker: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> Process:
-    first = sorted(held.get(worker.id, []), key=lambda job: job.started_at or now)[:_MOST_SHOWN]
+    own = held.get(worker.id, [])
+    busy = busy_slots([worker], running=sum(job.state is State.RUNNING for job in own), held=len(own))
+    first = sorted(own, key=lambda job: (job.state is not State.RUNNING, job.started_at or now))[:_MOST_SHOWN]
     jobs = [(job, safe(short_call(job))) for job in first]
     figures = {name: value for name in _FIGURES if isinstance(value := worker.report.get(name, 0), int)}
-    return Process(worker, call.reader.is_alive(worker, now), jobs, {**_FIGURES, **figures})
+    return Process(worker, call.reader.is_alive(worker, now), jobs, {**_FIGURES, **figures}, busy)
 
 
 def _crews(processes: list[Process]) -> list[Crew]:

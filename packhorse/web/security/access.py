@@ -1,8 +1,8 @@
 """Access: who may come in at all. Decided once, before the web listens.
 
 On a loopback address without tokens everybody on this machine is an admin. Any other address needs tokens, or the web
-does not start. The host names that are answered are decided here too, so that no foreign name can be made to point at
-this server.
+does not start. Mounted into another program it needs tokens, too, or that the program says `open_mount`. The host names
+that are answered are decided here too, so that no foreign name can be made to point at this server.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from packhorse.errors import UnsafeAddress
 from packhorse.web.security.operator import Operator, Role
+from packhorse.web.security.proxies import Proxies
 from packhorse.web.security.sessions import Sessions, Tries
 from packhorse.web.security.tokens import Tokens
 
@@ -23,11 +24,23 @@ _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Access:
-    """The rules of one web server. `read_only` lets nobody change anything."""
+    """The rules of one web server. `read_only` lets nobody change anything. `open_mount`: the program into which the
+    web is mounted lets nobody in who may not do everything here."""
 
-    def __init__(self, tokens: Tokens, hosts: frozenset[str], *, any_address: bool = False, read_only: bool = False):
+    def __init__(
+        self,
+        tokens: Tokens,
+        hosts: frozenset[str],
+        *,
+        any_address: bool = False,
+        read_only: bool = False,
+        open_mount: bool = False,
+        trusted_proxies: Iterable[str] = (),
+    ) -> None:
+        self.proxies = Proxies(trusted_proxies)
         self.tokens = tokens
         self.read_only = read_only
+        self.open_mount = open_mount
         self.sessions = Sessions(tokens)
         self.tries = Tries()
         self._hosts = hosts
@@ -48,9 +61,21 @@ class Access:
         return msgspec.structs.replace(operator, role=Role.VIEW) if self.read_only else operator
 
 
-def decide_access(host: str, tokens: Tokens, *, allowed_hosts: Iterable[str] = (), read_only: bool = False) -> Access:
-    """The rules for a server that listens at `host`. Raises UnsafeAddress if everybody could come in from outside."""
-    if not tokens and not is_loopback(host):
+def decide_access(
+    host: str,
+    tokens: Tokens,
+    *,
+    allowed_hosts: Iterable[str] = (),
+    read_only: bool = False,
+    open_mount: bool = False,
+    trusted_proxies: Iterable[str] = (),
+) -> Access:
+    """The rules for a server that listens at `host`. Raises UnsafeAddress if everybody could come in from outside.
+
+    `open_mount` is for a program into which the web is mounted, and which itself asks who may see it: without tokens
+    everybody whom it lets through is an admin. `trusted_proxies` are the addresses or networks of proxies that are
+    believed what they say of who asks."""
+    if not tokens and not open_mount and not is_loopback(host):
         raise UnsafeAddress(
             f"will not listen at {host or 'every address'} without a token",
             why="whoever can reach this address could read and delete all jobs",
@@ -64,7 +89,14 @@ def decide_access(host: str, tokens: Tokens, *, allowed_hosts: Iterable[str] = (
     if everywhere:
         names.add(socket.gethostname().lower())
     # A name can be made to point anywhere, an address cannot: where we listen everywhere, any address will do.
-    return Access(tokens, frozenset(names), any_address=everywhere, read_only=read_only)
+    return Access(
+        tokens,
+        frozenset(names),
+        any_address=everywhere,
+        read_only=read_only,
+        open_mount=open_mount,
+        trusted_proxies=trusted_proxies,
+    )
 
 
 def is_loopback(host: str) -> bool:

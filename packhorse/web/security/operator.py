@@ -32,11 +32,13 @@ class Role(IntEnum):
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """Who asks. `queues` are the only ones that concern them; empty means all."""
+    """Who asks. `queues` are the only ones that concern them; empty means all. `tasks` are the only ones of which they
+    may create jobs; empty means all, and where `queues` are named, all that belong there."""
 
     name: str
     role: Role
     queues: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
 
     def may(self, role: Role) -> bool:
         return self.role >= role
@@ -44,6 +46,13 @@ class Operator(msgspec.Struct, frozen=True):
     def sees(self, queue: str | None) -> bool:
         """Does this queue concern them?"""
         return not self.queues or queue in self.queues
+
+    def may_create(self, task: str, home: str | None) -> bool:
+        """May they create jobs of this task? `home` is the queue that its registration names; None: nobody has
+        announced it, or not where it belongs."""
+        if self.tasks:
+            return task in self.tasks
+        return not self.queues or home in self.queues
 
     def require(self, role: Role) -> None:
         """Raises NotAllowed unless their role reaches so far. Everything that changes something comes through here."""
@@ -58,3 +67,17 @@ class Operator(msgspec.Struct, frozen=True):
         """Raises NotAllowed if this queue does not concern them."""
         if not self.sees(queue):
             raise NotAllowed(f"{self.name} may not do this to the queue {queue}", hint="sign in with another token")
+
+    def require_task(self, task: str, home: str | None) -> None:
+        """Raises NotAllowed if they may not create jobs of this task; `home` is as in `may_create`."""
+        if not self.may_create(task, home):
+            why = (
+                f"the token names the tasks {', '.join(sorted(self.tasks))}"
+                if self.tasks
+                else f"the token is for the queues {', '.join(sorted(self.queues))}, to which no worker says it belongs"
+            )
+            raise NotAllowed(
+                f"{self.name} may not create jobs of the task {task}",
+                why=why,
+                hint="name the task behind the queues of the token: name role token queue,queue task,task",
+            )

@@ -160,6 +160,13 @@ class Redaction:
             checkin=self.text(job.checkin),
         )
 
+    def object(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """A job as it was, of which some fields may be missing, as it may be shown."""
+        names = self.names(job["task"]) if "task" in job else self.names_of_any()
+        shown = {name: self._json(job[name], names) for name in ("args", "result", "meta") if name in job}
+        shown |= {name: self.text(job[name]) for name in ("error", "progress_text", "checkin") if name in job}
+        return {**job, **shown}
+
     def json(self, text: str | None, task: str | None = None) -> str | None:
         """Stored JSON of this task, or of one that is not known, as it may be shown. What holds no secret name stays
         exactly as it is."""

@@ -1,7 +1,10 @@
-"""Sessions: who signed in at the login page. A cookie carries the name and a time, signed; the server keeps nothing.
+"""Sessions: who signed in at the login page. A cookie carries a number, the name and a time, signed.
 
-A session ends after half a day, and all end when any token is changed. The same key marks what an address says of a
-deed, so that a page tells its own addresses from those that others have made up.
+A session ends after half a day, when its operator signs out, and when any token is changed. The key is made of the
+tokens by scrypt, so every server with the same tokens reads the same cookies, before and after a restart, and whoever
+has a cookie cannot try out tokens at any speed. Which sessions were signed out of is in the storage, as events, so it
+holds for all servers of one storage; see `SignedOut`. The same key marks what an address says of a deed, so that a page
+tells its own addresses from those that others have made up.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from packhorse.errors import TooBusy
 from packhorse.web.security.operator import Operator
@@ -22,6 +26,13 @@ LENGTH = 12 * 3600
 _TRIES = 5
 _TRIES_WITHIN = 60.0
 _MOST_PEERS = 1_000
+
+
+class Session(NamedTuple):
+    """One that was begun at the login page. The number alone opens nothing."""
+
+    id: str
+    operator: Operator
 
 
 class Sessions:
@@ -35,20 +46,21 @@ class Sessions:
 
     def begin(self, operator: Operator) -> str:
         """The value of the cookie for this operator."""
-        text = f"{operator.name}\n{int(self._now()) + LENGTH}".encode()
+        text = f"{secrets.token_hex(16)}\n{operator.name}\n{int(self._now()) + LENGTH}".encode()
         return base64.urlsafe_b64encode(text + b"\n" + self._signature(text)).decode()
 
-    def operator(self, cookie: str) -> Operator | None:
-        """Whose session this is; None if it is none, or over."""
+    def read(self, cookie: str) -> Session | None:
+        """The session that we began with this cookie; None if it is none, or its time is over."""
         try:
             text, _, signature = base64.urlsafe_b64decode(cookie.encode("ascii")).rpartition(b"\n")
-            name, until = text.decode().split("\n")
+            number, name, until = text.decode().split("\n")
             is_over = int(until) < self._now()
         except ValueError:
             return None
         if is_over or not hmac.compare_digest(signature, self._signature(text)):
             return None
-        return self._tokens.named(name)
+        operator = self._tokens.named(name)
+        return None if operator is None else Session(number, operator)
 
     def mark(self, *words: object) -> str:
         """What only we can put beside these words in an address."""

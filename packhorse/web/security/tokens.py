@@ -1,17 +1,21 @@
 """Tokens: the secrets by which operators and programs are known. Only their digests are kept in memory.
 
-They come from `PACKHORSE_WEB_TOKEN` (one, for an admin) or from a file with a line for each: name, role, token, and the
-queues that it is for, if not all. `#` begins a comment.
+They come from `PACKHORSE_WEB_TOKEN` (one, for an admin) or from a file with a line for each: name, role, token, the
+queues that it is for, if not all, and the tasks of which it creates jobs, if not all that belong to these queues. `*`
+is all queues. `#` begins a comment.
 
     anna     admin    8c1f…
     grafana  view     77ab…
     shop     operate  d03e…   mail,images
+    billing  operate  51c9…   *            send_invoice
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
+import logging
 import os
 import stat
 from collections.abc import Iterable
@@ -21,6 +25,8 @@ from packhorse.errors import BadValue
 from packhorse.task import check_name
 from packhorse.web.security.operator import Operator, Role
 
+log = logging.getLogger("packhorse.web")
+
 SHORTEST = 16
 """Characters of a token at least: it must not be guessed."""
 
@@ -28,6 +34,11 @@ SHORTEST = 16
 def digest(secret: str) -> bytes:
     """What is kept of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+@functools.lru_cache(maxsize=16)
+def _slow_key(secret: bytes) -> bytes:
+    return hashlib.scrypt(secret, salt=b"packhorse session", n=1 << 14, r=8, p=1, maxmem=64 << 20, dklen=32)
 
 
 class Tokens:
@@ -64,8 +75,9 @@ class Tokens:
         return next((operator for _, operator in self._known if operator.name == name), None)
 
     def key(self) -> bytes:
-        """A key that all processes with the same tokens share, and that changes when any token does."""
-        return hashlib.sha256(b"packhorse session" + b"".join(sorted(known for known, _ in self._known))).digest()
+        """A key that all processes with the same tokens share, and that changes when any token does. Each try to find
+        the tokens that make it costs as much time and memory as this does."""
+        return _slow_key(b"".join(sorted(known for known, _ in self._known)))
 
 
 def load_tokens(secret: str | None, file: str | None) -> Tokens:
@@ -76,8 +88,7 @@ def load_tokens(secret: str | None, file: str | None) -> Tokens:
 
 def _read(path: Path) -> list[tuple[str, Operator]]:
     try:
-        if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise BadValue(f"{path} can be read by others", hint=f"chmod 600 {path}")
+        check_mode(path)
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue(f"the tokens in {path} cannot be read", why=str(error)) from None
@@ -85,9 +96,29 @@ def _read(path: Path) -> list[tuple[str, Operator]]:
     return [_parse(parts, f"{path}, line {number}") for number, parts in words if parts]
 
 
+def check_mode(path: Path) -> None:
+    """Raises BadValue if others may write to this file of tokens. That others may read what nobody writes, as secrets
+    of Docker and Kubernetes are, is as it has to be; else it is worth a warning."""
+    mode = path.stat().st_mode if os.name == "posix" else 0
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BadValue(f"{path} can be written by others", hint=f"chmod 600 {path}")
+    if is_exposed(mode):
+        log.warning("%s can be read by others: chmod 600 %s", path, path)
+
+
+def is_exposed(mode: int) -> bool:
+    """May others read a file that its owner writes by hand?"""
+    return bool(mode & (stat.S_IRGRP | stat.S_IROTH) and mode & stat.S_IWUSR)
+
+
 def _parse(parts: list[str], place: str) -> tuple[str, Operator]:
-    if len(parts) not in (3, 4):
-        raise BadValue(f"{place} is not understood", hint="write: name role token [queue,queue]")
-    name, role, secret, *queues = parts
-    wanted = frozenset(check_name(queue, "queue name") for queue in queues[0].split(",")) if queues else frozenset()
-    return secret, Operator(check_name(name, f"the name in {place}"), Role.parse(role), wanted)
+    if not 3 <= len(parts) <= 5:
+        raise BadValue(f"{place} is not understood", hint="write: name role token [queue,queue [task,task]]")
+    name, role, secret, *scopes = parts
+    queues, tasks = (_names(words, kind) for words, kind in zip([*scopes, "*", "*"], ("queue", "task"), strict=False))
+    return secret, Operator(check_name(name, f"the name in {place}"), Role.parse(role), queues, tasks)
+
+
+def _names(words: str, kind: str) -> frozenset[str]:
+    """The names, or none for `*`, which is all."""
+    return frozenset() if words == "*" else frozenset(check_name(word, f"{kind} name") for word in words.split(","))

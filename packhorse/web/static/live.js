@@ -1,6 +1,7 @@
-// Live numbers: one stream for all tabs of this browser, figures set as they come, tables fetched again now and then.
+// Live numbers: figures set as the stream brings them, tables fetched again now and then.
 import { heardTime } from "./ago.js";
 import { toggledLog } from "./log.js";
+import { openStream } from "./stream.js";
 
 const body = document.body;
 const root = body.dataset.root;
@@ -11,10 +12,9 @@ let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", la
 const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
 
 function compact(value) {
-  if (value >= 1e9) return `${(value / 1e9).toPrecision(3)} G`;
-  if (value >= 1e6) return `${(value / 1e6).toPrecision(3)} M`;
-  if (value >= 1e4) return `${(value / 1e3).toPrecision(3)} k`;
-  return number(value);
+  if (value < 1e4) return number(value);
+  const [size, unit] = [[1e3, "k"], [1e6, "M"]].find(([size]) => value < 999.5 * size) ?? [1e9, "G"];
+  return `${number(Number((value / size).toPrecision(3)))} ${unit}`;
 }
 
 function span(seconds) {
@@ -34,11 +34,12 @@ const FIGURES = {
   queues: (t) => t.queues || "",
   schedules: (t) => t.schedules || "",
   workers: (t) => {
-    const busy = `${t.states.running + t.states.reserved}/${t.slots}`;
+    const busy = `${t.busy}/${t.slots}`;
     return !t.workers ? "none" : busy.length > 7 ? busy : `${t.workers} · ${busy}`;
   },
   oldest: (t) => (t.oldest === null && t.paused && t.states.queued ? "all in paused queues" : `oldest ${span(t.oldest)}`),
-  held: (t) => number(t.states.running + t.states.reserved),
+  running: (t) => number(t.busy),
+  busy: (t) => (t.slots ? ` · ${Math.round(100 * t.busy / t.slots)} % busy` : ""),
   slots: (t) => (t.slots ? ` / ${number(t.slots)}` : ""),
   workercount: (t) => `${number(t.workers)} worker${t.workers === 1 ? "" : "s"}`,
   processed: (t) => number(t.processed),
@@ -168,11 +169,12 @@ function heard(kind, data) {
 
 function open() {
   if (source || isPaused) return;
-  const since = againAt ? `&last_event_id=${encodeURIComponent(lastId)}` : "";
+  const since = againAt ? lastId : "";
   againAt = 0;
-  source = new EventSource(`${root}/api/v1/stream?topics=${encodeURIComponent(body.dataset.topics)}${since}`);
-  for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => { lastId = event.lastEventId; heard(kind, event.data); });
-  source.addEventListener("error", () => { close(); againAt = Date.now() + AGAIN * (1 + Math.random()); tell(); });
+  source = openStream(`${root}/api/v1/stream`, body.dataset.topics, since, {
+    event: (kind, data, id) => { lastId = id; heard(kind, data); },
+    failed: () => { close(); againAt = Date.now() + AGAIN * (1 + Math.random()); tell(); },
+  });
 }
 
 // A browser comes back by itself only to a server that broke off, not to one that refused, and does not tell when.
@@ -201,7 +203,8 @@ function tell() {
   if (isPaused) return mark("paused", "paused");
   if (document.hidden && Date.now() - hiddenAt > HIDDEN) return close();
   if (!source) return comeBack();
-  if (source.readyState !== EventSource.OPEN) return;
+  source.beat();
+  if (!source.isOpen) return;
   if (trouble) return mark("away", trouble);
   const age = Math.round((Date.now() - heardAt) / 1000);
   if (heardAt && age < 5) mark("live", "live");

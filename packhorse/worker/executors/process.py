@@ -44,6 +44,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _DEAF_AFTER = 5.0
 """Seconds in which a child must take something of what it is told; one that does not is stuck, and is killed."""
 _MIB = 1 << 20
+_WORKER_STOPS: Message = {"worker_stops": True}
 
 
 class _Child:
@@ -126,6 +127,12 @@ class ProcessExecutor:
         self._order(lambda: self._stop(seat, hard))
         return True
 
+    def ask_to_stop(self) -> None:
+        """Have check-ins answer that the worker stops. The jobs may go on; those that begin later are told when they
+        do."""
+        if self._thread is not None:
+            self._order(self._ask_to_stop)
+
     @property
     def busy(self) -> int:
         """How many children have a job. Any thread may ask, while others come and go."""
@@ -204,7 +211,10 @@ class ProcessExecutor:
         self._slots.begin(seat, slot)
         if not child.tell({"job": msgspec.to_builtins(seat.job)}):
             self._give_up(child, "its process had died before it began")
-        elif child.unsent:
+            return
+        if seat.is_stopping():
+            child.tell(_WORKER_STOPS)
+        if child.unsent:
             self._watch(child)
 
     def _add_child(self) -> None:
@@ -355,6 +365,11 @@ class ProcessExecutor:
             child.tell({"stop": True})  # so small that it is taken at once by whoever has taken a job
         self._nursery.kill(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
+    def _ask_to_stop(self) -> None:
+        for child in self._children.values():
+            if child.seat is not None and child.tell(_WORKER_STOPS) and child.unsent:
+                self._watch(child)
+
     def _give_up(self, child: _Child, why: str) -> None:
         """It has not taken all of its job, so that has not begun, and never will here."""
         child.unsent.clear()
@@ -404,4 +419,5 @@ def _of_dead(child: _Child, seat: Seat, exit: Exit) -> Outcome:
 
 def _of_too_large(seat: Seat, held: int, limit: int) -> Outcome:
     failure = Failure("MemoryLimit", f"it held {held / _MIB:,.0f} MiB of memory; its limit is {limit / _MIB:,.0f} MiB")
-    return Failed(seat.job.token, failure, attempt.retry_in(seat.job, seat.task, None), ran=seat.ran)
+    wait, attempts = attempt.retry_in(seat.job, seat.task, None), attempt.attempts_to_tell(seat.job, seat.task)
+    return Failed(seat.job.token, failure, wait, ran=seat.ran, max_attempts=attempts)

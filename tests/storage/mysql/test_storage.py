@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import string
 import time
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage.listing import Place
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Answer, Link
-from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.records import EventFilter, Filter, LogLine
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import Index
 from packhorse.storage.sql.served import FOLD_AFTER
@@ -103,11 +104,11 @@ def test_names_that_look_alike_are_different(storage: MySQL) -> None:
 
 def test_letters_are_searched_for_whatever_their_case_and_others_as_they_are(storage: MySQL) -> None:
     every = "".join(chr(code) for code in range(32, 0x250)) + "\u212a İıſ ßẞ 🐎"
-    add(storage, "upper", args=every)
+    add(storage, "upper", args=json.dumps(every, ensure_ascii=False))
 
     for letter in [*string.ascii_letters, "%", "_", "\\", "'", '"', "č", "Ä", "ä", "🐎"]:
         assert ids(find_all(storage, Filter(text=letter))) == ["upper"], letter
-    add(storage, "accented", args="ČÄ")
+    add(storage, "accented", args='"ČÄ"')
     assert ids(find_all(storage, Filter(text="čä"))) == []
     assert ids(find_all(storage, Filter(text="ČÄ"))) == ["accented"]
 
@@ -125,17 +126,21 @@ def test_text_that_the_server_cannot_take_is_refused(storage: MySQL) -> None:
 
 
 def test_any_other_text_comes_back_as_it_was(storage: MySQL) -> None:
-    text = "".join(chr(code) for code in range(0x80)) + "'\\''%s%%$1?č🐎\u2028"
+    line = "".join(chr(code) for code in range(1, 0x80)) + "'\\''%s%%$1?č🐎\u2028"
+    text = f" \t\r\n{json.dumps(line, ensure_ascii=False)}\n"
     job = add(storage, args=text, meta=text)
 
     assert (job.args, job.meta) == (text, text)
-    assert storage.reserve(join(storage), {"mail": 1}, 1)[0].args == text
+    (taken,) = storage.reserve(join(storage), {"mail": 1}, 1)
+    assert taken.args == text
+    storage.append_log(taken.token, [LogLine(line)])
+    assert [written.message for written in storage.log_lines(job.id)] == [line]
 
 
 def test_arguments_longer_than_a_packet_are_refused_and_many_long_ones_are_not(storage: MySQL) -> None:
-    storage.enqueue([new_job(args="x" * 900_000) for _ in range(20)])
-    with pytest.raises((BadValue, StorageUnavailable)):
-        storage.enqueue([new_job(args="x" * 20_000_000)])
+    storage.enqueue([new_job(args=f'"{"x" * 900_000}"') for _ in range(20)])
+    with pytest.raises((BadValue, StorageUnavailable), match="too long"):
+        storage.enqueue([new_job(args=f'"{"x" * 20_000_000}"')])
 
     assert len(find_all(storage)) == 20
 
@@ -186,21 +191,22 @@ def small_packets(bystander: Bystander) -> Iterator[None]:
     bystander.execute(f"SET GLOBAL max_allowed_packet = {usual}")
 
 
-@pytest.mark.parametrize("sign", ["x", '"', "ж", "🐎"])
+@pytest.mark.parametrize("sign", ["x", '\\"', "ж", "🐎"])
 def test_many_jobs_fit_into_small_packets(storage: MySQL, url: str, small_packets: None, sign: str) -> None:
     storage.close()
-    jobs = [new_job(args=sign * 1_000, **options) for options in ({}, {"meta": "{}"}) for _ in range(500)]
+    text = f'"{sign * 1_000}"'
+    jobs = [new_job(args=text, **options) for options in ({}, {"meta": "{}"}) for _ in range(500)]
 
     storage.enqueue(jobs[:500])
     storage.enqueue(jobs[500:])
     with shared_mysql().connect(database=storage.address.database) as connection:
-        storage.enqueue_within(connection, guests := [new_job(args=sign * 1_000) for _ in range(500)])
+        storage.enqueue_within(connection, guests := [new_job(args=text) for _ in range(500)])
         connection.commit()
     taken = storage.reserve(join(storage), {"mail": 1}, 1_000)
     storage.finish([Completed(job.token, job.args) for job in taken])
 
     assert storage.count(Filter()).number == len(jobs) + len(guests)
-    assert {job.result for job in storage.get_many(ids(taken))} == {sign * 1_000}
+    assert {job.result for job in storage.get_many(ids(taken))} == {text}
 
 
 def test_what_is_longer_than_a_packet_is_not_taken_for_an_outage(storage: MySQL, small_packets: None) -> None:
@@ -211,7 +217,7 @@ def test_what_is_longer_than_a_packet_is_not_taken_for_an_outage(storage: MySQL,
 
     for size in (1_048_576, 30_000_000):
         with pytest.raises(BadValue, match=r"too long .* max_allowed_packet"):
-            storage.finish([Completed(held.token, "x" * size)])
+            storage.finish([Completed(held.token, f'"{"x" * size}"')])
 
     assert storage.finish([Completed(held.token)]) == [Verdict.ACCEPTED]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pymysql
 import pytest
@@ -12,7 +14,8 @@ from pymysql.constants import CLIENT
 
 from packhorse.errors import BadValue, PackhorseError, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 from packhorse.storage.mysql import MySQL
-from packhorse.storage.mysql.trouble import may_pass, refuse_old, translate
+from packhorse.storage.mysql.database import Database
+from packhorse.storage.mysql.trouble import may_pass, refuse_old, refuse_others, translate
 from tests.children import PATIENCE
 
 
@@ -61,6 +64,14 @@ def test_an_error_is_told_as_what_it_means(error: Exception, ours: type[Packhors
     assert str(error.args[-1]).split()[0] in (told.why or "")
 
 
+@pytest.mark.parametrize(("code", "is_worth_waiting"), [(1045, False), (1049, False), (1142, False), (2003, True)])
+def test_only_a_server_that_is_away_is_worth_waiting_for(code: int, is_worth_waiting: bool) -> None:
+    told = translate(pymysql.OperationalError(code, "refused"), "mysql://ann@db/shop")
+
+    assert isinstance(told, StorageUnavailable)
+    assert told.may_pass is is_worth_waiting
+
+
 def test_a_full_server_may_have_room_in_a_moment() -> None:
     assert may_pass(pymysql.OperationalError(1040, "Too many connections"))
     assert not may_pass(pymysql.OperationalError(1045, "Access denied"))
@@ -77,6 +88,43 @@ def test_a_server_that_is_new_enough_is_taken(version: str) -> None:
 def test_a_server_that_is_too_old_is_refused(version: str) -> None:
     with pytest.raises(StorageUnavailable, match="or newer"):
         refuse_old(version)
+
+
+@pytest.mark.parametrize(
+    ("version", "comment", "name"),
+    [
+        ("8.0.11-TiDB-v8.1.0", "TiDB Server (Apache License 2.0) Community Edition, MySQL 8.0 compatible", "TiDB"),
+        ("8.0.35", "TiDB Server (Apache License 2.0) Community Edition, MySQL 8.0 compatible", "TiDB"),
+        ("8.0.30-Vitess", "Version: 19.0.0 (Git revision …)", "Vitess"),
+    ],
+)
+def test_a_server_that_only_speaks_as_mysql_does_is_refused_by_name(version: str, comment: str, name: str) -> None:
+    with pytest.raises(StorageError, match=f"the server is {name}, which is not supported") as caught:
+        refuse_others(version, comment)
+
+    assert not isinstance(caught.value, StorageUnavailable), "it is not waited for"
+
+
+@pytest.mark.parametrize(
+    ("version", "comment"),
+    [
+        ("8.4.3", "MySQL Community Server - GPL"),
+        ("10.11.6-MariaDB", "mariadb.org binary"),
+        ("8.0.36-28", "Percona Server"),
+    ],
+)
+def test_one_that_is_mysql_is_not(version: str, comment: str) -> None:
+    refuse_others(version, comment)
+
+
+def test_it_is_refused_when_it_is_first_connected_to() -> None:
+    connection = SimpleNamespace(get_server_info=lambda: "8.0.35")
+    link: Any = SimpleNamespace(
+        connection=connection, rows=lambda sql: [("8.0.35", "TiDB Server (Apache License 2.0)")]
+    )
+
+    with pytest.raises(StorageError, match="TiDB"):
+        Database._prepare_first(Database.__new__(Database), link)
 
 
 class OfMySQL(threading.Thread):

@@ -45,6 +45,22 @@ def test_an_error_is_told_as_what_it_means(error: Exception, ours: type[Packhors
     assert "secret" not in str(told)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_worth_waiting"),
+    [
+        ('FATAL:  password authentication failed for user "ann"', False),
+        ('FATAL:  database "shop" does not exist', False),
+        ("FATAL:  sorry, too many clients already", True),
+        ("connection refused", True),
+    ],
+)
+def test_only_a_server_that_is_away_is_worth_waiting_for(words: str, is_worth_waiting: bool) -> None:
+    told = translate(psycopg.OperationalError(words), ADDRESS)
+
+    assert isinstance(told, StorageUnavailable)
+    assert told.may_pass is is_worth_waiting
+
+
 def test_a_full_server_may_have_room_in_a_moment() -> None:
     assert may_pass(psycopg.OperationalError("FATAL:  sorry, too many clients already"))
     assert may_pass(psycopg.OperationalError("FATAL:  the database system is starting up"))

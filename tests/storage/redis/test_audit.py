@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from packhorse.clock import MINUTE
 from packhorse.conformance.builders import at_once, find_all, history, new_job, recount, tallies
-from packhorse.errors import ClientNotFound, NotUnique, WorkerNotFound
+from packhorse.errors import ClientNotFound, NotUnique, WorkerExists, WorkerNotFound
 from packhorse.failure import Failure
 from packhorse.job import UniqueLock
 from packhorse.outcome import Completed, Failed, Released, Snoozed
@@ -125,7 +125,8 @@ class Hand:
         self.storage.expire()
         self.storage.prune(Retention(completed=1_000, dead=1_000, aborted=1_000, events=MINUTE), limit=5)
         self.storage.rescue_owner(f"worker {self.chance.randrange(THREADS)}", why="a story", limit=2)
-        self.storage.join(WorkerInfo(self.name))
+        with contextlib.suppress(WorkerExists):  # nobody has given it up
+            self.storage.join(WorkerInfo(self.name))
 
     def pause(self) -> None:
         if not self.storage.pause("mail"):

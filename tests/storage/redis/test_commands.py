@@ -59,7 +59,8 @@ def _has_an_end(one: Heard) -> bool:
     match one.name:
         case "ZRANGE" | "ZREVRANGE" | "LRANGE":
             start, stop = int(words[1]), int(words[2])
-            return (0 <= start <= stop < start + MOST) or _is_by_name(one)
+            is_from_one_end = start >= 0 or stop < 0  # from the first on, or up to the last
+            return (is_from_one_end and start <= stop < start + MOST) or _is_by_name(one)
         case "ZRANGEBYSCORE" | "ZREVRANGEBYSCORE":
             return _named(words, "LIMIT", 2) <= MOST or words[1] == words[2]
         case "XRANGE" | "XREVRANGE":

@@ -39,7 +39,7 @@ def _some_job(chance: Random, seq: int, queues: int, spread: int) -> Job:
         seq=seq,
         task=chance.choice(["send", "draw", "needle"]),
         queue=f"line {chance.randrange(queues)}",
-        args=chance.choice(['{"a":"Hay"}', '{"b":"NEEDLE"}', "{}", "x" * 3_000]),
+        args=chance.choice(['{"a":"Hay"}', '{"b":"NEEDLE"}', "{}", f'"{"x" * 3_000}"']),
         state=state,
         priority=priority,
         rank=chance.choice([0, 1, 2, rank_of(priority), rank_of(priority)]),

@@ -391,6 +391,8 @@ def test_a_wrong_password_is_told_at_once_and_never_shown(tmp_path: Path):
     assert "does not accept this username and password" in str(wrong.value)
     assert "hunter2" not in str(wrong.value)
     assert "asks for a password (NOAUTH" in str(missing.value)
+    assert not wrong.value.may_pass
+    assert not missing.value.may_pass
 
 
 def test_the_right_password_and_user_are_accepted(own_server: RedisServer):

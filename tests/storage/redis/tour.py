@@ -88,6 +88,7 @@ def _lists(storage: Any) -> None:
 
 
 def _work(storage: Any) -> None:
+    storage.leave("ann", why="restarted")
     storage.join(WorkerInfo("ann"))
     first, second, third, *rest = storage.reserve("ann", {"mail": 1, "other": 2}, 20)
     storage.start([job.token for job in (first, second, third)])
@@ -146,6 +147,7 @@ def _processes(storage: Any) -> None:
     storage.acknowledge("carl", ended[:2])
     storage.clients()
     storage.leave_client("carl")
+    storage.sign_out("s1", by="ann")
 
 
 def _records(storage: Any) -> None:

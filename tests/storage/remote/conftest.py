@@ -30,7 +30,7 @@ class Manager:
 
 @pytest.fixture(scope="module")
 def manager() -> Iterator[Manager]:
-    application = make_application(Packhorse(storage=Memory()), decide_access("127.0.0.1", Tokens()))
+    application = make_application(Packhorse(storage=Memory()), decide_access("127.0.0.1", Tokens(), open_mount=True))
     with served(application) as url:
         yield Manager(application, url)
 

@@ -497,6 +497,33 @@ def test_where_the_path_is_too_long_for_a_socket_they_lie_in_the_temporary_direc
     assert str(os.getuid()) in bell.directory.name
 
 
+@pytest.mark.parametrize("trap", ["a link", "writable by others", "of another user"])
+def test_a_directory_that_is_not_its_owners_alone_is_not_slept_in(
+    trap: str, tmp_path: Path, file: File, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    bell, theirs = Bell(tmp_path / ("x" * 100) / "jobs.db", file), tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    if trap == "a link":
+        bell.directory.symlink_to(theirs)
+    else:
+        bell.directory.mkdir()
+        bell.directory.chmod(0o777 if trap == "writable by others" else 0o700)
+    if trap == "of another user":
+        another = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: another)
+    polled: list[float] = []
+    monkeypatch.setattr(time, "sleep", polled.append)
+    bell.look()
+
+    for _ in range(2):
+        assert not bell.wait(0.01)
+
+    assert polled
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    bell.ring()  # reaches nobody, and harms nobody
+
+
 def test_a_long_path_in_another_alphabet_is_measured_in_bytes(tmp_path: Path, file: File) -> None:
     path = Path("/") / ("ž" * 60)  # 60 characters, 120 bytes
 

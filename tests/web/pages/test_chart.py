@@ -131,6 +131,17 @@ def test_unfinished_jobs_are_counted_back_from_the_present():
     assert lines == {"mail": [2, 12, 7, 9], "images": [0, 0, 3, 3]}
 
 
+def test_there_were_no_unfinished_jobs_before_the_storage_began():
+    """Present numbers are newer than points: here two jobs came that no point tells of yet."""
+    points = [point(2, added=10), point(1, completed=4), point(0, added=1)]
+    began_at = points[0].at
+
+    chart = unfinished(Intervals(points, HOUR_OF_CHARTS, NOW), {"mail": 9}, began_at)
+
+    assert list(chart.lines[0].values)[-4:] == [0, 10, 6, 9]
+    assert set(chart.lines[0].values[:-3]) == {0}
+
+
 def test_a_job_that_is_retried_again_and_again_is_one_unfinished_job():
     points = [point(2, added=1, dead=1), point(1, retried=3, dead=3), point(0, retried=1, added=2, deleted=1)]
 

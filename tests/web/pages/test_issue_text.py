@@ -28,6 +28,7 @@ def test_a_failed_job_offers_its_text_for_an_issue(web: TestClient, yard: Yard):
     assert "### ````ValueError: bad ``` image````" in text
     assert "At `jobs.py:4`." in text
     assert job.id in text
+    assert "dead, attempt 1/4" in text  # as many as its task says
     assert "`````text\none\n````\nValueError: bad ``` image\n`````" in text  # nothing in it ends the block
     assert "sqlite" in text
     assert "hunter2" not in text
@@ -35,7 +36,7 @@ def test_a_failed_job_offers_its_text_for_an_issue(web: TestClient, yard: Yard):
 
 def test_what_others_wrote_is_code_in_it():
     evil = "x` ![p](https://evil.example/p.png)\n\n@team `"
-    job = Job("id1", 1, "send", "q`", "{}", State.DEAD, 1, 12, 0, 0)
+    job = Job("id1", 1, "send", "q`", "{}", State.DEAD, 1, 12, 0, 0, max_attempts=4)
     failure = Failure("ValueError", f"`{evil}", place="a`.py:1")
 
     lines = issue_text(job, evil, failure, args="{}", why=evil, same=1, versions=["A `1`"]).splitlines()
@@ -65,8 +66,8 @@ def test_it_is_to_be_read_before_it_is_posted(web: TestClient, yard: Yard):
 
 
 def test_the_versions_are_those_of_the_worker_that_had_the_job(web: TestClient, yard: Yard):
-    job = yard.start(yard.add())
     yard.storage.join(WorkerInfo(WORKER, foreman=FOREMAN, info={"python": "3.9.9", "version": "0.0.7"}))
+    job = yard.start(yard.add())
     yard.finish(Failed(job.token, Failure("ValueError", "bad")))
 
     shown = web.get(f"/jobs/{job.id}", headers=HTML).text

@@ -95,7 +95,7 @@ def test_a_link_of_somebody_else_offers_nothing(
 ):
     monkeypatch.setattr(frame, "_UNDO_FOR", HOUR)
     ours = lately(application, "paused", "mail")
-    elsewhere = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens()))
+    elsewhere = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens(), open_mount=True))
     foreign = [
         ours.partition("&mark=")[0],
         ours.replace("undo=mail", "undo=pay"),

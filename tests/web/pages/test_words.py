@@ -11,14 +11,28 @@ NOW = 1_800_000_000 * SECOND
 
 @pytest.mark.parametrize(
     ("duration", "text"),
-    [(0, "0 µs"), (31, "31 µs"), (480_000, "480 ms"), (1_240_000, "1.24 s"), (85 * SECOND, "1 m 25 s"), (-5, "0 µs")],
+    [
+        *(
+            (0, "0 µs"),
+            (31, "31 µs"),
+            (480_000, "480 ms"),
+            (1_240_000, "1.24 s"),
+            (85 * SECOND, "1 m 25 s"),
+            (-5, "0 µs"),
+        ),
+        *((999_400, "999 ms"), (999_500, "1 s"), (9_999_999, "10 s"), (999.7, "1 ms")),
+    ],
 )
 def test_durations_are_short_and_never_negative(duration: int, text: str):
     assert words.span(duration) == text
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(999, "999"), (9_999, "9,999"), (18_204, "18.2 k"), (1_020_000, "1.02 M")]
+    ("number", "text"),
+    [
+        *((999, "999"), (9_999, "9,999"), (18_204, "18.2 k"), (1_020_000, "1.02 M")),
+        *((10_000, "10 k"), (999_499, "999 k"), (999_500, "1 M"), (10**9 - 1, "1 G"), (5 * 10**12, "5,000 G")),
+    ],
 )
 def test_large_numbers_are_compact(number: int, text: str):
     assert words.compact(number) == text

@@ -110,3 +110,15 @@ def test_beyond_some_hundreds_of_workers_further_hosts_are_named(
     assert [name for name in names if f'href="/workers/{name}"' in other] == names[3::4]
     assert other.count("/workers?host=") == 3
     assert web.get("/workers", params={"host": "unheard of"}, headers=SENT).text.count("/workers?host=") == 4
+
+
+def test_no_more_than_all_slots_are_busy_whatever_is_reserved_ahead(web: TestClient, yard: Yard):
+    yard.storage.join(WorkerInfo("01a0-worker", pid=1, queues=["mail"], concurrency=4))
+    for _ in range(5):
+        yard.add("send_notice", queue="mail")
+    yard.storage.reserve("01a0-worker", {"mail": 1}, 5)
+
+    text = web.get("/", headers=SENT).text
+
+    assert "100 % busy" in text
+    assert "125 % busy" not in text

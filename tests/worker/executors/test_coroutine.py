@@ -15,7 +15,7 @@ from packhorse.outcome import Completed, Failed, Outcome, Released, Stopped
 from packhorse.worker.executors import coroutine
 from packhorse.worker.executors.coroutine import CoroutineExecutor
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.seat import Seat
+from packhorse.worker.seat import Seat, WorkerStop
 from packhorse.worker.slots import Slots
 from tests.children import PATIENCE, until
 from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
@@ -26,10 +26,10 @@ class Bench:
         self.slots = Slots(None, slots, lambda seat: self.executor)
         self.finisher = Finisher(lambda: None)
         self.executor = CoroutineExecutor(self.slots, self.finisher, RESULT_LIMIT)
-        self.worker_stops: list[bool] = []
+        self.worker_stop = WorkerStop()
 
     def seat(self, function: Callable[..., Any], name: str = "a") -> Seat:
-        return a_seat(a_job(name), task_of(function, "task"), worker_stops=self.worker_stops)
+        return a_seat(a_job(name), task_of(function, "task"), worker_stop=self.worker_stop)
 
     def outcome_of(self, seat: Seat) -> Outcome:
         until(lambda: seat.is_settled and len(self.finisher), "it ends")
@@ -108,7 +108,7 @@ def test_an_aborted_task_is_cancelled(bench: Bench):
 
 def test_a_task_whose_worker_goes_is_handed_back(bench: Bench):
     seat = running(bench)
-    bench.worker_stops.append(True)
+    bench.worker_stop.is_forced = True
 
     bench.executor.stop(seat, hard=False)
 
@@ -165,7 +165,7 @@ def test_what_runs_when_the_loop_ends_is_cancelled_once_and_cleans_up(bench: Ben
     seat = bench.seat(task)
     bench.slots.line_up([seat])
     assert began.wait(PATIENCE)
-    bench.worker_stops.append(True)
+    bench.worker_stop.is_forced = True
     if is_told_before:
         bench.executor.stop(seat, hard=False)
     bench.executor.close()

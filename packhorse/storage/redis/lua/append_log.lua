@@ -1,16 +1,16 @@
 -- parts: head, log
--- Adds lines to a job's log. ARGV: id, owner, fence, keep, what stands for lost lines, and for each line kind, message.
+-- Adds lines to a job's log. ARGV: id, owner, fence, keep, and for each line kind, message, attempt, ago.
 -- Answers 1; 0 when the token is stale, and when the storage is being copied. Sent again, it adds nothing if the last line is there already.
 local move = call('GET', P .. 'move')
 if move and not string.find(move, '"stage":"closing"', 1, true) then return 0 end
-local id, owner, fence, keep, dropped = unpack(ARGV, 3, 7)
+local id, owner, fence, keep = unpack(ARGV, 3, 6)
 local head = call('GET', P .. 'j:' .. id)
 if not head then return 0 end
-local its_fence, attempts = read('>I4I4', head, 3)
-local its_owner = read('>I2c0', head, 35)
+local is_whole, state, _, its_fence, _, _, _, _, its_owner, _, _, _, tail = pcall(read, HOT, head)
+if not is_whole then return 0 end
 if its_owner ~= owner or its_fence ~= tonumber(fence) or its_fence == 0 then return 0 end
 local lines = {}
-for i = 8, #ARGV, 2 do lines[#lines + 1] = { ARGV[i], ARGV[i + 1] } end
+for i = 7, #ARGV, 4 do lines[#lines + 1] = { unpack(ARGV, i, i + 3) } end
 if again and has_line(id, lines) then return 1 end
-write_lines(id, attempts, lines, tonumber(keep), dropped)
+write_lines(id, attempt_of(state, cold_of(sub(head, tail))), lines, tonumber(keep))
 return 1

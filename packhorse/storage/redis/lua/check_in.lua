@@ -1,9 +1,9 @@
 -- flags: allow-oom
 -- parts: head, log
--- Signs of life. ARGV: keep, what stands for lost lines, and for each job id, owner, fence, number of fields, their names and
+-- Signs of life. ARGV: keep, and for each job id, owner, fence, number of fields, their names and
 -- values ('' and no value: none), number of log lines, their kinds and messages. Answers one letter for each:
 -- g(o on), s(top), o(ther hands).
-local keep, dropped, i = tonumber(ARGV[3]), ARGV[4], 5
+local keep, i = tonumber(ARGV[3]), 4
 local answers = {}
 
 -- The fields and lines of the check-in at `i`; moves `i` behind it.
@@ -24,9 +24,11 @@ while i <= #ARGV do
   local fields, lines = wishes()
   local head, answer = call('GET', P .. 'j:' .. id), 'o'
   if head then
-    local state, flags, its_fence, attempts, _, queued, started, its_owner, place, seq, result, tail = read(HOT, head)
-    if its_owner == owner and its_fence == tonumber(fence) and (state == 'r' or state == 'x') then
-      local cold, rest = cold_of(sub(head, tail))
+    local is_whole, state, flags, its_fence, attempts, _, queued, started, its_owner, place, seq, result, tail =
+      pcall(read, HOT, head)
+    if is_whole and its_owner == owner and its_fence == tonumber(fence) and (state == 'r' or state == 'x') then
+      local _, cold, rest = pcall(cold_of, sub(head, tail))
+      if type(cold) ~= 'table' then cold, rest = {}, '' end
       for _, field in ipairs(fields) do
         local name, kind, value = unpack(field)
         if kind == 'n' then cold[name] = tonumber(value) elseif kind == 't' then cold[name] = value else cold[name] = nil end
@@ -35,7 +37,7 @@ while i <= #ARGV do
       flags = flags - flags % 2 + 1
       call('SET', P .. 'j:' .. id, write(HOT, state, flags, its_fence, attempts, now, queued, started, #owner, owner,
         #place, place, seq, #result, result) .. with_cold(sub(head, tail), cold, rest))
-      if not (again and has_line(id, lines)) then write_lines(id, attempts, lines, keep, dropped) end
+      if not (again and has_line(id, lines)) then write_lines(id, attempt_of(state, cold), lines, keep) end
       answer = cold.abort_at and 's' or 'g'
     end
   end

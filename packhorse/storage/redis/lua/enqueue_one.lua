@@ -8,6 +8,10 @@ local flags, priority, rank, queue, place = struct.unpack('>BBBI2c0I2c0', kind)
 local key = P .. 'j:' .. id
 local there = call('MGET', key, P .. 'move', P .. 'n:job', P .. 'n:event')
 if there[2] then return false end
+if task then  -- also for a job that is there already: the caller takes them for known from now on
+  call('HSETNX', P .. 'tasks', task, told)
+  call('HSETNX', P .. 'queues', queue, '')
+end
 if there[1] then return again and 1 or 0 end
 local seq, event = (there[3] or 0) + 1, (there[4] or 0) + 1
 local seq_text, event_text = string.format('%.0f', seq), string.format('%.0f', event)
@@ -24,10 +28,6 @@ call('HINCRBY', P .. 'total', 'added', 1)
 local minute = string.format('%.0f', now - now % 60000000)
 if call('HINCRBY', P .. 'm:minute:' .. minute, 'added:' .. place, 1) == 1 then
   call('ZADD', P .. 'm:minute', minute, minute)
-end
-if task then
-  call('HSETNX', P .. 'tasks', task, told)
-  call('HSETNX', P .. 'queues', queue, '')
 end
 ring()
 return 1

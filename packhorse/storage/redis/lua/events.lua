@@ -31,8 +31,8 @@ local function of_job()
   local key, latest = P .. 'g:' .. name, {}
   local head = call('GET', P .. 'j:' .. name)
   if head then
-    local from = select(16, struct.unpack('>c1BI4I4I8I8I8Hc0Hc0I8I4c0I8BBI4c0', head))
-    for position = from, #head, 8 do latest[#latest + 1] = (struct.unpack('>I8', head, position)) end
+    local told = { pcall(struct.unpack, '>c1BI4I4I8I8I8Hc0Hc0I8I4c0I8BBI4c0', head) }
+    for position = told[1] and told[17] or #head, #head - 7, 8 do latest[#latest + 1] = (struct.unpack('>I8', head, position)) end
   end
   local older = call('LLEN', key)
   local function entry(i)

@@ -214,11 +214,11 @@ local asks_cold = asked.halted ~= nil or asked.cause or asked.error or asked.min
 local asks_head = asked.queue or asked.task or asked.owner or asked.min_priority or asked.max_priority
   or asked.created_from or asked.created_to or asked.rank or asked.queues or asked.tasks or asked.min_attempts
   or asked.max_attempts or asked.min_waited or asked.max_waited or asks_cold
-local asks_body = asked.schedule or asked.unique_key or asked.text or asked.args
+local asks_body = asked.schedule or asked.unique_key or asked.texts or asked.args
 
 local function has(packed, wanted) return not wanted or find(packed, wanted, 1, true) end
 
-local function mentions(part, text) return part and find(lower(part), text or asked.text, 1, true) end
+local function mentions(part, text) return part and find(lower(part), text, 1, true) end
 
 local function is_within(number, least, most)
   if not least and not most then return true end
@@ -337,22 +337,30 @@ local function fits_head(head)
   return not asked.cause or rare.cause == asked.cause
 end
 
-local function mentions_in_head(head)
-  if not mentions(head) then return false end
+local function mentions_in_head(head, text)
+  if not mentions(head, text) then return false end
   local place, _, _, cold = parts_of(head)
-  return mentions(task_in(place)) or (mentions(cold) and mentions(cmsgpack.unpack(cold).error))
+  return mentions(task_in(place), text) or (mentions(cold, text) and mentions(cmsgpack.unpack(cold).error, text))
 end
 
 local function fits_body(id, head, body)
   if not body or not (has(body, asked.schedule) and has(body, asked.unique_key)) then return false end
-  local fits_text = not asked.text or mentions(id) or mentions_in_head(head)
-  if not fits_text and not mentions(body) then return false end
-  if fits_text and not asked.schedule and not asked.unique_key and not asked.args then return true end
+  local in_args = {}  -- the texts that neither id, task nor error has
+  for _, text in ipairs(asked.texts or {}) do
+    if not mentions(id, text) and not mentions_in_head(head, text) then
+      if not mentions(body, text) then return false end
+      in_args[#in_args + 1] = text
+    end
+  end
+  if #in_args == 0 and not asked.schedule and not asked.unique_key and not asked.args then return true end
   local fields = cmsgpack.unpack(body)
   if asked.schedule and fields[asked.schedule_at] ~= asked.schedule then return false end
   if asked.unique_key and fields[asked.unique_key_at] ~= asked.unique_key then return false end
   if asked.args and not is_argued(fields[asked.args_at]) then return false end
-  return fits_text or mentions(fields[asked.args_at])
+  for _, text in ipairs(in_args) do
+    if not mentions(fields[asked.args_at], text) then return false end
+  end
+  return true
 end
 
 -- --- looking --------------------------------------------------------------------------------------------------------
@@ -388,7 +396,8 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
   local heads_named, heads = get_all('j:', named), {}
   local chosen, where = {}, {}
   for n, id in ipairs(named) do
-    if fits_head(heads_named[n]) then
+    local is_whole, fits = pcall(fits_head, heads_named[n])
+    if is_whole and fits then
       local i = where_named and where_named[n] or n
       chosen[#chosen + 1], where[#where + 1], heads[i] = id, i, heads_named[n]
     end
@@ -398,7 +407,9 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
   for n, id in ipairs(chosen) do
     local i, body = where[n], bodies[n]
     weight = weight + (body and #body or 0)
-    if not asks_body or fits_body(id, heads[i], body) then
+    local is_whole, fits = true, true
+    if asks_body then is_whole, fits = pcall(fits_body, id, heads[i], body) end
+    if is_whole and fits then
       fitting = fitting + 1
       if not asked.counts then
         local size = #answer
@@ -414,8 +425,8 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
   if seen > 0 then last_p, last_s = ps[seen], ss[seen] end
   -- Jobs are numbered as they come: behind one this old, none is as young as is asked.
   if asked.oldest and seen == #ids and heads_named[#named] and named[#named] == ids[seen] then
-    local _, created = parts_of(heads_named[#named])
-    if created < asked.oldest then
+    local is_whole, _, created = pcall(parts_of, heads_named[#named])
+    if is_whole and created < asked.oldest then
       has_ended = 1
       break
     end

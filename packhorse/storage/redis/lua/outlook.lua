@@ -1,8 +1,8 @@
 -- flags: no-writes
 -- What lies ahead for the foreman ARGV[3], whose crew are ARGV[5], …; ARGV[4] is the event behind which its orders lie.
--- Answers the time; 1 if one of the crew holds a job that should stop, if a job is in line, if there is an order; the mark
--- of a move; and when the next job is due, the next expires, the next slot comes and the next pause
--- ends, '' if none does.
+-- Answers the time; 1 if one of the crew holds a job that should stop, if a job is in line, if there is an order, if
+-- anybody holds a job; the mark of a move; and when the next job is due, the next expires, the next slot comes and the next pause
+-- ends, '' if none does; and the event up to which orders were looked for.
 local ENTRIES_AT_ONCE, PAUSED, LOWEST = 100, 8192, 12
 
 local function has_stops()
@@ -29,15 +29,27 @@ local function has_lines()
   return 0
 end
 
--- Among the first entries about foremen, each of which holds one event; when there are more, there may be one.
+-- Among the next entries about foremen, each of which holds one event, and how far that is. Events come one after the
+-- other here, so none can still come before those that are there: the next look goes on from here; or, on
+-- a server that has lost its last events, from the last that is left.
 local function has_orders(foreman, after)
-  local numbers = call('ZRANGEBYSCORE', P .. 'about:foreman', '(' .. after, '+inf', 'LIMIT', 0, ENTRIES_AT_ONCE)
-  for _, number in ipairs(numbers) do
+  local newest = call('ZRANGE', P .. 'about:foreman', -1, -1)[1] or '0'
+  if tonumber(newest) < tonumber(after) then return 0, newest end
+  local found, last = 0, after
+  for _, number in ipairs(call('ZRANGEBYSCORE', P .. 'about:foreman', '(' .. after, '+inf', 'LIMIT', 0, ENTRIES_AT_ONCE)) do
     local entry = call('XRANGE', P .. 'ev', number, number)[1]
-    local event = entry and cmsgpack.unpack(entry[2][4])
-    if event and event[3] == 'ordered' and event[5] == foreman then return 1 end
+    local is_whole, event = pcall(cmsgpack.unpack, entry and entry[2][4] or '')
+    if is_whole and type(event) == 'table' and event[3] == 'ordered' and event[5] == foreman then found = 1 end
+    last = number
   end
-  return #numbers == ENTRIES_AT_ONCE and 1 or 0
+  return found, last
+end
+
+local function has_held()
+  for _, owner in ipairs(call('SMEMBERS', P .. 'holders')) do
+    if call('EXISTS', P .. 'h:' .. owner) == 1 then return 1 end
+  end
+  return 0
 end
 
 local function first_score(key) return call('ZRANGE', P .. key, 0, 0, 'WITHSCORES')[2] or '' end
@@ -60,5 +72,6 @@ local function next_end()
   return first and string.format('%.0f', first) or ''
 end
 
-return { at, has_stops(), has_lines(), has_orders(ARGV[3], ARGV[4]), call('GET', P .. 'move') or '',
-  first_score('due'), first_score('expiring'), next_slot(), next_end() }
+local ordered, looked_to = has_orders(ARGV[3], ARGV[4])
+return { at, has_stops(), has_lines(), ordered, has_held(), call('GET', P .. 'move') or '',
+  first_score('due'), first_score('expiring'), next_slot(), next_end(), looked_to }

@@ -19,9 +19,9 @@ local oldest, unsure = {}, {}
 local function waits_since(queue, since) oldest[queue] = math.min(oldest[queue] or since, since) end
 for i, head in ipairs((texts_of('j:', ids))) do
   if head then
-    local _, _, _, _, _, since, _, _, _, _, _, tail = read(HOT, head)
-    waits_since(lines[i].queue, since)
-    if read('>I8', head, tail) ~= since then unsure[#unsure + 1] = lines[i] end -- it was created before
+    local is_whole, _, _, _, _, _, since, _, _, _, _, _, created = pcall(read, HOT .. 'I8', head)
+    if is_whole then waits_since(lines[i].queue, since) end
+    if not is_whole or created ~= since then unsure[#unsure + 1] = lines[i] end -- it was created before
   end
 end
 local depth = math.min(100, math.floor(10000 / math.max(1, #unsure)))
@@ -29,7 +29,7 @@ if #unsure > 1000 then unsure = {} end
 for _, line in ipairs(unsure) do
   for _, id in ipairs(call('ZRANGE', line.key, 1, depth - 1)) do
     local since = call('GETRANGE', P .. 'j:' .. id, 18, 25)
-    if since ~= '' then waits_since(line.queue, read('>I8', since)) end
+    if #since == 8 then waits_since(line.queue, read('>I8', since)) end
   end
 end
 local waits = {}

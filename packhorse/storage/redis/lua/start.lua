@@ -20,8 +20,9 @@ local function start(first)
     local head = heads[i]
     verdicts[i] = 's'
     if head then
-      local state, flags, fence, attempts, queued, its_owner, place = read('>c1BI4I4xxxxxxxxI8xxxxxxxxI2c0I2c0', head)
-      if its_owner == owner and fence == tonumber(ARGV[first + 3 * i]) and (state == 'r' or state == 'x') then
+      local is_whole, state, flags, fence, attempts, queued, its_owner, place =
+        pcall(read, '>c1BI4I4xxxxxxxxI8xxxxxxxxI2c0I2c0', head)
+      if is_whole and its_owner == owner and fence == tonumber(ARGV[first + 3 * i]) and (state == 'r' or state == 'x') then
         verdicts[i] = 'r'
         if state == 'r' and not seen[id] then
           verdicts[i], seen[id] = 'a', true

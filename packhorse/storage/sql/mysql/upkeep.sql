@@ -7,8 +7,8 @@ WHERE due_at <= $1 ORDER BY due_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 SELECT {due_in_at_1}
 
 -- name: outlook
--- The time, then whether a job of these owners should stop, one is in line, and there are orders; the mark of a move; and
--- when the next job is due, the next expires, the next slot comes and the next pause ends.
+-- The time, then whether a job of these owners should stop, one is in line, there are orders, and anybody holds a job; the mark of
+-- a move; and when the next job is due, the next expires, the next slot comes and the next pause ends.
 SELECT $1,
        (SELECT count(*) FROM (
            SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
@@ -21,6 +21,9 @@ SELECT $1,
            SELECT 1 FROM {schema}.packhorse_event FORCE INDEX (packhorse_event_job)
            WHERE job_id IS NULL AND subject = 'foreman' AND id > $4 AND kind = 'ordered' AND owner = $3 LIMIT 1
        ) AS orders),
+       (SELECT count(*) FROM (
+           SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held) WHERE owner IS NOT NULL LIMIT 1
+       ) AS held),
        (SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'move'),
        (
            SELECT due_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_due)
@@ -51,6 +54,24 @@ SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR E
     SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
     WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM {schema}.packhorse_worker)
 )
+
+-- name: unowned_queues
+-- Queues that have more held jobs by the tallies than have an owner.
+SELECT tally.queue FROM (
+    SELECT queue, sum(amount) AS number FROM (
+        SELECT queue, counted, amount FROM {schema}.packhorse_measure WHERE level = 'tally' AND at = 0
+        UNION ALL
+        SELECT queue, counted, amount FROM {schema}.packhorse_delta WHERE level = 'tally'
+    ) AS counts WHERE counted IN ('reserved', 'running') GROUP BY queue
+) AS tally LEFT JOIN (
+    SELECT queue, count(*) AS number FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
+    WHERE owner IS NOT NULL GROUP BY queue
+) AS held ON held.queue = tally.queue
+WHERE tally.number > coalesce(held.number, 0)
+
+-- name: unowned_jobs
+SELECT {job} FROM {schema}.packhorse_job
+WHERE queue = $1 AND state IN ('reserved', 'running') AND owner IS NULL ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: silent_workers
 SELECT worker.id, worker.subject FROM {schema}.packhorse_worker AS worker

@@ -7,12 +7,22 @@ ON DUPLICATE KEY UPDATE
     queues = VALUES(queues), concurrency = VALUES(concurrency), info = VALUES(info), report = VALUES(report),
     joined_at = VALUES(joined_at), beat_at = VALUES(beat_at)
 
+-- name: add_worker
+INSERT IGNORE INTO {schema}.packhorse_worker (
+    id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+-- name: lock_worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM {schema}.packhorse_worker WHERE id = $1 FOR UPDATE
+
 -- name: all_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM {schema}.packhorse_worker ORDER BY joined_at, id
 
--- name: worker_subject
-SELECT subject FROM {schema}.packhorse_worker WHERE id = $1
+-- name: worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM {schema}.packhorse_worker WHERE id = $1
 
 -- name: beat
 -- Of these owners; $2 tells what each reports. Counts those as found in which nothing changes: our sessions ask for that.
@@ -46,7 +56,9 @@ ON DUPLICATE KEY UPDATE
 UPDATE {schema}.packhorse_client SET beat_at = $1 WHERE id = $2
 
 -- name: all_clients
-SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client ORDER BY joined_at, id
+SELECT id, name, info, joined_at, beat_at,
+       (SELECT count(*) FROM {schema}.packhorse_subscriber FORCE INDEX (packhorse_subscriber_client) WHERE client_id = packhorse_client.id)
+FROM {schema}.packhorse_client ORDER BY joined_at, id
 
 -- name: silent_clients
 SELECT id FROM {schema}.packhorse_client WHERE beat_at <= $1 ORDER BY beat_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -56,6 +68,9 @@ DELETE FROM {schema}.packhorse_client WHERE id = $1
 
 -- name: delete_subscriptions
 DELETE gone FROM {schema}.packhorse_subscriber AS gone FORCE INDEX (packhorse_subscriber_client) WHERE client_id = $1
+
+-- name: wanted_by
+SELECT job_id FROM {schema}.packhorse_subscriber FORCE INDEX (packhorse_subscriber_client) WHERE client_id = $1 ORDER BY job_id LIMIT $2
 
 -- name: add_subscriber
 INSERT INTO {schema}.packhorse_subscriber (job_id, client_id) VALUES ($1, $2)

@@ -108,13 +108,23 @@ WHERE owner = $1 ORDER BY seq LIMIT $2 FOR UPDATE
 -- name: put_log_line
 INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)
 
--- name: trim_log
-DELETE gone FROM {schema}.packhorse_log_line AS gone FORCE INDEX (packhorse_log_line_job)
-WHERE job_id = $1 AND id <= (SELECT id FROM (
-    SELECT id FROM {schema}.packhorse_log_line FORCE INDEX (packhorse_log_line_job)
-    WHERE job_id = $1 ORDER BY id DESC LIMIT 1 OFFSET $2
-) AS last)
+-- name: last_line_above
+-- The latest line of a job that is too many, if it may have so many.
+SELECT id FROM {schema}.packhorse_log_line FORCE INDEX (packhorse_log_line_job)
+WHERE job_id = $1 ORDER BY id DESC LIMIT 1 OFFSET $2
 
--- name: say_trimmed
+-- name: lines_to_drop
+-- Those up to that one, and the next, which will say so. In full only what stands for others.
+SELECT CASE WHEN message LIKE '… % dropped …' THEN message ELSE '' END
+FROM {schema}.packhorse_log_line FORCE INDEX (packhorse_log_line_job)
+WHERE job_id = $1 AND id <= coalesce((
+    SELECT min(id) FROM {schema}.packhorse_log_line FORCE INDEX (packhorse_log_line_job) WHERE job_id = $1 AND id > $2
+), $2)
+
+-- name: drop_lines
+DELETE gone FROM {schema}.packhorse_log_line AS gone FORCE INDEX (packhorse_log_line_job)
+WHERE job_id = $1 AND id <= $2
+
+-- name: say_dropped
 UPDATE {schema}.packhorse_log_line SET message = $1, kind = 'log'
 WHERE id = (SELECT id FROM (SELECT min(id) AS id FROM {schema}.packhorse_log_line WHERE job_id = $2) AS first)

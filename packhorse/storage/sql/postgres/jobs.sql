@@ -37,7 +37,7 @@ stored AS (
     SELECT id, task, queue, coalesce(args, '{}'), CASE WHEN waits THEN 'scheduled' ELSE 'queued' END,
            rated, 13 - rated, now, now,
            CASE WHEN waits THEN due END, CASE WHEN NOT waits THEN now END, CASE WHEN NOT waits THEN now END,
-           coalesce(max_attempts, 4), coalesce(max_halts, 3), timeout, idle_timeout, expires, total_timeout,
+           coalesce(max_attempts, 0), coalesce(max_halts, 3), timeout, idle_timeout, expires, total_timeout,
            CASE WHEN NOT waits THEN now + least(expires, total_timeout) END, "unique" ->> 'key',
            coalesce(persistent, false)::integer, created_by, schedule, backoff, meta
     FROM wanted WHERE {open} ORDER BY place
@@ -122,9 +122,9 @@ SELECT id FROM stored
 -- As `enqueue_one` does it, for one that is as by default but for its priority, and in line at once: the commonest.
 WITH stored AS (
     INSERT INTO {schema}.packhorse_job (
-        id, task, queue, args, state, priority, rank, created_at, updated_at, queued_at, first_queued_at
+        id, task, queue, args, state, priority, rank, created_at, updated_at, queued_at, first_queued_at, max_attempts
     )
-    SELECT $1, $2, $3, $4, 'queued', $5::smallint, 13 - $5, now, now, now, now
+    SELECT $1, $2, $3, $4, 'queued', $5::smallint, 13 - $5, now, now, now, now, 0
     FROM (SELECT coalesce($6::bigint, {schema}.packhorse_now()) AS now) AS clock
     WHERE {open}
     ON CONFLICT (id) DO NOTHING

@@ -123,6 +123,17 @@ DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
 )
 RETURNING pg_notify(channel, '')
 
+-- name: wake_others
+-- Nobody who sleeps has named this queue: wake all who want to hear of such, and see whether its jobs are for them.
+DELETE FROM {schema}.packhorse_sleeper WHERE channel IN (
+    SELECT channel FROM {schema}.packhorse_sleeper
+    WHERE '*' = ANY (queues) AND until > $2 AND NOT EXISTS (
+        SELECT 1 FROM {schema}.packhorse_sleeper WHERE until > $2 AND (queues = '{}' OR $1 = ANY (queues))
+    )
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING pg_notify(channel, '')
+
 -- name: hint
 -- For a transaction of somebody else: the sleeper is told when it commits. Its row is left alone, for nobody knows how
 -- long it would stay locked.

@@ -6,8 +6,8 @@ SELECT (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER
        - coalesce($1::bigint, {schema}.packhorse_now())
 
 -- name: outlook
--- The time, then whether a job of these owners should stop, one is in line, and there are orders; the mark of a move; and
--- when the next job is due, the next expires, the next slot comes and the next pause ends.
+-- The time, then whether a job of these owners should stop, one is in line, there are orders, and anybody holds a job; the mark of
+-- a move; and when the next job is due, the next expires, the next slot comes and the next pause ends.
 SELECT coalesce($1::bigint, {schema}.packhorse_now()),
        EXISTS (
            SELECT 1 FROM {schema}.packhorse_job
@@ -18,6 +18,7 @@ SELECT coalesce($1::bigint, {schema}.packhorse_now()),
            SELECT 1 FROM {schema}.packhorse_event
            WHERE job_id IS NULL AND subject = 'foreman' AND id > $4 AND kind = 'ordered' AND owner = $3
        ),
+       (SELECT owner FROM {schema}.packhorse_job WHERE owner IS NOT NULL ORDER BY owner LIMIT 1) IS NOT NULL,
        (SELECT value FROM {schema}.packhorse_meta WHERE key = 'move'),
        (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
        (SELECT expire_at FROM {schema}.packhorse_job WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1),
@@ -44,6 +45,21 @@ SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR E
     SELECT 1 FROM {schema}.packhorse_job
     WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(SELECT id FROM {schema}.packhorse_worker))
 )
+
+-- name: unowned_queues
+-- Queues that have more held jobs by the tallies than have an owner.
+SELECT tally.queue FROM (
+    SELECT queue, sum(amount) AS number FROM {schema}.packhorse_counted
+    WHERE level = 'tally' AND counted || '' IN ('reserved', 'running') GROUP BY queue -- no part of the key it looks for
+) AS tally LEFT JOIN (
+    SELECT queue, count(*) AS number FROM {schema}.packhorse_job WHERE owner IS NOT NULL GROUP BY queue
+) AS held ON held.queue = tally.queue
+WHERE tally.number > coalesce(held.number, 0)
+
+-- name: unowned_jobs
+SELECT {job} FROM {schema}.packhorse_job
+WHERE queue BETWEEN $1 AND $1 AND state IN ('reserved', 'running') AND owner IS NULL
+ORDER BY queue, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: silent_workers
 SELECT id, subject FROM {schema}.packhorse_worker AS worker

@@ -7,12 +7,23 @@ SET subject = excluded.subject, foreman = excluded.foreman, host = excluded.host
     queues = excluded.queues, concurrency = excluded.concurrency, info = excluded.info, report = excluded.report,
     joined_at = excluded.joined_at, beat_at = excluded.beat_at
 
+-- name: add_worker
+INSERT INTO {schema}.packhorse_worker (
+    id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (id) DO NOTHING
+
+-- name: lock_worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM {schema}.packhorse_worker WHERE id = $1 FOR UPDATE
+
 -- name: all_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM {schema}.packhorse_worker ORDER BY joined_at, id
 
--- name: worker_subject
-SELECT subject FROM {schema}.packhorse_worker WHERE id = $1
+-- name: worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM {schema}.packhorse_worker WHERE id = $1
 
 -- name: beat
 -- One heartbeat for many owners, from a JSON list. The second column is null for an owner that is unknown; the last ones
@@ -51,7 +62,9 @@ SET name = excluded.name, info = excluded.info, joined_at = excluded.joined_at, 
 UPDATE {schema}.packhorse_client SET beat_at = $1 WHERE id = $2
 
 -- name: all_clients
-SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client ORDER BY joined_at, id
+SELECT id, name, info, joined_at, beat_at,
+       (SELECT count(*) FROM {schema}.packhorse_subscriber WHERE client_id = packhorse_client.id)
+FROM {schema}.packhorse_client ORDER BY joined_at, id
 
 -- name: silent_clients
 SELECT id FROM {schema}.packhorse_client WHERE beat_at <= $1 ORDER BY beat_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -61,6 +74,9 @@ DELETE FROM {schema}.packhorse_client WHERE id = $1
 
 -- name: delete_subscriptions
 DELETE FROM {schema}.packhorse_subscriber WHERE client_id = $1
+
+-- name: wanted_by
+SELECT job_id FROM {schema}.packhorse_subscriber WHERE client_id = $1 ORDER BY job_id LIMIT $2
 
 -- name: add_subscriber
 INSERT INTO {schema}.packhorse_subscriber (job_id, client_id) VALUES ($1, $2) ON CONFLICT DO NOTHING

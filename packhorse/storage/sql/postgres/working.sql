@@ -267,13 +267,22 @@ SELECT {job} FROM {schema}.packhorse_job WHERE owner BETWEEN $1 AND $1 ORDER BY 
 -- name: put_log_line
 INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)
 
--- name: trim_log
-DELETE FROM {schema}.packhorse_log_line WHERE job_id >= $1 AND (job_id, id) <= ($1, (
-    SELECT id FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $1 AND $1
-    ORDER BY job_id DESC, id DESC LIMIT 1 OFFSET $2
-))
+-- name: last_line_above
+-- The latest line of a job that is too many, if it may have so many.
+SELECT id FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $1 AND $1
+ORDER BY job_id DESC, id DESC LIMIT 1 OFFSET $2
 
--- name: say_trimmed
+-- name: lines_to_drop
+-- Those up to that one, and the next, which will say so. In full only what stands for others.
+SELECT CASE WHEN message LIKE '… % dropped …' THEN message ELSE '' END FROM {schema}.packhorse_log_line
+WHERE job_id BETWEEN $1 AND $1 AND id <= coalesce((
+    SELECT id FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $1 AND $1 AND id > $2 ORDER BY job_id, id LIMIT 1
+), $2)
+
+-- name: drop_lines
+DELETE FROM {schema}.packhorse_log_line WHERE job_id >= $1 AND (job_id, id) <= ($1, $2)
+
+-- name: say_dropped
 UPDATE {schema}.packhorse_log_line SET message = $1, kind = 'log'
 WHERE ctid = (
     SELECT ctid FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $2 AND $2 ORDER BY job_id, id LIMIT 1

@@ -6,7 +6,7 @@ SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL
 
 -- name: outlook
 -- The time, then whether a job of these owners should stop, one is in line (of any rank: said so that its index serves),
--- and there are orders. Then the mark of a move, and when the next job is due, the next expires, the next slot
+-- there are orders, and anybody holds a job. Then the mark of a move, and when the next job is due, the next expires, the next slot
 -- comes and the next pause ends.
 SELECT ?1,
        EXISTS (SELECT 1 FROM packhorse_job WHERE owner IN (SELECT value FROM json_each(?2)) AND abort_at IS NOT NULL),
@@ -15,6 +15,7 @@ SELECT ?1,
            SELECT 1 FROM packhorse_event
            WHERE job_id IS NULL AND subject = 'foreman' AND id > ?4 AND kind = 'ordered' AND owner = ?3
        ),
+       EXISTS (SELECT 1 FROM packhorse_job WHERE owner IS NOT NULL),
        (SELECT value FROM packhorse_meta WHERE key = 'move'),
        (SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL),
        (SELECT min(expire_at) FROM packhorse_job WHERE expire_at IS NOT NULL),
@@ -29,6 +30,19 @@ SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIM
 SELECT {job} FROM packhorse_job
 WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker WHERE {alive})
 ORDER BY +seq LIMIT ?4 -- the plus keeps SQLite from walking over all jobs to have the few held ones in order
+
+-- name: unowned_queues
+-- Queues that have more held jobs by the tallies than have an owner. The pluses keep SQLite to the few that are held.
+SELECT tally.queue FROM (
+    SELECT queue, sum(number) AS number FROM packhorse_tally WHERE state IN ('reserved', 'running') GROUP BY queue
+) AS tally LEFT JOIN (
+    SELECT queue, count(*) AS number FROM packhorse_job WHERE owner IS NOT NULL GROUP BY +queue
+) AS held ON held.queue = tally.queue
+WHERE tally.number > coalesce(held.number, 0)
+
+-- name: unowned_jobs
+SELECT {job} FROM packhorse_job
+WHERE queue = ?1 AND state IN ('reserved', 'running') AND owner IS NULL ORDER BY seq LIMIT ?2
 
 -- name: silent_workers
 SELECT id, subject FROM packhorse_worker

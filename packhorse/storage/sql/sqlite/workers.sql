@@ -3,12 +3,22 @@ INSERT OR REPLACE INTO packhorse_worker (
     id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: add_worker
+INSERT OR IGNORE INTO packhorse_worker (
+    id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: lock_worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM packhorse_worker WHERE id = ?
+
 -- name: all_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM packhorse_worker ORDER BY joined_at, id
 
--- name: worker_subject
-SELECT subject FROM packhorse_worker WHERE id = ?
+-- name: worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM packhorse_worker WHERE id = ?
 
 -- name: beat_worker
 UPDATE packhorse_worker SET beat_at = ?, report = ? WHERE id = ?
@@ -28,7 +38,9 @@ INSERT OR REPLACE INTO packhorse_client (id, name, info, joined_at, beat_at) VAL
 UPDATE packhorse_client SET beat_at = ? WHERE id = ?
 
 -- name: all_clients
-SELECT id, name, info, joined_at, beat_at FROM packhorse_client ORDER BY joined_at, id
+SELECT id, name, info, joined_at, beat_at,
+       (SELECT count(*) FROM packhorse_subscriber WHERE client_id = packhorse_client.id)
+FROM packhorse_client ORDER BY joined_at, id
 
 -- name: silent_clients
 SELECT id FROM packhorse_client WHERE beat_at <= ? ORDER BY beat_at, id LIMIT ?
@@ -38,6 +50,9 @@ DELETE FROM packhorse_client WHERE id = ?
 
 -- name: delete_subscriptions
 DELETE FROM packhorse_subscriber WHERE client_id = ?
+
+-- name: wanted_by
+SELECT job_id FROM packhorse_subscriber WHERE client_id = ? ORDER BY job_id LIMIT ?
 
 -- name: add_subscriber
 INSERT OR IGNORE INTO packhorse_subscriber (job_id, client_id) VALUES (?, ?)

@@ -147,11 +147,18 @@ SELECT {job} FROM packhorse_job WHERE owner = ? ORDER BY seq LIMIT ?
 -- name: put_log_line
 INSERT INTO packhorse_log_line (job_id, at, attempt, kind, message) VALUES (?, ?, ?, ?, ?)
 
--- name: trim_log
-DELETE FROM packhorse_log_line WHERE job_id = ?1 AND id <= (
-    SELECT id FROM packhorse_log_line WHERE job_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2
-)
+-- name: last_line_above
+-- The latest line of a job that is too many, if it may have so many.
+SELECT id FROM packhorse_log_line WHERE job_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?
 
--- name: say_trimmed
+-- name: lines_to_drop
+-- Those up to that one, and the next, which will say so. In full only what stands for others.
+SELECT CASE WHEN message LIKE '… % dropped …' THEN message ELSE '' END FROM packhorse_log_line
+WHERE job_id = ?1 AND id <= coalesce((SELECT min(id) FROM packhorse_log_line WHERE job_id = ?1 AND id > ?2), ?2)
+
+-- name: drop_lines
+DELETE FROM packhorse_log_line WHERE job_id = ? AND id <= ?
+
+-- name: say_dropped
 UPDATE packhorse_log_line SET message = ?, kind = 'log'
 WHERE id = (SELECT min(id) FROM packhorse_log_line WHERE job_id = ?)

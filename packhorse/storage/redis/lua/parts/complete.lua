@@ -78,10 +78,10 @@ local function complete(first)
   for i = 1, number do
     local head, verdict = heads[i], 's'
     if head then
-      local state, flags, fence, attempts, _, queued, started, its_owner, place, seq, _, birth, length, cold_at =
-        read(WHOLE, head)
+      local is_whole, state, flags, fence, attempts, _, queued, started, its_owner, place, seq, _, birth, length, cold_at =
+        pcall(read, WHOLE, head)
       local its_fence, ran, gone, has_result = read(OUTCOME, ARGV[first + 3 * i - 2])
-      if fence ~= its_fence or its_owner ~= owner or fence == 0 then
+      if not is_whole or fence ~= its_fence or its_owner ~= owner or fence == 0 then
         verdict = 's'
       elseif state ~= 'r' and state ~= 'x' then
         verdict = 'r'

@@ -57,6 +57,7 @@ end
 -- The queue's name in a place.
 local function queue_in(place)
   local length, first = string.match(place, '^(%d+):()')
+  if not length then return '' end -- it cannot be read
   return sub(place, first, first + length - 1)
 end
 

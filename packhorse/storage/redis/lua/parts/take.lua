@@ -4,6 +4,7 @@
 -- heads that `write_events` is to write. is_due is 1 when jobs must be promoted or expired first; then nothing is taken.
 -- The turns are a list for each rank: the name of a queue, how many were taken of it, and so on.
 -- The jobs are id, head, body, one after the other. Needs the parts head, events, counts.
+local TAKEN = '>xBI4I4' .. string.rep('x', 24) .. 'I2c0I2c0' -- of a head: flags, fence, attempts, owner, place
 local FORCED, LOWEST, PAUSED, LINES_AT_ONCE, MANY = 1, 12, 8192, 32, 100
 
 local function first_score(key) return call('ZRANGE', P .. key, 0, 0, 'WITHSCORES')[2] end
@@ -219,17 +220,21 @@ local function hand_over(chosen, owner)
   end
   for i = 1, #ids do
     local id, head, body = ids[i], texts[i], texts[#ids + i]
-    if head and body and sub(head, 1, 1) == 'q' then
+    local is_whole, flags, fence, attempts, last_owner, place, rest_at, rest
+    if head and body and sub(head, 1, 1) == 'q' then -- one that cannot be read leaves the line, and is nobody's
+      is_whole, flags, fence, attempts, last_owner, place, rest_at = pcall(read, TAKEN, head)
+    end
+    if is_whole then
+      rest = sub(head, rest_at)
+      if flags % 2 == 1 or last_owner ~= '' then
+        is_whole, rest = pcall(take_odd, rest, id, read('>I8', head, 19), last_owner, expiries)
+        flags = flags - flags % 2 + 1
+      end
+    end
+    if is_whole then
       local n = #told + 1
       if n == 1 then entry = next_entry() end
       count = count + 1
-      local flags, fence, attempts = read('>BI4I4', head, 2)
-      local last_owner, place, rest_at = read('>I2c0I2c0', head, 35)
-      local rest = sub(head, rest_at)
-      if flags % 2 == 1 or last_owner ~= '' then
-        rest = take_odd(rest, id, read('>I8', head, 19), last_owner, expiries)
-        flags = flags - flags % 2 + 1
-      end
       local middle = middles[place]
       if not middle then
         middle = write('>I2c0I2c0', #owner, owner, #place, place)

@@ -20,7 +20,7 @@ do
         local key = P .. 'j:' .. id
         local head, body, event = unpack(call('MGET', key, P .. 'b:' .. id, P .. 'n:event'))
         if head and body and string.sub(head, 1, 1) == 'q' and string.byte(head, 2) % 2 == 0
-          and string.sub(head, 35, 36) == '\0\0' then
+          and string.sub(head, 35, 36) == '\0\0' and pcall(struct.unpack, '>I2c0I8', head, 37) then
           local fence, attempts = struct.unpack('>I4I4', head, 3)
           event = (event or 0) + 1
           head = struct.pack('>c1BI4I4I8', 'r', string.byte(head, 2), fence + 1, attempts, now) .. string.sub(head, 19, 34)

@@ -1,0 +1,88 @@
+"""Who is next: `packhorse next`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from packhorse.cli.invocation import Invocation
+from packhorse.cli.options import command, number_option
+from packhorse.cli.output import say, short_ids
+from packhorse.cli.table import Column, print_table
+from packhorse.event import Subject
+from packhorse.job import QUEUED
+from packhorse.job_text import call_text
+from packhorse.next_jobs import BY_AGE, Upcoming, in_order, weights_told
+from packhorse.presence import is_alive
+from packhorse.storage.contract import BATCH
+from packhorse.storage.records import Filter
+
+_ROWS = 20
+_COLUMNS = [
+    Column("PLACE", right=True),
+    Column("ID"),
+    Column("TIER"),
+    Column("RANK", right=True),
+    Column("QUEUE", flexible=True),
+    Column("IN QUEUE", right=True),
+    Column("CALL", flexible=True, least=20),
+]
+
+
+@command("next", "packhorse next", "packhorse next --explain -n 5", pages=True)
+@number_option("-n", "number", default=_ROWS, show_default=True, help="How many of those that go next; 0 is all.")
+@click.option("--explain", is_flag=True, help="Say by which rules they stand so.")
+def next_up(invocation: Invocation, number: int, explain: bool) -> None:
+    """The jobs in line in the order in which they will be taken: each with its rank, and its place in its queue.
+    Those of paused queues are left out, but for forced ones."""
+    invocation.tell_move()
+    order = _order(invocation)
+    found = _found(invocation, order)[: number or None]
+    if invocation.as_json:
+        for one in found:
+            invocation.print_json(_fields(one))
+        return
+    if explain:
+        say(_rules(order))
+    if not found:
+        invocation.note("Nothing is in line.")
+        return
+    ids = short_ids(one.job.id for one in found) if invocation.shown.is_terminal else {}
+    print_table(_COLUMNS, [_row(one, ids.get(one.job.id, one.job.id)) for one in found])
+
+
+def _found(invocation: Invocation, order: str) -> list[Upcoming]:
+    storage = invocation.storage
+    paused = {queue.name for queue in storage.queues() if queue.is_paused}
+    line = storage.find(Filter(states=frozenset({QUEUED})), limit=BATCH).jobs
+    jobs = [job for job in line if job.queue not in paused or job.is_forced]
+    return in_order(jobs, order, weights_told(storage.tasks()))
+
+
+def _order(invocation: Invocation) -> str:
+    """As the workers that are there have it; as it is set here, if there are none, or they differ."""
+    now, lease = invocation.storage.now(), invocation.settings.lease
+    workers = [each for each in invocation.storage.workers() if each.subject is Subject.WORKER]
+    told = {str(each.info.get("order", "turns")) for each in workers if is_alive(each, now, lease)}
+    return told.pop() if len(told) == 1 else invocation.settings.order
+
+
+def _rules(order: str) -> str:
+    within = (
+        "within a rank the oldest goes first, whatever its queue (order = created)"
+        if order == BY_AGE
+        else "within a rank queues take turns by weight, and in a queue the oldest goes first (order = turns)"
+    )
+    return f"lowest rank first: recovered 0, forced 1, halted 2, then priority 10 … 1 as 3 … 12; {within}"
+
+
+def _row(one: Upcoming, shown_id: str) -> list[str]:
+    job = one.job
+    return [str(one.place), shown_id, one.tier, str(job.rank), job.queue, str(one.place_in_queue), call_text(job)]
+
+
+def _fields(one: Upcoming) -> dict[str, Any]:
+    job = one.job
+    told = {name: getattr(job, name) for name in ("rank", "id", "task", "queue", "priority")}
+    return {"place": one.place, "place_in_queue": one.place_in_queue, "tier": one.tier, **told}

@@ -1,0 +1,340 @@
+"""What runs behind a pool: a worker in a thread of the user's own program, and what a foreman does for one.
+
+The worker is the one that `packhorse work` starts; only its process is not its own. A worker that must give way,
+because a job on a thread will not end, gives way to another one in the same process; what it left runs on beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from packhorse import __version__
+from packhorse.app import Packhorse
+from packhorse.board import Board
+from packhorse.channel import Message
+from packhorse.chores import all_chores
+from packhorse.clock import SECOND
+from packhorse.errors import PackhorseError, StorageError
+from packhorse.foreman.duty import Duty
+from packhorse.foreman.former import PROCESS_SPACE, process_space, rescue_former
+from packhorse.foreman.heartbeat import boot_time
+from packhorse.foreman.orders import Orders
+from packhorse.foreman.pulse import Record
+from packhorse.foreman.steady import Steady
+from packhorse.foreman.timetable import Timetable
+from packhorse.order import Do
+from packhorse.spool import Spool
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import LEASE_S, Stop
+from packhorse.worker.assignment import Assignment, Limits
+from packhorse.worker.process import WorkerProcess
+
+log = logging.getLogger("packhorse")
+
+_LOOK_EVERY = 1.0
+_LOOK_FOR_END = 0.5
+_START_AGAIN = 1.0
+"""Seconds before a worker is replaced that has ended by itself."""
+_LAST_WORDS = 5.0
+
+
+class InProcess:
+    """One pool from its start to its stop. Making it starts it."""
+
+    def __init__(self, app: Packhorse, concurrency: int, queues: list[str] | None) -> None:
+        self._app = app
+        self._storage = app._another_storage()
+        self._settings = app.settings
+        self._concurrency = concurrency
+        self._queues = queues
+        self._is_stopping = threading.Event()
+        self._changed = threading.Condition()  # when there is another worker, or none any more
+        self._worker: WorkerProcess | None = None
+        self._error: PackhorseError | None = None  # what ended it
+        # A storage that was handed in has no address by which the next program could know it.
+        self._spool = Spool(None) if app._is_handed else Spool.of(app.settings)
+        self._beats = _Beats(self._storage, app, concurrency, self._spool)
+        self._orders = Orders(self._storage, self._beats.record, lambda: None)
+        self._timetable = Timetable(all_chores(self._storage, app.settings, self._beats.steady_time))
+        self._lookout = Duty("looking ahead", self._look, longest_retry=1.0)
+        self._thread = threading.Thread(target=self._run, name="packhorse-pool", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it."""
+        self._is_stopping.set()
+        with self._changed:
+            worker = self._worker
+            self._changed.notify_all()
+        if worker is not None:
+            worker.drain_soon()
+        self._thread.join()
+
+    def wait_until_empty(self) -> None:
+        """Wait until nothing is left to run, or it has ended. Raises what ended it."""
+        asked: tuple[WorkerProcess, threading.Event] | None = None
+        while self.is_alive:
+            with self._changed:
+                worker = self._worker
+                if worker is None:
+                    self._changed.wait(_LOOK_FOR_END)
+                    continue
+            if asked is None or asked[0] is not worker:  # the one that was asked may have been replaced
+                asked = worker, worker.tell_when_empty()
+            if asked[1].wait(_LOOK_FOR_END):
+                return
+        if self._error is not None:
+            raise self._error
+
+    # --- in its own thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._beats.duty.start()
+        try:
+            if self._is_known():
+                for duty in (self._timetable.duty, self._orders.duty, self._lookout):
+                    duty.start()
+                while not self._is_stopping.is_set():
+                    self._work()
+                    self._is_stopping.wait(_START_AGAIN)
+        finally:
+            self._end()
+
+    def _is_known(self) -> bool:
+        """Wait until the storage knows this pool. False: it will not."""
+        while not self._beats.record.is_joined and not self._is_stopping.is_set():
+            if self._beats.error is not None:
+                self._error = self._beats.error
+                log.error("the pool cannot start: %s", self._error)
+                return False
+            self._beats.is_heard.wait(_LOOK_FOR_END)
+        return self._beats.record.is_joined
+
+    def _work(self) -> None:
+        """One worker, until it ends."""
+        settings = self._settings
+        limits = Limits(
+            stop_grace=settings.stop_grace / SECOND,
+            abort_grace=settings.abort_grace / SECOND,
+            lease=settings.lease / SECOND,
+        )
+        owner = secrets.token_urlsafe(16)
+        left = self._spool.path_of(owner)
+        assignment = Assignment(
+            owner,
+            foreman=self._beats.record.id,
+            concurrency=self._concurrency,
+            queues=self._queues,
+            order=settings.order,
+            is_alone=True,
+            limits=limits,
+            spool=None if left is None else str(left),
+        )
+        board = _board_of(self._concurrency)
+        worker = WorkerProcess(
+            self._app,
+            self._storage,
+            assignment,
+            board=board,
+            say=self._beats.hear,
+            # The program's own loggers are not ours to make louder.
+            log_level=logging.getLogger().getEffectiveLevel(),
+        )
+        self._beats.begin_for(worker, assignment.owner, board)
+        self._show(worker)
+        if self._is_stopping.is_set():
+            worker.drain_soon()
+        try:
+            worker.run()
+        except StorageError as error:
+            log.warning("a worker of the pool has ended, and another takes its place: %s", error)
+        finally:
+            self._show(None)
+            self._beats.end_for(assignment.owner)
+            with suppress(StorageError):  # then the next pool or foreman on this machine delivers it
+                self._spool.deliver(self._storage, owner)
+            # Not closed: a job that is left on a thread may still write to it.
+
+    def _show(self, worker: WorkerProcess | None) -> None:
+        with self._changed:
+            self._worker = worker
+            self._changed.notify_all()
+
+    def _look(self) -> float:
+        """As a foreman's lookout: one look a second on behalf of all that there is to do."""
+        foreman, sent = self._beats.record.id, boot_time()
+        outlook = self._storage.outlook(foreman, self._beats.owners, after=self._orders.look_after(foreman))
+        self._timetable.heed(outlook)
+        self._orders.heed(outlook, foreman)
+        worker = self._worker
+        if outlook.queued and worker is not None:
+            worker.desk.look_now()  # the storage may have told nobody
+        if outlook.stops:
+            self._beats.hand_on(self._storage.stops(self._beats.owners))
+        self._beats.note_time(sent, boot_time(), outlook.now)
+        for order in self._orders.take():
+            self._follow(order.do)
+        return _LOOK_EVERY
+
+    def _follow(self, do: Do) -> None:
+        worker = self._worker
+        if do is Do.STOP:
+            log.info("the pool stops (an operator's order)")
+            self._is_stopping.set()
+            if worker is not None:
+                worker.drain_soon()
+        elif do is Do.QUIET and worker is not None:
+            worker.quiet()
+        else:
+            log.warning("an operator's order to %s means nothing to a pool in a program", do.value)
+
+    def _end(self) -> None:
+        for duty in (self._lookout, self._orders.duty, self._timetable.duty, self._beats.duty):
+            duty.stop(_LAST_WORDS if duty is self._beats.duty else 0.0)
+        try:
+            self._beats.record.leave("stopped")
+        except StorageError as error:
+            log.warning("the pool has stopped, and could not tell the storage: %s", error)
+        if self._storage is not self._app.storage:
+            self._storage.close()
+
+
+class _Beats:
+    """The heartbeat of a pool and of its worker, which are two records in the storage."""
+
+    def __init__(self, storage: Storage, app: Packhorse, concurrency: int, spool: Spool) -> None:
+        settings = app.settings
+        self._storage = storage
+        self._spool = spool
+        self._heartbeat = settings.heartbeat / SECOND
+        about = {
+            "target": "a pool in a program",
+            "min": 1,
+            "max": 1,
+            "concurrency": concurrency,
+            "drain_s": settings.stop_grace / SECOND,
+            LEASE_S: settings.lease / SECOND,
+            "version": __version__,
+            PROCESS_SPACE: process_space(),
+        }
+        self._slots = concurrency
+        self.record = Record(storage, about)
+        self.error: PackhorseError | None = None  # the storage cannot be used at all
+        self.is_heard = threading.Event()
+        self._worker: WorkerProcess | None = None
+        self._owner: str | None = None  # of whom the storage knows, and so to be beaten for
+        self._board: Board | None = None
+        self._said: dict[str, Any] = {}
+        self._steady = Steady(settings.lease / SECOND, self._heartbeat)
+        self._seen = (0.0, 0.0, 0)
+        self.duty = Duty("the heartbeat", self.step, longest_retry=min(1.0, self._heartbeat / 5))
+
+    @property
+    def owners(self) -> list[str]:
+        return [] if self._owner is None else [self._owner]
+
+    def begin_for(self, worker: WorkerProcess, owner: str, board: Board) -> None:
+        """This worker begins; it is beaten for as soon as the storage knows it."""
+        self._worker, self._board, self._said = worker, board, {}
+
+    def end_for(self, owner: str) -> None:
+        """This worker has ended."""
+        self._worker = self._owner = self._board = None
+
+    def hear(self, message: Message) -> None:
+        """What a worker says to its foreman."""
+        match message.pop("say", None):
+            case "online" if self._worker is not None:
+                self._owner = self._worker.assignment.owner
+                self.duty.wake()
+            case "report":
+                self._said = message
+
+    def step(self) -> float:
+        """Beat, once the storage knows whom for."""
+        if not self.record.is_joined:
+            self._join()
+        worker, owner, board = self._worker, self._owner, self._board
+        reports = {self.record.id: self._report()}
+        if owner is not None:
+            reports[owner] = self._said
+        sent = boot_time()
+        beat = self._storage.beat(reports)
+        received = boot_time()
+        self._steady.accepted(sent, received, beat.now / SECOND)
+        self.note_time(sent, received, beat.now)
+        if self.record.id in beat.unknown:
+            self._steady.interrupted()
+            self.record.renew()
+            return 0.0
+        if worker is not None and owner in beat.unknown:
+            worker.quit()  # what it holds belongs to others now
+        elif board is not None:
+            board.beat()
+        self.hand_on(beat.stops)
+        return self._heartbeat
+
+    def _join(self) -> None:
+        try:
+            if self.record.is_first:
+                self._spool.deliver(self._storage)  # before the jobs of those who left it here are taken back
+                rescue_former(self._storage)
+            self.record.join()
+        except PackhorseError as error:
+            if not self.record.may_wait(error):
+                self.error = error
+                self.duty.stop()
+            raise
+        finally:
+            self.is_heard.set()
+
+    def hand_on(self, stops: list[Stop]) -> None:
+        """Jobs that should stop. Again and again until they have ended: the worker may not know of them yet."""
+        worker = self._worker
+        for stop in stops:
+            if worker is not None and stop.token.owner == worker.assignment.owner:
+                worker.desk.stop_job(stop.token.job_id, stop.token.fence, stop.reason)
+
+    def note_time(self, sent: float, received: float, now: int) -> None:
+        """What the storage's clock showed, at some moment between these two."""
+        self._seen = sent, received, now
+
+    def steady_time(self) -> int | None:
+        """The storage's time, if it can be believed that who seems silent is. See `Heartbeat.steady_time`."""
+        sent, received, now = self._seen
+        if self._steady.is_steady(boot_time()) and self._steady.goes_on(sent, received, now / SECOND):
+            return now
+        return None
+
+    def _report(self) -> dict[str, Any]:
+        is_online = self._owner is not None
+        state = "stopping" if self._said.get("state") == "quiet" else "working"
+        numbers = {"crew": 1, "online": int(is_online), "wanted": 1, "min": 1, "max": 1, "slots": self._slots}
+        return {
+            "state": state,
+            **numbers,
+            "busy": self._said.get("busy", 0),
+            "steady": self._steady.is_steady(boot_time()),
+        }
+
+
+def _board_of(slots: int) -> Board:
+    """A board that is only in memory: nobody else will look at it, and nothing is left behind."""
+    descriptor, name = tempfile.mkstemp(prefix="packhorse-pool-")
+    os.close(descriptor)
+    path = Path(name)
+    try:
+        return Board.create(path, slots)
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,245 @@
+"""Stored records that cannot be what they say they are: written by hand, by a bug, or by a disk.
+
+No such record may end a worker, a chore or a list. Whoever reads one gets the nearest value that is whole, with what is
+wrong in words: `mended` makes it, a job becomes a `BrokenJob`, whose error has all that was stored. `contract.Storage`
+looks at the jobs that a storage answers with: lists show broken ones as such, and one that a worker would be handed is
+ended instead, as dead, so that it stands in nobody's way and an operator can look at it and delete it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from packhorse.clock import END, LONGEST
+from packhorse.failure import MESSAGE_LIMIT, TRACEBACK_LIMIT, Failure
+from packhorse.job import DEAD, FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, Job, Reason
+from packhorse.outcome import Failed
+from packhorse.storage.checks import field_checks, is_sound_json, wrong_with
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+TYPE = "BrokenRecord"
+"""The type of the error that a broken job shows."""
+_JSON = ("args", "meta", "result", "error", "backoff")
+_TIMES = (
+    "created_at", "updated_at", "due_at", "queued_at", "first_queued_at", "started_at", "ran_until", "finished_at",
+    "expire_at", "abort_at", "checkin_at",
+)  # fmt: skip
+
+
+class BrokenJob(Job, frozen=True, gc=False):
+    """A job of which something stored cannot be right; its error tells what."""
+
+
+def is_broken(job: Job) -> bool:
+    """Is its record broken, or was it, so that the job was put aside?"""
+    return isinstance(job, BrokenJob) or (job.state is DEAD and (job.error or "").startswith(f'{{"type":"{TYPE}"'))
+
+
+def mended(kind: type[S], raw: Mapping[str, Any]) -> tuple[S, list[str]]:
+    """A value of this kind with as much of what was stored as is right, and what is wrong with the rest."""
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for name, (check, instead, words) in _fields(kind).items():
+        value = raw.get(name, msgspec.NODEFAULT)
+        if words is not None and type(value) is str:
+            value = words.get(value, value)
+        fault = "is missing" if value is msgspec.NODEFAULT else wrong_with(check, value)
+        if fault is not None and not (value is msgspec.NODEFAULT and instead is not msgspec.NODEFAULT):
+            faults.append(f"{name} {fault}")
+        if fault is None:
+            values[name] = value
+        elif instead is not msgspec.NODEFAULT:
+            values[name] = instead
+        else:
+            values[name] = _EMPTY.get(name, "?")
+    return kind(**values), faults
+
+
+_EMPTY: dict[str, Any] = {
+    "state": DEAD,
+    "args": "{}",
+    "priority": LOWEST_PRIORITY,
+    "rank": RANKS[-1],
+    **dict.fromkeys(("seq", "created_at", "updated_at", "at", "pid", "attempt", "slot"), 0),
+}
+"""What stands for a field that cannot be read and has no default."""
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Callable[[Any], None], Any, dict[str, Any] | None]]:
+    """By name: how it is checked, its default, and the words that stand for its values, if it has some."""
+    hints, checks = get_type_hints(kind), field_checks(kind)
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        instead = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        enums = [one for one in (hints[field.name], *get_args(hints[field.name])) if _is_enum(one)]
+        words = {member.value: member for member in enums[0]} if enums else None
+        found[field.name] = (checks[field.name], instead, words)
+    return found
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Enum)
+
+
+def mended_job(raw: Mapping[str, Any], why: str | None = None) -> BrokenJob:
+    """The job of a record with these fields. `why` says what is wrong where that is not a field."""
+    job, faults = mended(BrokenJob, {**raw, "persistent": bool(raw.get("persistent"))})
+    told = "; ".join(([why] if why else []) + faults)
+    stored = "\n".join(f"{name} = {_shown(value)}" for name, value in raw.items() if value is not None)
+    failure = Failure(TYPE, _clean(f"what is stored of this job cannot be right: {told}", MESSAGE_LIMIT),
+        _clean(f"As it is stored:\n{stored}", TRACEBACK_LIMIT))  # fmt: skip
+    ended = job.finished_at if job.state not in FINAL or job.finished_at is not None else job.updated_at
+    return msgspec.structs.replace(
+        job, error=failure.to_json(), cause=failure.cause(job.task), reason=Reason.FAILED, finished_at=ended
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 2_000 else f"{text[:2_000]}… ({len(text):,} characters)"
+
+
+def _clean(text: str, most: int) -> str:
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:most]
+
+
+# --- other records ----------------------------------------------------------------------------------------------------
+
+
+def facts_in(text: str | bytes | None) -> dict[str, Any]:
+    """What somebody has told about itself, as it is stored; if that is no object, as much of it under `broken`."""
+    try:
+        found = msgspec.json.decode(text or "")
+        if isinstance(found, dict):
+            return found
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass
+    return {"broken": _clean(_shown(text), 300)}
+
+
+def names_in(text: str | bytes) -> list[str]:
+    """A list of names, as it is stored; none, if it is something else."""
+    try:
+        return msgspec.json.decode(text, type=list[str])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return []
+
+
+def record_in(kind: type[S], packed: bytes, **known: Any) -> S:
+    """The record in this JSON; as much of it as can be read, with what is known of it from elsewhere."""
+    try:
+        return msgspec.json.decode(packed, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return mended(kind, {**facts_in(packed), **known})[0]
+
+
+# --- on the way out ---------------------------------------------------------------------------------------------------
+
+
+def shown(job: Job) -> Job:
+    """The job as it may be shown: itself, or, if something about it cannot be right, what can be told of it."""
+    return job if type(job) is not Job or _is_sound(job) else mended_job(_raw(job))
+
+
+def _raw(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in Job.__struct_fields__}
+
+
+def _is_sound(job: Job) -> bool:
+    for name in _JSON:
+        text = getattr(job, name)
+        if text is not None and not is_sound_json(text):
+            return False
+    if job.backoff is not None and wrong_with(_fields(BrokenJob)["backoff"][0], job.backoff):
+        return False
+    for name in _TIMES:
+        at = getattr(job, name)
+        if at is not None and not 0 <= at <= END:
+            return False
+    return (
+        LOWEST_PRIORITY <= job.priority <= HIGHEST_PRIORITY
+        and 0 <= (job.timeout or 0) <= LONGEST
+        and 0 <= (job.idle_timeout or 0) <= LONGEST
+        and 0 <= (job.expires or 0) <= LONGEST
+        and 0 <= (job.total_timeout or 0) <= LONGEST
+        and job.max_attempts >= OF_TASK
+        and job.max_halts > 0
+    )
+
+
+def refusal(job: Job) -> Failed | None:
+    """The end of a job that was reserved and that no worker can be handed, because of what is stored of it; None: it
+    can run. What its task makes of its arguments is not looked at: that fails as any job may."""
+    if type(job) is Job and _is_plain(job):
+        return None
+    job = shown(job)
+    return Failed(job.token, Failure.from_json(job.error or "{}")) if isinstance(job, BrokenJob) else None
+
+
+def _is_plain(job: Job) -> bool:
+    """Has it nothing that a worker has to understand before it runs?"""
+    return (
+        job.timeout is job.idle_timeout is job.expires is job.total_timeout is None
+        and job.backoff is job.meta is None
+        and job.max_attempts >= OF_TASK
+        and job.max_halts > 0
+    )
+
+
+def handed_out(storage: Any, jobs: list[Job]) -> list[Job]:
+    """Of the jobs that were reserved just now those that can run. The others end here, as dead."""
+    refused = [failed for failed in map(refusal, jobs) if failed is not None]
+    if not refused:
+        return jobs
+    storage.finish(refused)
+    ended = {failed.token.job_id for failed in refused}
+    return [job for job in jobs if job.id not in ended]
+
+
+def _reserved(storage: Any, jobs: list[Job], *words: Any, **named: Any) -> list[Job]:
+    """As `handed_out`; where none of them can run, others are taken in their place."""
+    found = handed_out(storage, jobs)
+    if not found and jobs:
+        found = storage.reserve(*words, **named)
+    return found
+
+
+def _reserved_then(storage: Any, answer: Any, *words: Any, **named: Any) -> Any:
+    verdicts, jobs = answer
+    wanted = {name: value for name, value in named.items() if name != "outcomes"}
+    return verdicts, _reserved(storage, jobs, *words[1:], **wanted)
+
+
+def _page(page: Any) -> Any:
+    return msgspec.structs.replace(page, jobs=[shown(job) for job in page.jobs])
+
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "get": lambda _, job, *__, **___: None if job is None else shown(job),
+    "get_many": lambda _, jobs, *__, **___: [shown(job) for job in jobs],
+    "outcomes_for": lambda _, jobs, *__, **___: [shown(job) for job in jobs],
+    "find": lambda _, page, *__, **___: _page(page),
+    "find_by_id": lambda _, page, *__, **___: _page(page),
+    "reserve": _reserved,
+    "reserve_when_rung": lambda storage, jobs, *_, **__: handed_out(storage, jobs),
+    "finish_and_reserve": _reserved_then,
+}
+"""What becomes of the answer of a call that answers with jobs: storage, answer, and the arguments of the call."""
+
+
+def looked_through(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """This call of a storage, with a look at the jobs in its answer."""
+    look = ANSWERS[name]
+
+    @functools.wraps(call)
+    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return look(self, call(self, *args, **kwargs), *args, **kwargs)
+
+    return answer

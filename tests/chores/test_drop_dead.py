@@ -1,0 +1,82 @@
+"""Dropping the dead: tasks that say so keep no jobs that have used up their tries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packhorse import BadValue, Packhorse
+from packhorse.chores import all_chores
+from packhorse.chores.drop_dead import DropDead
+from packhorse.event import Kind
+from packhorse.settings import Settings
+from packhorse.storage.memory import Memory
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+
+
+@pytest.fixture(params=chosen_storages())
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Packhorse]:
+    url = ADDRESSES[request.param](tmp_path)
+    with Packhorse(url) as app:
+        yield app
+    give_back(url)
+
+
+@pytest.fixture(autouse=True)
+def _no_chores_in_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would do it before the test has looked."""
+    monkeypatch.setattr("packhorse.in_process.all_chores", lambda *_: [])
+
+
+def die() -> None:
+    raise ValueError("no")
+
+
+def test_jobs_that_have_used_up_their_tries_are_dropped_and_their_history_stays(app: Packhorse):
+    app.register("skip", die, retries=1, backoff=0, skip_dead=True).register("keep", die, retries=0)
+    jobs = [app.enqueue("skip"), app.enqueue("keep"), app.enqueue("skip", persistent=True)]
+    with app.client("billing") as billing:
+        jobs.append(app.enqueue("skip", subscriber=billing.id))
+        pool = app.pool(2)
+        pool.drain()
+        assert {job.refresh().state for job in jobs} == {"dead"}
+
+        assert DropDead(app.storage).run() is None
+
+        assert [app.get_or_none(job.id) is None for job in jobs] == [True, False, False, False]
+        kinds = [event.kind for event in jobs[0].events()]
+        assert (kinds.count(Kind.FAILED), kinds[-2:]) == (1, [Kind.BROKEN, Kind.DELETED])
+        assert jobs[0].events()[-1].data == {"by": "skip_dead"}
+        assert sum(group.number for group in app.failures()) >= 4  # counted all the same
+        billing.acknowledge(jobs[3])
+
+    DropDead(app.storage).run()
+
+    assert app.get_or_none(jobs[3].id) is None
+
+
+def test_more_than_one_batch_follows_at_once():
+    with Packhorse("memory://") as app:
+        app.register("skip", die, retries=0, skip_dead=True)
+        app.enqueue_many([app.call("skip") for _ in range(120)])
+        app.pool(4).drain()
+        chore = DropDead(app.storage)
+
+        assert chore.run() == 0.0
+        assert chore.run() is None
+        assert app.count() == 0
+
+
+def test_a_foreman_does_it(storage: Memory):
+    assert any(isinstance(chore, DropDead) for chore in all_chores(storage, Settings(), storage.now))
+
+
+def test_it_is_an_option_of_the_task(app: Packhorse):
+    task = app.task(skip_dead=True)(die)
+
+    with pytest.raises(BadValue, match="skip_dead belongs to the task"):
+        task.using(skip_dead=False)  # type: ignore[call-arg]
+    with pytest.raises(BadValue, match="skip_dead must be True or False"):
+        app.task(name="other", skip_dead="yes")(die)  # type: ignore[call-overload]

@@ -1,0 +1,85 @@
+"""A foreman that is started before its server: it says so, waits, and works as soon as the server is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from tests.mysql_server import MySQLServer
+from tests.postgres_server import PostgresServer
+from tests.redis_server import RedisServer
+from tests.storage.conftest import chosen_storages
+from tests.system.conftest import attended
+from tests.system.sites import Site, until
+from tests.system.test_remote import Manager
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
+
+Server = PostgresServer | MySQLServer | RedisServer | Manager
+
+
+@pytest.fixture(params=["postgres", "mysql", "redis", "http"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """One that does not run yet."""
+    if request.param not in (*chosen_storages(), "http"):
+        pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {request.param}")
+    if request.param == "http":
+        manager = Manager(tmp_path)
+        yield manager
+        manager.kill()
+    elif request.param == "redis":
+        redis = RedisServer(tmp_path)
+        yield redis
+        redis.stop()
+    else:
+        database = PostgresServer() if request.param == "postgres" else MySQLServer()
+        yield database
+        database.end()
+
+
+@pytest.fixture
+def site(tmp_path: Path, server: Server) -> Iterator[Site]:
+    with attended(Site(tmp_path, f"{server.url}?patience=20s")) as site:
+        yield site
+
+
+def test_a_foreman_that_is_started_before_its_server_waits_for_it(site: Site, server: Server) -> None:
+    crew = site.start(online=False)
+    until(lambda: "the storage is not available, trying again" in site.log.read_text(), "it says that it waits")
+
+    server.start()
+
+    until(lambda: crew.is_over() or crew.workers(), "its worker is online")
+    assert not crew.is_over(), site.log.read_text()
+    site.until_final(*site.add("nap"))
+
+
+def test_a_mistake_in_the_address_is_not_waited_for(tmp_path: Path, server: Server) -> None:
+    server.start()
+    wrong = {
+        PostgresServer: "/nowhere",
+        MySQLServer: "/nowhere",
+        RedisServer: "/4000",
+        Manager: "/nowhere",
+    }[type(server)]
+    place = urlsplit(server.url)
+    with attended(Site(tmp_path, urlunsplit(place._replace(path=wrong)))) as site:
+        crew = site.start(online=False)
+        until(crew.is_over, "it has ended")
+
+    assert crew.process.returncode == 4
+    assert "trying again" not in site.log.read_text()
+
+
+def test_a_burst_does_not_wait(site: Site, server: Server) -> None:
+    crew = site.start(online=False, words=["--burst"])
+
+    until(crew.is_over, "it has ended")
+    server.start()  # which has to be there to be stopped
+
+    assert crew.process.returncode == 4
+    assert "trying again" not in site.log.read_text()

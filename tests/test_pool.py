@@ -1,0 +1,337 @@
+"""A pool: jobs that run inside of this very program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packhorse import BadValue, Packhorse, SchemaTooNew, current_job
+from packhorse.event import Subject
+from tests.children import PATIENCE, ROOT, until
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+
+
+@pytest.fixture(params=chosen_storages())
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    url = ADDRESSES[request.param](tmp_path)
+    yield url
+    give_back(url)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Packhorse]:
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        yield app
+
+
+def shop(app: Packhorse) -> list[Any]:
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    @app.task
+    async def treble(n: int) -> int:
+        await asyncio.sleep(0)
+        return 3 * n
+
+    return [double, treble]
+
+
+def test_jobs_run_in_this_process_and_after_a_second_start_too(url: str):
+    with Packhorse(url) as app:
+        double, treble = shop(app)
+        app.register("pid", os.getpid)
+        pool = app.pool(concurrency=3)
+
+        pool.start()
+        first = [double.enqueue(n) for n in range(20)] + [app.enqueue("pid")]
+        pool.drain()
+        assert [job.result for job in first] == [*range(0, 40, 2), os.getpid()]
+        pool.stop()
+        second = treble.enqueue(5)
+        assert second.refresh().state == "queued"
+        pool.start()
+
+        assert second.wait(timeout=PATIENCE) == 15
+        pool.stop()
+        assert [worker.id for worker in app.workers() if worker.subject is not Subject.CLIENT] == []
+
+
+def test_drain_works_until_nothing_is_left_also_of_what_comes_in_meanwhile(url: str):
+    with Packhorse(url) as app:
+
+        @app.task
+        def countdown(n: int) -> None:
+            if n:
+                countdown.enqueue(n - 1)
+
+        countdown.enqueue(7)
+        later = countdown.enqueue_in("1h", 1)
+        app.pool(concurrency=2).drain()
+
+        assert app.count(state="completed") == 8
+        assert later.refresh().state == "scheduled"
+
+
+def test_draining_a_pool_that_does_not_run_leaves_it_stopped_and_one_that_runs_running(app: Packhorse):
+    double, _ = shop(app)
+    job, pool = double.enqueue(1), app.pool(2)
+
+    pool.drain()
+    assert (job.result, pool.is_running) == (2, False)
+    with pool:
+        pool.drain()
+        assert pool.is_running
+        assert double.enqueue(4).wait(timeout=PATIENCE) == 8
+    assert not pool.is_running
+
+
+def test_starting_and_stopping_twice_does_nothing(app: Packhorse):
+    pool = app.pool(2)
+    pool.stop()
+
+    pool.start()
+    pool.start()
+    until(lambda: len(app.workers()) == 2, "the pool and its worker are known")
+    assert repr(pool) == "<Pool of 2>"
+    pool.stop()
+    pool.stop()
+
+    assert app.workers() == []
+    assert repr(pool) == "<Pool of 2, stopped>"
+    assert not hasattr(pool, "join")
+
+
+def test_a_pool_runs_as_many_jobs_at_once_as_it_was_told_and_no_more(app: Packhorse):
+    running, most, lock = 0, 0, threading.Lock()
+
+    @app.task
+    def busy() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.05)
+        with lock:
+            running -= 1
+
+    app.enqueue_many([busy.call() for _ in range(12)])
+    app.pool(concurrency=3).drain()
+
+    assert most == 3
+
+
+def test_stopping_lets_the_running_job_finish_and_leaves_the_next_in_line(app: Packhorse):
+    begun, may_end = threading.Event(), threading.Event()
+
+    @app.task
+    def slow() -> str:
+        begun.set()
+        may_end.wait(PATIENCE)
+        return "done"
+
+    first, second = slow.enqueue(), slow.enqueue()
+    pool = app.pool(1).start()
+    assert begun.wait(PATIENCE)
+    stopping = threading.Thread(target=pool.stop)
+    stopping.start()
+    until(lambda: not pool.is_running, "it was told")
+    may_end.set()
+    stopping.join(PATIENCE)
+
+    assert (first.result, second.refresh().state) == ("done", "queued")
+
+
+def test_a_running_job_can_be_aborted_and_is_beaten_for(app: Packhorse):
+    @app.task
+    def patient() -> str:
+        while not current_job().checkin():
+            time.sleep(0.01)
+        return "stopped"
+
+    with app.pool(1):
+        job = patient.enqueue()
+        until(lambda: job.refresh().state == "running", "it runs")
+        job.abort(by="ann")
+        until(lambda: job.refresh().is_finished, "it ends")
+
+    assert job.state == "aborted"
+
+
+def test_schedules_tick_and_delays_end(app: Packhorse):
+    ran = threading.Event()
+
+    @app.schedule("@every 1s")
+    @app.task
+    def tick() -> None:
+        ran.set()
+
+    double, _ = shop(app)
+    with app.pool(2):
+        later = double.enqueue_in(0.2, 4)
+        assert ran.wait(PATIENCE)
+        assert later.wait(timeout=PATIENCE) == 8
+
+
+def test_only_the_named_queues_are_served(app: Packhorse):
+    double, treble = shop(app)
+    jobs = [double.enqueue(1), treble.enqueue(1)]
+
+    app.pool(2, queues=["treb*"]).drain()
+
+    assert [job.refresh().state for job in jobs] == ["queued", "completed"]
+
+
+def test_a_pool_leaves_the_programs_logging_alone(app: Packhorse):
+    levels: list[int] = []
+
+    @app.task
+    def look() -> None:
+        levels.append(logging.getLogger().level)
+
+    before = logging.getLogger().level
+    look.enqueue()
+    app.pool(1).drain()
+
+    assert levels == [before]
+
+
+def test_an_operator_stops_a_pool_from_elsewhere(app: Packhorse):
+    shop(app)
+    pool = app.pool(1).start()
+    until(lambda: len(app.workers()) == 2, "it is known")
+    words = ["stop", "--all", "--url", app.settings.url]
+    subprocess.run([sys.executable, "-m", "packhorse", *words], cwd=ROOT, check=True, capture_output=True)
+
+    until(lambda: not pool.is_running, "it stops")
+    pool.stop()
+
+
+def test_closing_the_app_stops_its_pools(app: Packhorse):
+    pool = app.pool(1).start()
+
+    app.close()
+
+    assert not pool.is_running
+
+
+PROGRAM = """
+import time
+from packhorse import Packhorse
+app = Packhorse("sqlite:///jobs.db")
+
+@app.task
+def slow() -> str:
+    time.sleep(1.5)
+    return "done"
+
+job = slow.enqueue()
+app.pool(2).start()
+while job.refresh().state != "running":
+    time.sleep(0.01)
+"""
+
+
+def test_a_program_that_ends_waits_for_the_jobs_of_its_pool(tmp_path: Path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        (job,) = app.jobs()
+        assert (job.result, job.attempts, app.workers()) == ("done", 1, [])
+
+
+def test_what_a_job_came_to_while_the_storage_was_away_is_delivered_by_the_next_pool(tmp_path: Path):
+    begun, may_end, runs = threading.Event(), threading.Event(), []
+    url = f"sqlite:///{tmp_path / 'jobs.db'}?patience=100ms"
+    with Packhorse(url, stop_grace=1, abort_grace=0.5) as app:
+
+        @app.task
+        def once() -> str:
+            runs.append(1)
+            begun.set()
+            may_end.wait(PATIENCE)
+            return "done"
+
+        job, pool = once.enqueue(), app.pool(1).start()
+        assert begun.wait(PATIENCE)
+        until(lambda: job.refresh().state == "running", "the storage knows that it runs")
+        held = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+        held.execute("BEGIN IMMEDIATE")  # from here on nobody can write
+        may_end.set()
+        pool.stop()
+        held.execute("ROLLBACK")
+        held.close()
+        pool.drain()
+
+        assert (job.result, len(runs), job.halts) == ("done", 1, 0)
+
+
+def test_what_a_killed_program_had_in_hand_is_run_by_the_next_pool(tmp_path: Path):
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.replace("time.sleep(1.5)", "time.sleep(600)") + "time.sleep(600)\n"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        app.register("slow", lambda: "done")
+        until(lambda: app.count(state="running") == 1, "the job runs")
+        program.kill()
+        program.wait(PATIENCE)
+        app.pool(1).drain()
+
+        (job,) = app.jobs()
+        assert (job.result, job.halts) == ("done", 1)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"isolate": True}, {"memory_limit": "64MiB"}])
+def test_a_task_that_wants_a_process_of_its_own_is_refused(app: Packhorse, options: Any):
+    app.register("alone", lambda: None, **options)
+
+    with pytest.raises(BadValue, match=r"the task alone has .* a pool cannot give it a process of its own"):
+        app.pool().start()
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, "many", 2.5])
+def test_a_wrong_number_is_refused(app: Packhorse, concurrency: Any):
+    with pytest.raises(Exception, match="concurrency"):
+        app.pool(concurrency)
+
+
+def test_a_storage_that_cannot_be_used_at_all_is_told_by_drain(app: Packhorse):
+    app.count()
+    app.storage._db.write("spoil", lambda tx: tx.execute("UPDATE packhorse_meta SET value = 9999"))  # type: ignore[attr-defined]
+    app.storage.close()
+
+    with pytest.raises(SchemaTooNew):
+        app.pool(1).drain()
+
+
+def test_a_pool_serves_a_queue_that_no_task_names(app: Packhorse) -> None:
+    task = app.task(name="answer")(lambda: 7)
+    with app.pool(concurrency=1):
+        job = task.using(queue="bulk").enqueue()
+        until(lambda: job.refresh().is_finished, "it is done")

@@ -1,0 +1,130 @@
+"""The registration of a task is the authority: its jobs have what it says when it matters, unless who enqueued them
+chose otherwise. On every storage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packhorse.announcement import announce
+from packhorse.app import Packhorse
+from packhorse.clock import SECOND
+from packhorse.conformance.builders import FAILURE
+from packhorse.fields import job_fields
+from packhorse.job import NO_LIMIT, OF_TASK, State
+from packhorse.outcome import Failed
+from packhorse.storage import Storage, open_storage
+from packhorse.storage.records import WorkerInfo
+from packhorse.worker.assignment import Assignment
+from packhorse.worker.process import WorkerProcess
+from tests.children import until
+from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+
+
+@pytest.fixture(params=chosen_storages())
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    url = ADDRESSES[request.param](tmp_path)
+    storage = open_storage(url)
+    yield storage
+    storage.close()
+    give_back(url)
+
+
+def fail() -> None:
+    raise ValueError("no")
+
+
+def app_with(storage: Storage, **options: Any) -> Packhorse:
+    return Packhorse(storage).register("charge", fail, **options)
+
+
+def work(app: Packhorse) -> None:
+    """Run what is there."""
+    WorkerProcess(app, app.storage, Assignment("ann", concurrency=1, burst=True)).run()
+
+
+def test_a_job_that_was_enqueued_by_name_before_any_worker_is_tried_as_its_task_says(storage: Storage) -> None:
+    job = Packhorse(storage).enqueue("charge")
+
+    work(app_with(storage, retries=0))
+
+    assert (job.refresh().state, job.attempts) == (State.DEAD, 1)
+
+
+def test_it_comes_into_the_queue_of_its_task_and_gets_its_priority_but_for_what_was_chosen(storage: Storage) -> None:
+    stranger = Packhorse(storage)
+    plain, chosen = stranger.enqueue("charge"), stranger.enqueue("charge", queue="mine", priority=3)
+    later = stranger.enqueue("charge", delay=3600)
+
+    announce(storage, app_with(storage, priority=5, queue="money").announcements())
+
+    told = [(job.refresh().queue, job.priority) for job in (plain, chosen, later)]
+    assert told == [("money", 5), ("mine", 3), ("money", 5)]
+    assert plain.record.rank == 8
+    assert [event.data["by"] for event in plain.events() if event.data] == ["its task", "its task"]
+
+
+def test_a_task_that_was_known_before_moves_nobody(storage: Storage) -> None:
+    app = app_with(storage)
+    announce(storage, app.announcements())
+    job = app.enqueue("charge", priority=1)
+
+    announce(storage, app_with(storage, priority=5).announcements())
+
+    assert job.refresh().priority == 1
+
+
+def test_a_deploy_that_changes_retries_reaches_jobs_that_wait(storage: Storage) -> None:
+    before = app_with(storage, retries=8, backoff=0)
+    job, own = before.enqueue("charge"), before.enqueue("charge", retries=2)
+
+    work(app_with(storage, retries=1, backoff=0))
+
+    assert [(each.refresh().state, each.attempts) for each in (job, own)] == [(State.DEAD, 2), (State.DEAD, 3)]
+
+
+def test_only_what_was_chosen_is_stored(storage: Storage) -> None:
+    app = app_with(storage, retries=8, timeout="1m", idle_timeout="5s")
+
+    plain = app.enqueue("charge").refresh()
+    chosen = app.enqueue("charge", retries=2, timeout="2m", idle_timeout=None).refresh()
+
+    assert [plain.record.max_attempts, plain.record.timeout, plain.record.idle_timeout] == [OF_TASK, None, None]
+    assert [chosen.record.max_attempts, chosen.record.timeout, chosen.record.idle_timeout] == [
+        3,
+        120 * SECOND,
+        NO_LIMIT,
+    ]
+
+
+def test_what_a_job_leaves_to_its_task_is_shown_and_marked_as_that(storage: Storage) -> None:
+    app = app_with(storage, retries=8, timeout="1m")
+    announce(storage, app.announcements())
+    plain, chosen = app.enqueue("charge"), app.enqueue("charge", retries=2, timeout=None)
+    elsewhere = Packhorse(storage)
+
+    fields = job_fields(elsewhere.get(plain.id).effective)
+    others = job_fields(elsewhere.get(chosen.id).effective)
+
+    assert (fields.max_attempts, fields.timeout, fields.idle_timeout) == (9, 60, None)
+    assert fields.from_task == ["max_attempts", "timeout", "idle_timeout"]
+    assert (others.max_attempts, others.timeout) == (3, None)
+    assert others.from_task == ["idle_timeout"]
+    assert (plain.max_attempts, plain.attempts_left, chosen.attempts_left) == (9, 9, 3)
+
+
+def test_a_worker_that_does_not_say_how_often_leaves_it_at_the_usual_number(storage: Storage) -> None:
+    job = Packhorse(storage).enqueue("charge")
+    storage.join(WorkerInfo("ruby"))
+
+    for _ in range(4):
+        until(lambda: storage.promote() or job.refresh().state is State.QUEUED, "it is in line")
+        (held,) = storage.reserve("ruby", {"charge": 1}, 1)
+        storage.finish([Failed(held.token, FAILURE, retry_in=1)])
+        time.sleep(0.001)
+
+    assert (job.refresh().state, job.attempts) == (State.DEAD, 4)
