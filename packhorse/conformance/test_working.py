@@ -666,6 +666,16 @@ def test_a_log_that_keeps_no_lines_has_none(storage: Storage) -> None:
     assert storage.log_lines(token.job_id) == []
 
 
+def test_appending_no_lines_changes_nothing(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+    storage.append_log(token, [LogLine("0"), LogLine("1")])
+
+    verdict = storage.append_log(token, [], keep=0)
+
+    assert verdict is Verdict.ACCEPTED
+    assert [line.message for line in storage.log_lines(token.job_id)] == ["0", "1"]
+
+
 def test_a_line_has_the_time_at_which_it_was_said_and_the_attempt_that_its_worker_names(
     storage: Storage, clock: TurnedClock
 ) -> None:

@@ -239,7 +239,7 @@ class Storage(ABC):
     def append_log(self, token: Token, lines: Sequence[LogLine], *, keep: int = 1_000) -> Verdict:
         """Add lines to a job's log, also just after its attempt ended. Each has the time at which it was said, so long
         `ago`, and the attempt that its worker names, or else the present one. Above `keep` lines the oldest go, and the
-        first says how many have gone so far."""
+        first says how many have gone so far. Without lines nothing changes, whatever `keep` says."""
 
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int

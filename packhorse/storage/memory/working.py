@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -119,7 +119,9 @@ class Working(Keeper):
         self._write_lines(self._jobs[token.job_id], lines, keep)
         return Verdict.ACCEPTED
 
-    def _write_lines(self, job: Job, lines: Iterable[LogLine], keep: int) -> None:
+    def _write_lines(self, job: Job, lines: Sequence[LogLine], keep: int) -> None:
+        if not lines:
+            return
         log = self._log.setdefault(job.id, [])
         for line in lines:
             self._log_id += 1

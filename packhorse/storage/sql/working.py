@@ -92,6 +92,8 @@ class Working(Keeper):
         return self._write("append_log", work)
 
     def _write_lines(self, tx: Transaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
+        if not lines:
+            return
         now, present = tx.now, changes.attempt_of_lines(job)
         rows = [
             (job.id, now - line.ago, line.attempt or present, line.kind.value, line.message[:LONGEST_LINE])
