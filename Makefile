@@ -6,7 +6,7 @@ ARGS ?=
 # The tests start hundreds of processes; each would have to compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check chaos scale bench bench-quick bench-web screenshot clean venv servers
+.PHONY: help demo test test-all check chaos scale bench bench-quick bench-web screenshot clean venv servers
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +16,11 @@ help: ## show this list
 demo: venv ## see it work: sample jobs of every kind on a throw-away SQLite file
 	@$(BIN)/packhorse demo $(ARGS)
 
-test: venv servers ## run every test, two at a time
-	$(BIN)/python -m pytest -n 2 tests $(ARGS)
+test: venv servers ## run the tests, two at a time; what every change has to pass
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" tests $(ARGS)
+
+test-all: venv servers ## the same, with long random searches, every mutant, and the browser in every look
+	PACKHORSE_MODEL_EXAMPLES=$${PACKHORSE_MODEL_EXAMPLES:-300} $(BIN)/python -m pytest -n 2 --dist worksteal tests $(ARGS)
 
 check: venv ## lint, format, types, import layers, and nothing in the tree that does not belong there
 	$(BIN)/ruff check .

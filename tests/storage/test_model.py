@@ -1,7 +1,8 @@
 """Every storage behaves as the memory storage does, whatever is done in whatever order.
 
 Hypothesis drives both side by side (`machine.py`) and, where they differ, tells the shortest story that shows it.
-The stories are the same in every run; `PACKHORSE_MODEL_EXAMPLES=5000` makes a long run of it, with new ones.
+The stories are the same in every run; `PACKHORSE_MODEL_EXAMPLES=5000` makes a long run of it, with new ones, and `make
+test-all` one of middling length.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.storage.conftest import chosen_storages
 from tests.storage.machine import Machine
 
-EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "80"))
+EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "25"))
 IS_LONG = "PACKHORSE_MODEL_EXAMPLES" in os.environ
 _DATABASE = Path(tempfile.gettempdir()) / "packhorse-model-examples"
 SETTINGS = settings(

@@ -273,6 +273,7 @@ def a_failed_job_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "settled", bug)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_bug_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bend, story = MUTANTS[name]

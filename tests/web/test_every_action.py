@@ -41,7 +41,12 @@ class Look(NamedTuple):
         return f"{self.theme}-{self.width}{'' if self.scripts else '-no-scripts'}"
 
 
-LOOKS = [Look(*each) for each in itertools.product(("light", "dark"), WIDTHS, (True, False))]
+SHORT = [Look("light", 1280, True), Look("dark", 390, True), Look("light", 768, False)]
+"""Each theme, each width, with JavaScript and without: not every mixture of them."""
+LOOKS = [
+    pytest.param(look, id=str(look), marks=[] if look in SHORT else pytest.mark.long)
+    for look in itertools.starmap(Look, itertools.product(("light", "dark"), WIDTHS, (True, False)))
+]
 DEAD_ONES = Filter(states=frozenset({State.DEAD}))
 
 
@@ -85,7 +90,7 @@ class Hand:
         return {re.sub(r"^https?://[^/]+", "", url) for url in self.sent}
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=str)
+@pytest.mark.parametrize("look", LOOKS)
 def test_every_form_of_every_page_does_what_it_says(
     browser: Any, yard: Yard, look: Look, monkeypatch: pytest.MonkeyPatch
 ):
