@@ -116,7 +116,7 @@ def frozen_workers() -> set[str]:
     """The ids of the workers of this machine that a signal has stopped, or whose foreman."""
     found = set()
     for owner, pid in _workers_here():
-        state, parent = (_stat(pid) + ["", "0"])[:2]
+        state, parent = [*_stat(pid), "", "0"][:2]
         if state == "T" or _stat(int(parent))[:1] == ["T"]:
             found.add(owner)
     return found
