@@ -32,16 +32,17 @@ def all_chores(
     steady_time: SteadyTime,
     end_workers: Callable[[Collection[str]], None] = lambda owners: None,
     end_worker: EndWorker = _nobody,
+    frozen_workers: Callable[[], Collection[str]] = lambda: (),
 ) -> list[Chore]:
     """Everything that a foreman does on a timer; `steady_time` says whether it may believe the clock, and so that who
-    seems silent is. `end_workers` ends those of this machine that have lost their jobs to others, `end_worker` one of
-    this foreman's that does not end a job in time."""
+    seems silent is. `end_workers` ends those of this machine that lose their jobs to others, of which `frozen_workers`
+    tells those that a signal has stopped; `end_worker` ends one of this foreman's that does not end a job in time."""
     return [
         Promote(storage),
         TickSchedules(storage),
         Expire(storage),
         EndPauses(storage),
-        Rescue(storage, settings, steady_time, end_workers),
+        Rescue(storage, settings, steady_time, end_workers, frozen_workers),
         EnforceLimits(storage, settings, steady_time, end_worker),
         Prune(storage, settings, steady_time),
         DropDead(storage),

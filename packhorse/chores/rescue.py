@@ -2,13 +2,15 @@
 
 A foreman sees its own workers die and rescues their jobs at once; this is for those whose foreman is gone as well. It
 keeps still until the foreman is steady: after an outage everybody seems silent, and would lose all they hold. A worker
-that lost its jobs in this way may still be there, as when its foreman is frozen: on this machine it is ended.
+that loses its jobs in this way may still be there, as when its foreman is frozen: on this machine it is ended, before
+anybody gets its jobs if a signal has stopped it or its foreman.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from time import monotonic
 
 from packhorse.chores.chore import SteadyTime
 from packhorse.clock import SECOND
@@ -32,12 +34,16 @@ class Rescue:
         settings: Settings,
         steady_time: SteadyTime,
         end_workers: Callable[[Collection[str]], None] = lambda owners: None,
+        frozen_workers: Callable[[], Collection[str]] = lambda: (),
     ) -> None:
         self._storage = storage
         self._lease = settings.lease
         self._why = f"its worker was silent for {settings.shown('lease')}"
         self._steady_time = steady_time
         self._end_workers = end_workers
+        self._frozen_workers = frozen_workers
+        self._frozen: Collection[str] = ()
+        self._look_at = 0.0
         self._is_first_round = True
         # Often enough that whoever died with a whole machine is found soon after its lease, whenever that was.
         self.interval = min(settings.heartbeat, settings.lease / 5) / SECOND
@@ -46,6 +52,8 @@ class Rescue:
         """Rescue until nothing is left, or the foreman is steady no more."""
         now = self._steady_time()
         recovered = now is not None and self._is_first_round and self._is_alone(now)
+        if now is not None:
+            self._end_frozen(now)
         while now is not None:
             # By the time that was looked at: the clock may have been set since, and everybody would seem silent.
             rescued = self._storage.rescue(lease=self._lease, why=self._why, recovered=recovered, at=now)
@@ -56,6 +64,15 @@ class Rescue:
             log.warning("rescued %d jobs of silent workers", len(rescued))
             now = self._steady_time()
         return None
+
+    def _end_frozen(self, now: int) -> None:
+        """End those of this machine that are about to lose their jobs."""
+        if monotonic() >= self._look_at:  # more often than a lease ends, and not in every round: it goes through /proc
+            self._look_at = monotonic() + self._lease / SECOND / 3
+            self._frozen = self._frozen_workers()
+        if self._frozen:
+            workers = [each for each in self._storage.workers() if each.id in self._frozen]
+            self._end_workers({each.id for each in workers if not each.is_beating(now, now, self._lease)})
 
     def _is_alone(self, now: int) -> bool:
         foremen = [each for each in self._storage.workers() if each.subject is Subject.FOREMAN]

@@ -26,7 +26,7 @@ from packhorse.cli.target import source_in_app
 from packhorse.errors import BadValue, StorageError
 from packhorse.foreman import Foreman
 from packhorse.foreman.crew import Launch
-from packhorse.foreman.death import kill_workers
+from packhorse.foreman.death import frozen_workers, kill_workers
 from packhorse.foreman.pulse import Callee
 from packhorse.foreman.signals import Signals
 from packhorse.foreman.size import most_workers
@@ -178,7 +178,7 @@ def make_foreman(
         return fresh, launch(fresh)
 
     def chores(steady_time: SteadyTime, end_worker: EndWorker) -> list[Chore]:
-        found = all_chores(app.storage, settings, steady_time, kill_workers, end_worker)
+        found = all_chores(app.storage, settings, steady_time, kill_workers, end_worker, frozen_workers)
         if app.has_result_handlers:
             me, tell = (lambda: foreman.record.id), (lambda jobs: foreman.crew.tell_of_ended(jobs))
             found.append(TellResults(app.storage, settings, me, tell))

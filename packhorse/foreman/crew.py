@@ -288,8 +288,9 @@ class Crew:
             member.channel.send({"do": "quit"})
 
     def kill(self, member: Member, why: str) -> None:
-        """End it and all that it has started, now."""
+        """End it and all that it has started, now. Its jobs are handed back, and their history says why."""
         member.ordered(why)
+        member.leaving = why  # not why it was asked to end before
         self._kill(member)
 
     def kill_frozen(self, member: Member, why: str) -> None:
@@ -351,7 +352,9 @@ class Crew:
         # A worker that holds jobs does not die of SIGTERM: see `end_if_starting`.
         was_starting = member.is_ordered and code == -signal.SIGTERM
         in_order = was_ended or was_starting or code == CONDEMNED or (code == 0 and member.leaving is not None)
-        if in_order:
+        if in_order and code == -signal.SIGKILL:
+            why = member.why_killed or f"worker {member.pid} was killed: {member.leaving}"
+        elif in_order:
             why = member.leaving or why
         elif member.why_killed is not None:
             why = member.why_killed

@@ -102,17 +102,33 @@ def kill_session(leader: int) -> list[int]:
 
 
 def kill_workers(owners: Collection[str]) -> None:
-    """Kill the workers of this machine that bear these ids, and all that they have started: others have their jobs by
-    now. Their foreman may be frozen, and cannot do so itself."""
+    """Kill the workers of this machine that bear these ids, and all that they have started: others get their jobs.
+    Their foreman may be frozen, and cannot do so itself."""
     if not owners:
         return
-    marks = {f"--id={owner}".encode() for owner in owners}
+    for owner, pid in _workers_here():
+        if owner in owners and is_alive(pid):
+            log.warning("worker %d has fallen silent and loses its jobs to others; it is killed", pid)
+            kill_session(pid)
+
+
+def frozen_workers() -> set[str]:
+    """The ids of the workers of this machine that a signal has stopped, or whose foreman."""
+    found = set()
+    for owner, pid in _workers_here():
+        state, parent = [*_stat(pid), "", "0"][:2]
+        if state == "T" or _stat(int(parent))[:1] == ["T"]:
+            found.add(owner)
+    return found
+
+
+def _workers_here() -> Iterator[tuple[str, int]]:
+    """The id and the pid of each worker of this machine. No id is used twice, so that is surely the one."""
     with suppress(OSError):
         for pid in [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]:
             words = _command_of(pid)
-            if b"packhorse.worker" in words and not marks.isdisjoint(words) and is_alive(pid):
-                log.warning("worker %d has lost its jobs to others, and is killed", pid)
-                kill_session(pid)
+            if b"packhorse.worker" in words:
+                yield from ((word[5:].decode(), pid) for word in words if word.startswith(b"--id="))
 
 
 def _command_of(pid: int) -> list[bytes]:

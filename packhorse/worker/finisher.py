@@ -1,7 +1,8 @@
 """The finisher: gathers outcomes until the desk writes them down, and keeps them while the storage is away.
 
 Executors put outcomes in from their own threads. The desk is rung at once when it pays: the job was a long one, nobody
-else is about to end, or many have gathered; otherwise it comes by within milliseconds and takes them all.
+else is about to end, or many have gathered; otherwise it comes by within milliseconds and takes them all. While the
+worker stops, the desk is rung for every outcome: a second signal may kill the worker at any moment.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Finisher:
         self._first_at = 0.0
         self.in_hand = 0  # jobs that the worker holds; the desk says how many
         self.enough = 1  # so many outcomes are worth a write; the desk says
+        self.is_stopping = False  # outcomes do not wait for others; the worker says
         self.lost = 0  # outcomes that the storage takes in no form; the desk says
 
     def put(self, seat: Seat, outcome: Outcome) -> None:
@@ -58,7 +60,7 @@ class Finisher:
             self._is_urgent = False  # somebody may have rung for what had been taken already
         self._waiting.append((seat, outcome))
         gathered = len(self._waiting)
-        is_urgent = gathered >= self.enough or gathered >= self.in_hand or outcome.ran >= LONG_RUN
+        is_urgent = gathered >= min(self.enough, self.in_hand) or outcome.ran >= LONG_RUN or self.is_stopping
         if is_urgent and not self._is_urgent:  # rung once, the desk comes
             self._is_urgent = True
             self.ring()
@@ -78,7 +80,9 @@ class Finisher:
         """Seconds until what has gathered should be written down; None: nothing has."""
         if not self._waiting:
             return None
-        return 0.0 if self._is_urgent else max(0.0, self._first_at + LONGEST_WAIT - time.monotonic())
+        if self._is_urgent or self.is_stopping:
+            return 0.0
+        return max(0.0, self._first_at + LONGEST_WAIT - time.monotonic())
 
     def take(self, most: int) -> list[tuple[Seat, Outcome]]:
         """What has gathered, the oldest first, if it is due."""

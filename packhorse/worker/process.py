@@ -250,6 +250,7 @@ class WorkerProcess:
         until = time.monotonic() + grace
         if self._drain_until is None:
             self._drain_until = until
+            self.desk.finisher.is_stopping = True
             self.quiet()
             self.floor.ask_to_stop()
             self.desk.hand_all_back("its worker was told to stop")

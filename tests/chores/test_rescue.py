@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from packhorse.chores.rescue import Rescue
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import add, history, in_state, join, stored
@@ -147,3 +149,20 @@ def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, 
 
 def test_it_comes_round_with_the_heartbeat(storage: Memory):
     assert Rescue(storage, Settings(heartbeat=2 * SECOND), storage.now).interval == 2.0
+
+
+def test_a_frozen_worker_of_this_machine_is_ended_before_its_jobs_are_taken_back(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, RUNNING)
+    ended: list[tuple[set[str], object]] = []
+
+    def end(owners: Collection[str]) -> None:
+        ended.append((set(owners), stored(storage, job.id).state))
+
+    chore = Rescue(storage, Settings(), storage.now, end, lambda: {job.owner or "", "somebody else's"})
+    clock.turn(14)
+    chore.run()
+    clock.turn(2)
+    chore.run()
+
+    assert ended[:2] == [(set(), RUNNING), ({job.owner}, RUNNING)]
+    assert stored(storage, job.id).state is QUEUED

@@ -241,6 +241,9 @@ def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(start: St
     job = storage.get("job-1")
     assert job is not None
     assert (job.state, job.halts, job.losses) == ("queued", 0, 0)
+    (readded,) = storage.events(EventFilter(job_id="job-1", kind=Kind.READDED))
+    why = f"worker {worker.pid} was killed: the foreman was told to stop at once (SIGTERM)"
+    assert (readded.data or {})["why"] == why
     assert foreman.process.returncode == 128 + signal.SIGTERM
     assert events_of(storage, worker.id) == [Kind.STARTED, Kind.KILLED]
     assert not death.is_alive(worker.pid)
@@ -253,6 +256,9 @@ def test_a_worker_that_does_not_obey_is_killed_when_the_grace_is_over(start: Sta
     foreman.signal(signal.SIGINT)
     until(foreman.is_over, "the foreman has ended")
 
+    (killed,) = storage.events(EventFilter(owner=worker.id, kind=Kind.KILLED))
+    why = f"worker {worker.pid} was killed: the foreman was told to stop (SIGINT)"
+    assert (killed.data or {})["why"] == why
     assert foreman.process.returncode == 0
     assert not death.is_alive(worker.pid)
     assert storage.workers() == []

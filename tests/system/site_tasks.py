@@ -46,6 +46,14 @@ def nap(seconds: float = 0.0, again: float = 0.0, gate: str = "") -> None:
 
 
 @app.task
+def held(gate: str) -> None:
+    """Every run of it lasts until there is such a file."""
+    with noted():
+        while not Path(gate).exists():
+            time.sleep(0.01)
+
+
+@app.task
 async def anap(seconds: float = 0.0, again: float = 0.0, gate: str = "") -> None:
     with noted():
         while not is_open(gate):  # noqa: ASYNC110 - it is another process that opens it

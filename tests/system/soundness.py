@@ -117,9 +117,10 @@ def _is_unheard(death: Event) -> bool:
 
 
 def _is_handed_back(event: Event) -> bool:
-    """By its worker, which knows what has ended. A foreman that is told to stop at once kills its workers, and what
-    they had not written down yet is lost with them."""
-    return event.kind is Kind.READDED and "its worker was told to stop" in str((event.data or {}).get("why"))
+    """Unharmed: its worker was neither killed nor lost. What a worker that is killed had not written down yet is lost
+    with it, and the event says that it was killed."""
+    data = event.data or {}
+    return event.kind is Kind.READDED and "losses" not in data and "was killed" not in str(data.get("why"))
 
 
 def _of_kind(kind: Kind, stories: Stories) -> Iterator[Event]:

@@ -76,6 +76,30 @@ def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job
     assert_sound(site)
 
 
+def test_a_result_outlives_its_worker_that_is_told_to_stop_while_the_server_is_away(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKHORSE_STATE_DIR", str(tmp_path / "state"))
+    gate = tmp_path / "gate"
+    with attended(Site(tmp_path, f"{server.url}?patience=500ms")) as site:
+        crew = site.start(stop_grace=0.5, abort_grace=0.5)
+        (job,) = site.add("nap", {"gate": str(gate)})
+        site.until_begun(job)
+
+        server.kill()
+        gate.touch()
+        until(lambda: list((tmp_path / "state").rglob("*.outcomes")), "what it came to is on the disk")
+        crew.end()
+        server.start()
+        site.start()
+        site.until_final()
+
+        assert (site.job(job).state, site.job(job).attempts) == (COMPLETED, 1)
+        assert len(site.ledger.lines()) == 2, "it began once, and ended once"
+        assert list((tmp_path / "state").rglob("*.outcomes")) == []
+        assert_sound(site)
+
+
 def _until_more(site: Site, number: int) -> None:
     goal = len(site.acknowledged) + number
     until(lambda: len(site.acknowledged) >= goal, "jobs come in")

@@ -205,6 +205,34 @@ def test_only_jobs_that_had_begun_are_halted_by_the_death_of_their_worker(any_si
     assert_sound(site)
 
 
+def test_of_eight_jobs_only_the_one_that_had_begun_three_times_is_dead_of_three_halts(any_site: Site) -> None:
+    """With the usual `max_halts`. The first is the first again after each halt, because it has the highest priority."""
+    site = any_site
+    crew = site.start(slots=1)
+    site.storage.pause("held")
+    gate = site.path.with_name("gate")
+    given = {"gate": str(gate)}
+    first, *others = [*site.add("held", given, priority=10), *site.add("held", given, number=7)]
+
+    for number in range(1, 4):
+        site.until_final(*site.add("known", number=5))  # so that the worker takes many at once
+        site.storage.resume("held")
+        site.until_begun(first, runs=number)
+        (worker,) = crew.workers()
+        site.storage.pause("held")
+        kill(worker.pid)
+        until(lambda gone=worker.id: gone not in site.owners() and crew.workers(), "another takes its place")
+    gate.touch()
+    site.storage.resume("held")
+    site.until_final()
+
+    dead = site.job(first)
+    assert (dead.state, dead.halts, dead.attempts, dead.reason) == (DEAD, 3, 3, Reason.RUNNER_TIMEOUT)
+    assert {(job.state, job.halts, job.attempts) for job in map(site.job, others)} == {(COMPLETED, 0, 1)}
+    assert [len(site.ledger.begun(job_id)) for job_id in (first, *others)] == [3, 1, 1, 1, 1, 1, 1, 1]
+    assert_sound(site)
+
+
 def test_a_job_that_kills_its_foreman_too_is_dead_of_its_halts(any_site: Site) -> None:
     """The first time nobody is left who knows that it had begun; from then on that is written down before it does."""
     site = any_site
@@ -340,8 +368,7 @@ def test_an_isolated_job_of_somebody_frozen_does_not_go_on_beside_its_second_run
     until(lambda: not is_alive(line.pid), "the first run is over")
     _, second, *_ = [each for each in site.ledger.begun() if each.job_id == job_id]
 
-    if frozen == "worker":
-        assert int(path.read_text()) < second.at, "its foreman has killed it before"
+    assert int(path.read_text()) < second.at, "it was killed before"
     site.until_final()
     crew.tell(signal.SIGCONT)
     assert_sound(site)

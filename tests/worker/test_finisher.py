@@ -82,6 +82,19 @@ def test_a_long_job_is_written_down_at_once(finisher: Finisher, bell: Bell):
     assert len(finisher.take(10)) == 1
 
 
+def test_while_its_worker_stops_nothing_waits_for_others(finisher: Finisher, bell: Bell):
+    before, after = a_seat(), a_seat()
+    finisher.put(before, completed(before))
+
+    finisher.is_stopping = True
+
+    assert finisher.due_in() == 0.0
+    assert outcomes(finisher.take(10)) == [completed(before)]
+    finisher.put(after, completed(after))
+    assert bell.rings == 1
+    assert outcomes(finisher.take(10)) == [completed(after)]
+
+
 def test_so_many_are_enough(finisher: Finisher, bell: Bell):
     finisher.enough = 3
     seats = [a_seat() for _ in range(3)]

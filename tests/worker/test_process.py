@@ -129,6 +129,7 @@ def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, 
 
     works.worker.handle({"do": "drain", "why": "replaced by a fresh worker"})
     works.until(lambda: works.state(waiting) is QUEUED)
+    assert works.worker.desk.finisher.is_stopping, "an outcome does not wait for others any more"
     gate.set()
 
     assert works.ended() == 0
