@@ -18,7 +18,7 @@ from packhorse.clock import LATEST, Duration, from_datetime, microseconds
 from packhorse.codec import Signature, encode_args, nearest
 from packhorse.errors import BadArguments, BadValue, TaskError
 from packhorse.ids import new_id
-from packhorse.job import NO_LIMIT, Job, NewJob, UniqueLock
+from packhorse.job import NO_LIMIT, SETTLED_LATER, Job, NewJob, UniqueLock
 from packhorse.retry import Backoff
 from packhorse.task import RegisteredTask, TaskOptions, Unique, parse_unique, unique_key
 
@@ -109,7 +109,7 @@ class JobTemplate(msgspec.Struct, frozen=True):
     @classmethod
     def of_name(cls, name: str, defaults: TaskOptions, limit: int) -> JobTemplate:
         """The jobs of a task that nobody has told anything about."""
-        return cls(_blank(name, defaults), limit)
+        return cls(replace(_blank(name, defaults), chosen=()), limit)
 
     @classmethod
     def of_announced(
@@ -132,6 +132,8 @@ class JobTemplate(msgspec.Struct, frozen=True):
         fields = _job_fields(keywords)
         if "queue" in fields and fields["queue"] is None:
             fields["queue"] = self.blank.task
+        if self.blank.chosen is not None:
+            fields["chosen"] = tuple(name for name in SETTLED_LATER if name in fields or name in self.blank.chosen)
         unique = parse_unique(keywords["unique"]) if "unique" in keywords else self.unique
         return replace(self, blank=replace(self.blank, **fields), unique=unique)
 

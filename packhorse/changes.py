@@ -7,6 +7,7 @@ Whether a change is legal at all is said by the table in `job.py`; a storage ask
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -87,11 +88,13 @@ def added_job(new: NewJob, seq: int, now: int) -> Job:
 
 def added_facts(new: NewJob, job: Job) -> dict[str, Any] | None:
     """What the event of a new job tells besides."""
-    if job.due_at is None and new.copied_from is None:
+    if job.due_at is None and new.copied_from is None and new.chosen is None:
         return None
     facts: dict[str, Any] = {} if job.due_at is None else {"due_at": job.due_at}
     if new.copied_from:
         facts["copied_from"] = new.copied_from
+    if new.chosen is not None:
+        facts["chosen"] = new.chosen
     return facts or None
 
 
@@ -101,6 +104,7 @@ def replaced(job: Job, new: NewJob, now: int) -> Changed:
     twin = added_job(new, job.seq, now)
     before = {name: getattr(job, name) for name in CHOSEN if getattr(job, name) != getattr(twin, name)}
     told: dict[str, Any] = {"args": job.args[:LONGEST_TOLD], "twin": new.id, "due_at": twin.due_at, "before": before}
+    told["chosen"] = new.chosen
     kept = {name: getattr(job, name) for name in _KEPT_WHEN_REPLACED}
     rank = job.rank if job.rank <= RANK_HALTED else twin.rank
     job = _with_expiry(replace(twin, rank=rank, **kept))
@@ -322,12 +326,19 @@ def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Changed:
     return Changed(job, [_event(job, Kind.PRIORITY_CHANGED, now, **facts)])
 
 
-def requeued(job: Job, queue: str, now: int, by: str | None) -> Changed:
-    """Another line, in which it stands by its rank and its age. Nothing changes for a job that is in it already."""
-    if job.queue == queue:
+def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[str, Any] | None = None) -> Changed:
+    """Another line, in which it stands by its rank and its age, and other options. A job that is in that line and has
+    these options stays as it is."""
+    fields = {name: value for name, value in (options or {}).items() if getattr(job, name) != value}
+    if job.queue == queue and not fields:
         return Changed(job, [])
-    facts: dict[str, Any] = {"from": job.queue, "to": queue, "by": by}
-    job = replace(job, queue=queue, updated_at=now)
+    before = {name: getattr(job, name) for name in fields}
+    facts: dict[str, Any] = {"from": job.queue, "to": queue, "by": by, "before": before or None}
+    if "priority" in fields and job.rank > RANK_HALTED:
+        fields["rank"] = rank_of(fields["priority"])
+    job = replace(job, queue=queue, updated_at=now, **fields)
+    if before and job.state in WAITING:
+        job = _with_expiry(job)
     return Changed(job, [_event(job, Kind.QUEUE_CHANGED, now, **facts)])
 
 

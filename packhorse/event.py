@@ -28,7 +28,7 @@ class Kind(StrEnum):
     """What happened. In brackets, what `data` carries; docs/events.md has them all."""
 
     # a job
-    ADDED = "added"  # enqueued [due_at, copied_from]
+    ADDED = "added"  # enqueued [due_at, copied_from, chosen]
     QUEUED = "queued"  # a scheduled job fell due
     RESERVED = "reserved"
     STARTED = "started"  # also of a worker, a foreman [host, pid, version, object: its record]
@@ -42,9 +42,9 @@ class Kind(StrEnum):
     ABORTED = "aborted"  # [by, reason, ran, error, version, why, and what was counted with it]
     FORCE_STARTED = "force_started"  # [by]
     PRIORITY_CHANGED = "priority_changed"  # [from, to, by]
-    QUEUE_CHANGED = "queue_changed"  # [from, to, by]
+    QUEUE_CHANGED = "queue_changed"  # [from, to, by, before]
     RETRIED = "retried"  # by an operator [by]
-    REPLACED = "replaced"  # a unique twin brought new arguments [args, twin, due_at, before]
+    REPLACED = "replaced"  # a unique twin brought new arguments [args, twin, due_at, before, chosen]
     HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
     DELETED = "deleted"  # [by]
     # a process or a client

@@ -11,6 +11,7 @@ import os
 import secrets
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from packhorse.app import Packhorse
 from packhorse.board import Board
 from packhorse.channel import Message
 from packhorse.chores import all_chores
+from packhorse.chores.tell_results import TellResults
 from packhorse.clock import SECOND
 from packhorse.errors import PackhorseError, StorageError
 from packhorse.foreman.duty import Duty
@@ -33,6 +35,7 @@ from packhorse.order import Do
 from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, Stop
+from packhorse.task import NAME_LIMIT
 from packhorse.worker.assignment import Assignment, Limits
 from packhorse.worker.process import WorkerProcess
 
@@ -62,7 +65,10 @@ class InProcess:
         self._spool = Spool(None) if app._is_handed else Spool.of(app.settings)
         self._beats = _Beats(self._storage, app, concurrency, self._spool)
         self._orders = Orders(self._storage, self._beats.record, lambda: None)
-        self._timetable = Timetable(all_chores(self._storage, app.settings, self._beats.steady_time))
+        chores = all_chores(self._storage, app.settings, self._beats.steady_time)
+        if app.has_result_handlers:
+            chores.append(TellResults(self._storage, app.settings, lambda: self._beats.record.id, self._tell_of_ended))
+        self._timetable = Timetable(chores)
         self._lookout = Duty("looking ahead", self._look, longest_retry=1.0)
         self._thread = threading.Thread(target=self._run, name="packhorse-pool", daemon=True)
         self._thread.start()
@@ -166,6 +172,12 @@ class InProcess:
                 self._spool.deliver(self._storage, owner)
             # Not closed: a job that is left on a thread may still write to it.
 
+    def _tell_of_ended(self, jobs: Sequence[str]) -> bool:
+        worker = self._worker
+        if worker is not None:
+            worker.tell_of_ended(jobs)
+        return worker is not None
+
     def _show(self, worker: WorkerProcess | None) -> None:
         with self._changed:
             self._worker = worker
@@ -220,6 +232,7 @@ class _Beats:
         self._heartbeat = settings.heartbeat / SECOND
         about = {
             "target": "a pool in a program",
+            "app": f"a pool of {' '.join(app.registry.names())}"[:NAME_LIMIT],  # there may be pools of other apps
             "min": 1,
             "max": 1,
             "concurrency": concurrency,

@@ -90,6 +90,9 @@ OF_TASK = 0
 """As `max_attempts` of a job: as many as its task says, when it fails."""
 NO_LIMIT = 0
 """As `timeout` or `idle_timeout` of a job: none, whatever its task says."""
+SETTLED_LATER = ("queue", "priority", "max_halts", "expires", "total_timeout", "persistent")
+"""What a storage goes by before a job runs. If the task was not known at the enqueueing, its first announcement settles
+those of them that the caller did not choose."""
 USUAL_ATTEMPTS = 4
 """Of a job that leaves it to its task, where nobody has told what that says."""
 
@@ -273,6 +276,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     backoff: str | None = None
     meta: str | None = None
     copied_from: str | None = None
+    chosen: tuple[str, ...] | None = None  # of `SETTLED_LATER`, by the caller; None: its task was known
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):

@@ -78,6 +78,8 @@ def _chosen(events: Sequence[Event], stored: Job | None) -> list[Object]:
             known = {**known, "priority": facts["from"]}
             continue
         chosen.append(known)
+        if event.kind is Kind.QUEUE_CHANGED:
+            known = {**known, **facts.get("before", {})}
         if event.kind is Kind.REPLACED:
             is_told = "before" in facts  # an older program did not
             args = {"args": facts["args"]} if len(facts["args"]) < LONGEST_TOLD else {}

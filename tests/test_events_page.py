@@ -46,7 +46,7 @@ def all_that_can_happen() -> list[Event]:
 def jobs(storage: Memory, clock: TurnedClock) -> None:
     for state in (COMPLETED, DEAD, RETRYING, SCHEDULED, QUEUED):
         in_state(storage, state, begun=True)
-    add(storage, delay=HOUR, copied_from="another")
+    add(storage, delay=HOUR, copied_from="another", chosen=("queue",))
     failure = replace(FAILURE, version="v1")
     finish(storage, Failed(run(storage, add(storage, queue="again")).token, failure, retry_in=0, ran=9))
     finish(storage, Failed(run(storage, add(storage, queue="no more")).token, failure, ran=9))
@@ -84,7 +84,7 @@ def operators(storage: Memory) -> None:
     waiting, held, dead = in_state(storage, QUEUED), in_state(storage, RESERVED), in_state(storage, DEAD)
     storage.force_start([waiting.id], by="ann")
     storage.set_priority([waiting.id], 5, by="ann")
-    storage.set_queue([dead.id], "slow", by="ann")
+    storage.set_queue([dead.id], "slow", by="ann", options={"max_halts": 2})
     storage.abort([waiting.id, held.id], by="ann")
     storage.retry([dead.id], by="ann")
     storage.delete([waiting.id], by="ann")

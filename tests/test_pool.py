@@ -335,3 +335,22 @@ def test_a_pool_serves_a_queue_that_no_task_names(app: Packhorse) -> None:
     with app.pool(concurrency=1):
         job = task.using(queue="bulk").enqueue()
         until(lambda: job.refresh().is_finished, "it is done")
+
+
+def test_a_pool_tells_handlers_of_jobs_that_ended_in_no_worker_also_while_it_did_not_run(url: str):
+    with Packhorse(url) as app:
+        double, _ = shop(app)
+        told: list[str] = []
+        app.on_failure(lambda job: told.append(job.id))
+
+        with app.pool(concurrency=1):
+            first = double.using(delay=3600).enqueue(1)
+            until(lambda: any("results_told_to" in (event.data or {}) for event in app.events()), "it looks for ends")
+            first.abort()
+            until(lambda: told == [first.id], "the handler was called")
+        second = double.using(delay=3600).enqueue(2)
+        second.abort()
+        with app.pool(concurrency=1):
+            until(lambda: len(told) > 1, "the handler was called for what ended meanwhile")
+
+    assert told == [first.id, second.id]

@@ -14,6 +14,7 @@ from packhorse.announcement import announce
 from packhorse.app import Packhorse
 from packhorse.clock import SECOND
 from packhorse.conformance.builders import FAILURE
+from packhorse.event import Kind
 from packhorse.fields import job_fields
 from packhorse.job import NO_LIMIT, OF_TASK, State
 from packhorse.outcome import Failed
@@ -65,7 +66,55 @@ def test_it_comes_into_the_queue_of_its_task_and_gets_its_priority_but_for_what_
     told = [(job.refresh().queue, job.priority) for job in (plain, chosen, later)]
     assert told == [("money", 5), ("mine", 3), ("money", 5)]
     assert plain.record.rank == 8
-    assert [event.data["by"] for event in plain.events() if event.data] == ["its task", "its task"]
+    assert [event.data["by"] for event in plain.events() if event.kind is Kind.QUEUE_CHANGED] == ["its task"]
+
+
+def test_the_other_options_that_nobody_chose_are_those_of_its_task_too(storage: Storage) -> None:
+    options: dict[str, Any] = {"expires": "1h", "total_timeout": "2h", "max_halts": 1, "persistent": True}
+    stranger = Packhorse(storage)
+    plain, later = stranger.enqueue("charge"), stranger.enqueue("charge", delay=60)
+    some = stranger.enqueue("charge", max_halts=3, expires=None)
+    every = stranger.enqueue("charge", max_halts=3, expires=None, total_timeout=None, persistent=False)
+
+    announce(storage, app_with(storage, **options).announcements())
+
+    settled = [job.refresh().record for job in (plain, later, some, every)]
+    told = [(job.max_halts, job.expires, job.total_timeout, job.persistent) for job in settled]
+    hour = 3600 * SECOND
+    assert told == [(1, hour, 2 * hour, True)] * 2 + [(3, None, 2 * hour, True), (3, None, None, False)]
+    assert settled[0].expire_at == settled[0].queued_at + hour  # type: ignore[operator]
+    assert [job.expire_at for job in (settled[1], settled[3])] == [None, None]
+    assert [event.object["max_halts"] for event in plain.events(object=True) if event.object] == [3, 1]
+
+
+def test_the_lowest_priority_and_the_queue_of_its_name_can_be_chosen(storage: Storage) -> None:
+    stranger = Packhorse(storage)
+    queue, priority = stranger.enqueue("charge", queue="charge"), stranger.enqueue("charge", priority=1)
+
+    announce(storage, app_with(storage, priority=5, queue="money").announcements())
+
+    assert [(job.refresh().queue, job.priority) for job in (queue, priority)] == [("charge", 5), ("money", 1)]
+
+
+def test_a_job_that_expires_as_its_task_says_is_aborted_although_it_came_first(storage: Storage) -> None:
+    job = Packhorse(storage).enqueue("charge")
+
+    announce(storage, app_with(storage, expires=0.000_001).announcements())
+    storage.expire()
+
+    assert job.refresh().state is State.ABORTED
+
+
+def test_many_jobs_that_came_first_are_settled_wherever_they_are(storage: Storage) -> None:
+    stranger = Packhorse(storage)
+    calls = [stranger.call("charge") for _ in range(1_100)] + [stranger.call("charge", priority=1) for _ in range(3)]
+    jobs = stranger.enqueue_many(calls)
+    jobs[0].set_queue("elsewhere")
+
+    announce(storage, app_with(storage, priority=5, queue="money").announcements())
+
+    told = [(job.queue, job.priority) for job in storage.get_many([job.id for job in jobs])]
+    assert told == [("elsewhere", 5)] + [("money", 5)] * 1_099 + [("money", 1)] * 3
 
 
 def test_a_task_that_was_known_before_moves_nobody(storage: Storage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from packhorse.conformance.builders import (
     take,
     tallies,
 )
+from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
 from packhorse.job import (
     ABORTED,
@@ -563,3 +565,26 @@ def test_the_priority_of_a_job_that_has_ended_stays(storage: Storage, state: Sta
     assert not storage.set_priority([job.id], 9)[0].changed
 
     assert stored(storage, job.id) == job
+
+
+def test_options_are_set_in_the_same_step_as_the_queue(storage: Storage) -> None:
+    job = add(storage, queue="a", priority=2)
+
+    (answer,) = storage.set_queue([job.id], "a", by="its task", options={"priority": 5, "expires": 60, "max_halts": 1})
+    (again,) = storage.set_queue([job.id], "a", options={"priority": 5})
+
+    left = storage.get(job.id)
+    assert left is not None
+    assert (left.priority, left.rank, left.expires, left.max_halts) == (5, rank_of(5), 60, 1)
+    assert left.expire_at == (left.queued_at or 0) + 60
+    assert (answer.changed, again.changed) == (True, False)
+    (event,) = storage.events(EventFilter(job_id=job.id, kind=Kind.QUEUE_CHANGED))
+    assert (event.data or {})["before"] == {"priority": 2, "expires": None, "max_halts": 3}
+
+
+@pytest.mark.parametrize("options", [{"priority": 11}, {"max_halts": 0}, {"queue": "b"}, {"state": "dead"}])
+def test_options_that_no_job_may_have_are_refused(storage: Storage, options: dict[str, Any]) -> None:
+    job = add(storage)
+
+    with pytest.raises(BadValue):
+        storage.set_queue([job.id], job.queue, options=options)

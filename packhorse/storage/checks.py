@@ -25,7 +25,7 @@ from packhorse.clock import END, LATEST, LONGEST
 from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject, known_kind
 from packhorse.faults import DEPTH_LIMIT, is_too_deep
-from packhorse.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, NewJob, Token
+from packhorse.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, SETTLED_LATER, NewJob, Token
 from packhorse.outcome import Completed, Outcome
 from packhorse.retry import Backoff
 from packhorse.task import HEAVIEST, MOST_ATTEMPTS, MOST_HALTS
@@ -374,6 +374,7 @@ _TOGETHER: dict[str, Check] = {
 
 _SHORT = 2 * DEPTH_LIMIT  # characters that cannot be nested too deeply
 _check_job = _struct(NewJob)
+_BLANK = NewJob("id", "task", "queue")
 _check_outcome = _check_of(Outcome)
 _known_names: set[str] = set()
 """Names of tasks and queues that were found to be well."""
@@ -408,6 +409,7 @@ def _is_sound_job(new: NewJob) -> bool:
         and new.due_at is new.timeout is new.idle_timeout is new.expires is new.total_timeout is None
         and new.unique is None
         and new.created_by is new.subscriber is new.schedule is new.backoff is new.meta is new.copied_from is None
+        and new.chosen is None
         and type(new.persistent) is bool
         and is_sound_json(new.args)
     )
@@ -461,6 +463,14 @@ def _queues(queues: Mapping[str, int]) -> None:
     _sound_queues = dict(queues)
 
 
+def _options(options: Mapping[str, Any] | None) -> None:
+    """What a task settles of a job that waits."""
+    for name in options or ():
+        if name not in SETTLED_LATER or name == "queue":
+            raise _Wrong(f"has {name!r}, which is no option of a waiting job")
+    _check_job(msgspec.structs.replace(_BLANK, **(options or {})))
+
+
 def _anything(value: Any) -> None:
     """Whoever takes it looks at it."""
 
@@ -492,6 +502,7 @@ _SPECIAL: dict[tuple[str, str], Check] = {
     ("reserve", "queues"): _queues,
     ("reserve_when_rung", "queues"): _queues,
     ("finish_and_reserve", "queues"): _queues,
+    ("set_queue", "options"): _options,
     ("load", "rows"): _anything,  # as another storage has had them; what is wrong with one shows when it is read
 }
 

@@ -286,10 +286,18 @@ class Storage(ABC):
 
     @abstractmethod
     def set_queue(
-        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+        self,
+        job_ids: Sequence[str],
+        queue: str,
+        *,
+        by: str | None = None,
+        seen: Sequence[Seen] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> list[Steered]:
         """Jobs that nobody holds and that may still run go to another queue, which becomes known here; those in line
-        stand there at once, by their rank and age. A job that is in it already is left alone."""
+        stand there at once, by their rank and age. A job that is in it already is left alone.
+        `options` are other values of what `job.SETTLED_LATER` names, to be set in the same step: a job whose task was
+        not known when it was enqueued gets them from its task."""
 
     @abstractmethod
     def pause(self, queue: str, *, by: str | None = None, why: str | None = None, duration: int | None = None) -> bool:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -290,13 +290,17 @@ class WorkerProcess:
             case "serve":
                 self.desk.serve(message["queues"])
             case "ended":
-                self._handlers.put_ended(message["jobs"])
+                self.tell_of_ended(message["jobs"])
             case "look":
                 self.desk.look_now()
             case "dump":
                 dump_stacks()
             case "stacks":
                 self._tell_stacks(int(message["order"]))
+
+    def tell_of_ended(self, jobs: Sequence[str]) -> None:
+        """Call the result handlers for these jobs, which have ended in no worker of ours."""
+        self._handlers.put_ended(jobs)
 
     def _tell_stacks(self, order: int) -> None:
         """Where everything stands here. What runs in children follows, each when it answers."""

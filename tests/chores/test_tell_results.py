@@ -20,12 +20,12 @@ from packhorse.storage.records import WorkerInfo
 class Foreman:
     """One that looks for ends, and what it has told its workers."""
 
-    def __init__(self, storage: Memory, name: str = "boss") -> None:
-        storage.join(WorkerInfo(name, Subject.FOREMAN, info={"target": "shop:app"}))
+    def __init__(self, storage: Memory, name: str = "boss", target: str = "shop:app") -> None:
+        storage.join(WorkerInfo(name, Subject.FOREMAN, info={"target": target}))
         self.told: list[str] = []
         self.has_workers = True
         self.chore = TellResults(storage, Settings(), lambda: name, self._tell)
-        self.chore.run()  # what was there before is not told
+        self.chore.run()  # what was there before the first of its app is not told
 
     def _tell(self, jobs: Sequence[str]) -> bool:
         if self.has_workers:
@@ -136,3 +136,34 @@ def test_very_many_are_told_in_parts(storage: Memory):
     assert foreman.chore.run() == 0.05
     assert foreman.chore.run() is None
     assert len(foreman.told) == 501
+
+
+def test_jobs_that_end_while_no_foreman_runs_are_told_by_the_next_one_and_once(storage: Memory):
+    first, told_by_first = Foreman(storage), add(storage)
+    storage.abort([told_by_first.id])
+    first.chore.run()
+    storage.leave("boss")
+    storage.join(WorkerInfo("ruby-1"))
+    done, aborted = run(storage, add(storage), "ruby-1"), add(storage)
+    storage.abort([aborted.id])
+    storage.finish([Completed(done.token)])
+
+    second = Foreman(storage, "next")
+    second.chore.run()
+    storage.leave("next")
+    third = Foreman(storage, "last")
+
+    assert first.told == [told_by_first.id]
+    assert sorted(second.told) == sorted([aborted.id, done.id])
+    assert third.told == []
+
+
+def test_a_foreman_of_another_app_goes_its_own_way(storage: Memory):
+    Foreman(storage)
+    storage.leave("boss")
+    job = add(storage)
+    storage.abort([job.id])
+
+    other = Foreman(storage, "other", target="mill:app")
+
+    assert other.told == []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,10 +34,18 @@ class Steering(Keeper):
 
     @atomic
     def set_queue(
-        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+        self,
+        job_ids: Sequence[str],
+        queue: str,
+        *,
+        by: str | None = None,
+        seen: Sequence[Seen] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> list[Steered]:
         self._queues.setdefault(queue, QueueInfo(queue))
-        return self._steer(job_ids, seen, Operation.SET_QUEUE, lambda job: changes.requeued(job, queue, self.now(), by))
+        return self._steer(
+            job_ids, seen, Operation.SET_QUEUE, lambda job: changes.requeued(job, queue, self.now(), by, options)
+        )
 
     @atomic
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:

@@ -42,9 +42,9 @@ _stored_values = attrgetter(
 )  # fmt: skip
 _unusual_values = attrgetter(
     "due_at", "timeout", "idle_timeout", "expires", "total_timeout", "unique", "created_by", "subscriber", "schedule",
-    "backoff", "meta", "copied_from",
+    "backoff", "meta", "copied_from", "chosen",
 )  # fmt: skip
-_NOTHING_UNUSUAL = (None,) * 12
+_NOTHING_UNUSUAL = (None,) * 13
 _NOW = Raw("@packhorse_now")
 _MINUTE = Raw(f"@packhorse_now - @packhorse_now % {MINUTE}")
 

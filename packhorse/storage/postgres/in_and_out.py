@@ -49,7 +49,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
             return [Enqueued(new.id) for new in jobs]
         if any(new.unique or new.subscriber for new in jobs) or not self._are_known(jobs):
             return super().enqueue(jobs)
-        if len(jobs) == 1 and jobs[0].copied_from is None:
+        if len(jobs) == 1 and jobs[0].copied_from is None and jobs[0].chosen is None:
             rows = self._enqueue_alone(jobs[0])
         else:
             rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._moment(), True))
@@ -69,7 +69,8 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Jobs that differ in nothing but ids and arguments, as those of a loop do. False: nothing was done."""
         first = jobs[0]
-        if first.unique or first.subscriber or first.copied_from is not None or not self._are_known(jobs[:1]):
+        is_unusual = first.unique or first.subscriber or first.copied_from is not None or first.chosen is not None
+        if is_unusual or not self._are_known(jobs[:1]):
             return False
         job_ids, blank = [new.id for new in jobs], replace(first, id="", args="")
         bounds = packs.bounds(job_ids)  # None also for more than a value of the sequence has numbers for

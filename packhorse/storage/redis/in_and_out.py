@@ -170,6 +170,7 @@ def _is_plain(new: NewJob) -> bool:
         new.unique is None
         and new.subscriber is None
         and new.copied_from is None
+        and new.chosen is None
         and new.delay < _EXACT
         and (new.due_at is None or new.due_at < _EXACT)
         and (new.total_timeout is None or new.total_timeout < _EXACT)
@@ -183,6 +184,7 @@ def _is_plainest(new: NewJob) -> bool:
         new.unique is None
         and new.subscriber is None
         and new.copied_from is None
+        and new.chosen is None
         and new.delay == 0
         and new.due_at is None
         and new.total_timeout is None

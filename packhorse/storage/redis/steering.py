@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from packhorse import changes
 from packhorse.changes import Changed
@@ -29,12 +30,18 @@ class Steering(Keeper):
         )
 
     def set_queue(
-        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+        self,
+        job_ids: Sequence[str],
+        queue: str,
+        *,
+        by: str | None = None,
+        seen: Sequence[Seen] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             tx.jobs(job_ids)
             tx.do("HSETNX", self._keys.queues, queue, "")
-            step: Step = lambda job, now: changes.requeued(job, queue, now, by)  # noqa: E731
+            step: Step = lambda job, now: changes.requeued(job, queue, now, by, options)  # noqa: E731
             seen_of = seen_by_id(job_ids, seen)
             return [self._steer_one(tx, Operation.SET_QUEUE, job_id, seen_of, step) for job_id in job_ids]
 

@@ -5,7 +5,8 @@ For SQLite, PostgreSQL and MySQL alike: each job is read under its lock, changed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from packhorse import changes
 from packhorse.changes import Changed
@@ -34,12 +35,18 @@ class Steering(Keeper):
         )
 
     def set_queue(
-        self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
+        self,
+        job_ids: Sequence[str],
+        queue: str,
+        *,
+        by: str | None = None,
+        seen: Sequence[Seen] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             tx.execute(self._sql["know_queue"], (queue,))  # before jobs are locked, as enqueueing does
             return self._steer_all(
-                tx, Operation.SET_QUEUE, job_ids, seen, lambda job, now: changes.requeued(job, queue, now, by)
+                tx, Operation.SET_QUEUE, job_ids, seen, lambda job, now: changes.requeued(job, queue, now, by, options)
             )
 
         return self._write("set_queue", work)

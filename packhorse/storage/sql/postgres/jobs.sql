@@ -22,10 +22,10 @@ wanted AS MATERIALIZED (
         id text, task text, queue text, args text, priority smallint, delay bigint, due_at bigint,
         max_attempts integer, max_halts integer, timeout bigint, idle_timeout bigint, expires bigint,
         total_timeout bigint, "unique" json, persistent boolean, created_by text, schedule text, backoff text,
-        meta text, copied_from text
+        meta text, copied_from text, chosen json
     )) WITH ORDINALITY AS wish (
         id, task, queue, args, priority, delay, due_at, max_attempts, max_halts, timeout, idle_timeout, expires,
-        total_timeout, "unique", persistent, created_by, schedule, backoff, meta, copied_from, place
+        total_timeout, "unique", persistent, created_by, schedule, backoff, meta, copied_from, chosen, place
     )
 ),
 stored AS (
@@ -45,13 +45,14 @@ stored AS (
     RETURNING id, seq, queue, task, state, due_at, created_at
 ),
 copied AS (
-    SELECT DISTINCT ON (id) id, copied_from FROM wanted WHERE copied_from IS NOT NULL ORDER BY id, place
+    SELECT DISTINCT ON (id) id, copied_from, chosen FROM wanted
+    WHERE copied_from IS NOT NULL OR chosen IS NOT NULL ORDER BY id, place
 ),
 told AS (
     INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, data)
     SELECT created_at, 'added', 'job', stored.id, queue, state,
-           CASE WHEN due_at IS NOT NULL OR copied_from IS NOT NULL THEN
-               json_strip_nulls(json_build_object('due_at', due_at, 'copied_from', copied_from))::text
+           CASE WHEN due_at IS NOT NULL OR copied_from IS NOT NULL OR chosen IS NOT NULL THEN
+               json_strip_nulls(json_build_object('due_at', due_at, 'copied_from', copied_from, 'chosen', chosen))::text
            END
     FROM stored LEFT JOIN copied ON copied.id = stored.id ORDER BY seq
 ),
