@@ -188,7 +188,8 @@ def handed_out(storage: Any, jobs: list[Job]) -> list[Job]:
         for job in jobs
         if not (
             type(job) is Job
-            and job.timeout is job.idle_timeout is job.expires is job.total_timeout is job.backoff is job.meta is None
+            and job.timeout is job.idle_timeout is job.expires is job.total_timeout is None
+            and job.backoff is job.meta is None
             and job.max_attempts >= OF_TASK
             and job.max_halts > 0
         )
