@@ -118,11 +118,18 @@ class Signature:
         else:
             text = _to_text(kwargs, limit, self.name)
         self._check(text)
-        for value in (*args, *kwargs.values()):
-            if type(value) in _BYTES or (type(value) is list and value and type(value[0]) in _BYTES):
-                self._refuse_bytes(self.bind(args, kwargs))
-                break
+        if self._may_take_text and not _MAY_BE_BYTES.isdisjoint(map(type, (*args, *kwargs.values()))):
+            self._refuse_bytes(self.bind(args, kwargs))
         return text
+
+    @functools.cached_property
+    def _may_take_text(self) -> bool:
+        """Whether a parameter takes text, or its hint cannot be found yet: then bytes have to be looked for."""
+        try:
+            hints = [self._hint(parameter) for parameter in self._parameters.values()]
+        except BadArguments:
+            return True
+        return any(_is_text(hint, in_list=False) or _is_text(hint, in_list=True) for hint in hints)
 
     def _refuse_bytes(self, bound: Mapping[str, Any]) -> None:
         """Bytes become base64, which fits a text, and is another than the one that is meant."""
@@ -489,6 +496,7 @@ def _first_problem(error: Any) -> str:
 
 _CANONICAL = msgspec.json.Encoder(enc_hook=to_json, order="sorted")
 _BYTES = frozenset({bytes, bytearray, memoryview})
+_MAY_BE_BYTES = _BYTES | {list}
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

@@ -35,6 +35,7 @@ class Task(Generic[P, R]):
         self._app = app
         self._registered = registered
         self._template = template
+        self._has_own_id = False  # did the caller choose the id?
         self._connection: Any = None  # the caller's, if the jobs are to be part of his transaction
 
     def __repr__(self) -> str:
@@ -151,10 +152,6 @@ class Task(Generic[P, R]):
     async def _aput(self, new: NewJob) -> JobHandle[R]:
         return await aenqueue_job(self._app, new, has_own_id=self._has_own_id)
 
-    @property
-    def _has_own_id(self) -> bool:
-        return bool(self._template.blank.id)
-
     def _refuse_connection(self) -> None:
         refuse_connection(
             {"connection": self._connection}, "in a coroutine: await session.run_sync(lambda s: … .enqueue(…))"
@@ -162,7 +159,7 @@ class Task(Generic[P, R]):
 
     def _with(self, template: JobTemplate) -> Self:
         other = copy.copy(self)
-        other._template = template
+        other._template, other._has_own_id = template, bool(template.blank.id)
         return other
 
 

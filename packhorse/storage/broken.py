@@ -177,25 +177,24 @@ def _is_sound(job: Job) -> bool:
 def refusal(job: Job) -> Failed | None:
     """The end of a job that was reserved and that no worker can be handed, because of what is stored of it; None: it
     can run. What its task makes of its arguments is not looked at: that fails as any job may."""
-    if type(job) is Job and _is_plain(job):
-        return None
     job = shown(job)
     return Failed(job.token, Failure.from_json(job.error or "{}")) if isinstance(job, BrokenJob) else None
 
 
-def _is_plain(job: Job) -> bool:
-    """Has it nothing that a worker has to understand before it runs?"""
-    return (
-        job.timeout is job.idle_timeout is job.expires is job.total_timeout is None
-        and job.backoff is job.meta is None
-        and job.max_attempts >= OF_TASK
-        and job.max_halts > 0
-    )
-
-
 def handed_out(storage: Any, jobs: list[Job]) -> list[Job]:
     """Of the jobs that were reserved just now those that can run. The others end here, as dead."""
-    refused = [failed for failed in map(refusal, jobs) if failed is not None]
+    odd = [  # most have nothing that a worker has to understand before it runs them; no call for each
+        job
+        for job in jobs
+        if not (
+            type(job) is Job
+            and job.timeout is job.idle_timeout is job.expires is job.total_timeout is None
+            and job.backoff is job.meta is None
+            and job.max_attempts >= OF_TASK
+            and job.max_halts > 0
+        )
+    ]
+    refused = [failed for failed in map(refusal, odd) if failed is not None]
     if not refused:
         return jobs
     storage.finish(refused)

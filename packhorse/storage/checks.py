@@ -5,7 +5,7 @@ question of a remote worker and a plain call from Python meet the same rules, an
 What a parameter or a field must be follows from its annotation and, where that says too little, from its name: `RULES`.
 
 A value that breaks a rule is a BadValue that names its place, and nothing is stored. New jobs and completed attempts
-come by the thousand, and have a short way of their own: `_is_sound_job`, `_is_sound_completed`.
+come by the thousand, and have a short way of their own: `_is_sound_job`, `_outcomes`.
 """
 
 from __future__ import annotations
@@ -425,29 +425,27 @@ def is_sound_json(packed: str) -> bool:
 
 
 def _outcomes(outcomes: Sequence[Outcome]) -> None:
+    """Most tell that a task has simply returned, which is soon seen; without a call for each."""
     _list(outcomes)
+    sound_owner = None
     for number, outcome in enumerate(outcomes):
-        if not _is_sound_completed(outcome):
-            _at(number, _check_outcome, outcome)
-
-
-def _is_sound_completed(outcome: Outcome) -> bool:
-    """Has a task simply returned, as its worker tells?"""
-    if type(outcome) is not Completed:
-        return False
-    token, result = outcome.token, outcome.result
-    return (
-        type(token) is Token
-        and type(token.job_id) is type(token.owner) is str
-        and len(token.job_id) <= NAME_LIMIT >= len(token.owner)
-        and token.job_id.isprintable()
-        and token.owner.isprintable()
-        and type(token.fence) is type(outcome.ran) is type(outcome.ago) is int
-        and 0 <= token.fence < _BIG
-        and 0 <= outcome.ran <= LONGEST
-        and 0 <= outcome.ago <= LONGEST
-        and (result is None or (type(result) is str and is_sound_json(result)))
-    )
+        if type(outcome) is Completed and type(outcome.token) is Token:
+            token, result = outcome.token, outcome.result
+            if token.owner is not sound_owner and wrong_with(RULES["Token.owner"], token.owner) is None:
+                sound_owner = token.owner
+            if (
+                token.owner is sound_owner
+                and type(token.job_id) is str
+                and len(token.job_id) <= NAME_LIMIT
+                and token.job_id.isprintable()
+                and type(token.fence) is type(outcome.ran) is type(outcome.ago) is int
+                and 0 <= token.fence < _BIG
+                and 0 <= outcome.ran <= LONGEST
+                and 0 <= outcome.ago <= LONGEST
+                and (result is None or (type(result) is str and is_sound_json(result)))
+            ):
+                continue
+        _at(number, _check_outcome, outcome)
 
 
 _check_queues = _mapping(_instance(str), RULES["queues"])  # they are only looked for: what is stored may be served
@@ -535,7 +533,11 @@ def _checks_before(name: str, contract: Callable[..., Any]) -> Callable[..., Non
     def check(*args: Any, **kwargs: Any) -> None:
         # What is given too much, or under another name, the call itself refuses.
         for (one, check_one), value in zip(in_order, args):  # noqa: B905 - strict=False costs as much as a check
-            _at(one, check_one, value)
+            try:  # as `_at` does, without a call
+                check_one(value)
+            except _Wrong as wrong:
+                wrong.path = f"{one}{wrong.path}"
+                raise
         for one, value in kwargs.items():
             if one in by_name:
                 _at(one, by_name[one], value)

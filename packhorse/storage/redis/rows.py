@@ -226,7 +226,33 @@ def _ends_of(head: bytes) -> tuple[int, int]:
 def job_of(job_id: str, head: bytes, body: bytes) -> Job:
     """The job with this head and body; a `BrokenJob` if they cannot be right."""
     try:
-        return _job_of(job_id, head, body)
+        letter, flags, fence, attempts, updated_at, queued_at, started_at, length = _FRONT.unpack_from(head)
+        position = 36 + length
+        owner = head[36:position].decode() if length else None
+        position += 2 + (head[position] << 8 | head[position + 1])
+        seq, length = _SEQ.unpack_from(head, position)
+        position += 12
+        result = None
+        if flags & HAS_RESULT:
+            result = head[position : position + length].decode()
+        position += length
+        created_at, priority, rank, length = _BIRTH.unpack_from(head, position)
+        state = _STATE_OF_BYTE[letter]
+        asked = _body(body)
+        is_held = letter == 114 or letter == 120
+        queued_at = queued_at or None
+        job = Job(
+            job_id, seq, asked.task, asked.queue, asked.args, state, priority, rank, created_at, updated_at,
+            None, queued_at, queued_at, started_at or None,  # due_at, queued_at, first_queued_at, started_at
+            None, updated_at if state in FINAL else None,  # ran_until, finished_at
+            owner if is_held else None, None if is_held else owner,  # owner, last_owner
+            fence, attempts, 0, 0, 0, 0,  # failures, halts, losses, snoozes
+            asked.max_attempts, asked.max_halts, asked.timeout, asked.idle_timeout, asked.expires, asked.total_timeout,
+            None, None, None, None, None, None,  # expire_at, abort_at, abort_reason, reason, error, cause
+            result, None, None, None, None,  # progress, progress_text, checkin, checkin_at
+            asked.unique_key, flags >= PERSISTENT, asked.created_by, asked.schedule, asked.backoff, asked.meta,
+        )  # fmt: skip
+        return _with_cold(job, _decode(head[position + 14 : position + 14 + length])) if length else job
     except _UNREADABLE as error:
         return _broken_job(job_id, head, body, error)
 
@@ -270,36 +296,6 @@ def _head_fields(head: bytes) -> dict[str, Any]:
     start, end = _ends_of(head)
     cold = _decode(head[start:end]) if end > start else {}
     return raw | {name: value or None for name, value in cold.items() if name in (*_RARE, *_COUNTERS)}
-
-
-def _job_of(job_id: str, head: bytes, body: bytes) -> Job:
-    letter, flags, fence, attempts, updated_at, queued_at, started_at, length = _FRONT.unpack_from(head)
-    position = 36 + length
-    owner = head[36:position].decode() if length else None
-    position += 2 + (head[position] << 8 | head[position + 1])
-    seq, length = _SEQ.unpack_from(head, position)
-    position += 12
-    result = None
-    if flags & HAS_RESULT:
-        result = head[position : position + length].decode()
-    position += length
-    created_at, priority, rank, length = _BIRTH.unpack_from(head, position)
-    state = _STATE_OF_BYTE[letter]
-    asked = _body(body)
-    is_held = letter == 114 or letter == 120
-    queued_at = queued_at or None
-    job = Job(
-        job_id, seq, asked.task, asked.queue, asked.args, state, priority, rank, created_at, updated_at,
-        None, queued_at, queued_at, started_at or None,  # due_at, queued_at, first_queued_at, started_at
-        None, updated_at if state in FINAL else None,  # ran_until, finished_at
-        owner if is_held else None, None if is_held else owner,  # owner, last_owner
-        fence, attempts, 0, 0, 0, 0,  # failures, halts, losses, snoozes
-        asked.max_attempts, asked.max_halts, asked.timeout, asked.idle_timeout, asked.expires, asked.total_timeout,
-        None, None, None, None, None, None,  # expire_at, abort_at, abort_reason, reason, error, cause
-        result, None, None, None, None,  # progress, progress_text, checkin, checkin_at
-        asked.unique_key, flags >= PERSISTENT, asked.created_by, asked.schedule, asked.backoff, asked.meta,
-    )  # fmt: skip
-    return _with_cold(job, _decode(head[position + 14 : position + 14 + length])) if length else job
 
 
 def _with_cold(job: Job, cold: dict[str, Any]) -> Job:

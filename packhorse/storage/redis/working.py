@@ -235,10 +235,12 @@ def _completed(outcomes: Sequence[Outcome], runs: Mapping[str, Sequence[int]]) -
         for number in numbers:
             outcome = outcomes[number]
             assert type(outcome) is Completed
-            ran, result = outcome.ran, outcome.result
-            fence = min(max(outcome.token.fence, 0), _MOST)  # none that was handed out is larger
-            packed = _OUTCOME(fence, max(ran, 0), max(outcome.ago + ran, 0), result is not None)
-            words += (outcome.token.job_id, packed, result or "")
+            token, ran, result = outcome.token, outcome.ran, outcome.result
+            fence = token.fence
+            if not 0 <= fence <= _MOST:  # none such was handed out
+                fence = min(max(fence, 0), _MOST)
+            packed = _OUTCOME(fence, ran, outcome.ago + ran, result is not None)
+            words += (token.job_id, packed, result or "")
     return words
 
 
