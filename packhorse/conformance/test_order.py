@@ -30,8 +30,8 @@ def of_every_rank(storage: Storage, *queues: str) -> list[str]:
     recovered, halted = (add(storage, name, queue=lines[0]) for name in ("recovered", "halted"))
     run(storage, recovered, "dead-1")
     run(storage, halted, "dead-2")
-    storage.rescue_owner("dead-2", why="signal 9")
-    storage.rescue_owner("dead-1", why="restart", recovered=True)
+    storage.rescue_owner("dead-2", foreman="dead-2", why="signal 9")
+    storage.rescue_owner("dead-1", foreman="dead-1", why="restart", recovered=True)
     storage.enqueue(
         [
             new_job(f"priority-{10 - number:02}", queue=lines[number], priority=10 - number)
@@ -61,7 +61,7 @@ def test_a_job_halted_twice_has_lost_its_better_rank(storage: Storage) -> None:
     job = add(storage, priority=3)
     for owner in ("dead-1", "dead-2"):
         run(storage, job, owner)
-        storage.rescue_owner(owner, why="signal 9")
+        storage.rescue_owner(owner, foreman=owner, why="signal 9")
     more_important = add(storage, priority=4)
 
     assert reserve_ids(storage) == [more_important.id, job.id]
@@ -130,7 +130,7 @@ def test_a_job_rescued_before_it_began_keeps_its_place_and_rank(storage: Storage
     first, second = add(storage), add(storage)
     take(storage, first, "dead")
 
-    storage.rescue_owner("dead", why="signal 9")
+    storage.rescue_owner("dead", foreman="dead", why="signal 9")
 
     assert reserve_ids(storage) == [first.id, second.id]
     assert stored(storage, first.id).rank == first.rank
@@ -248,7 +248,7 @@ def test_a_forced_job_passes_a_pause(storage: Storage) -> None:
 
 def test_a_halted_job_does_not_pass_a_pause(storage: Storage) -> None:
     run(storage, add(storage), "dead")
-    storage.rescue_owner("dead", why="signal 9")
+    storage.rescue_owner("dead", foreman="dead", why="signal 9")
     storage.pause("mail")
 
     assert reserve_ids(storage) == []

@@ -333,10 +333,19 @@ class Storage(ABC):
 
     @abstractmethod
     def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+        self,
+        owner: str,
+        *,
+        why: str,
+        foreman: str | None = None,
+        ran: Collection[str] = (),
+        recovered: bool = False,
+        limit: int = 500,
     ) -> list[Rescued]:
-        """Take back one worker's jobs at once, because its foreman saw it die. `ran` names the jobs that had begun
-        although the storage was not told. Strikes the worker off when it holds nothing any more."""
+        """Take back one worker's jobs at once, because its foreman saw it die. `foreman` is the id of that foreman, or
+        of the worker itself; raises `WorkerExists` if it is neither and the worker has beaten within its lease. `ran`
+        names the jobs that had begun although the storage was not told. Strikes the worker off when it holds nothing
+        any more."""
 
     @abstractmethod
     def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:

@@ -278,6 +278,13 @@ class WorkerInfo(msgspec.Struct, frozen=True):
             raise WorkerExists(self.id)
         return True
 
+    def check_given_up_by(self, foreman: str | None, now: int) -> None:
+        """Raises WorkerExists if it lives and this is neither its foreman nor itself: others cannot know that it is
+        dead."""
+        is_its_own = foreman is not None and foreman in (self.id, self.foreman)
+        if not is_its_own and self.is_beating(now, now, USUAL_LEASE):
+            raise WorkerExists(self.id)
+
     def _is_process_of(self, holder: WorkerInfo) -> bool:
         return self.info.get(START) is not None and self.info.get(START) == holder.info.get(START)
 

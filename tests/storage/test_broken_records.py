@@ -134,7 +134,7 @@ def live_on(storage: Storage, broken: list[str]) -> None:
     storage.leave("ann")
     rescue_all(storage)
     for owner in {job.owner for job in storage.get_many(broken) if job.state in HELD and job.owner}:
-        storage.rescue_owner(owner, why="died")
+        storage.rescue_owner(owner, foreman=owner, why="died")
     storage.abort(broken)
     storage.delete(broken)
     assert storage.get_many(broken) == []

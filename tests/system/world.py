@@ -245,7 +245,7 @@ OPERATIONS = [
     _operation("promote", lambda s: s.promote()),
     _operation("expire", lambda s: s.expire()),
     _operation("rescue", lambda s: s.rescue(lease=LEASE, why="silent")),
-    _operation("rescue_owner", lambda s: s.rescue_owner("ann", why="died", ran=["reserved-1"])),
+    _operation("rescue_owner", lambda s: s.rescue_owner("ann", foreman="ann", why="died", ran=["reserved-1"])),
     _operation("prune", lambda s: s.prune(Retention())),
     _operation("roll_up", lambda s: s.roll_up()),
     # schedules

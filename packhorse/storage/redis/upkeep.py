@@ -125,11 +125,22 @@ class Upkeep(Workers, Clients, Records):
         return taken
 
     def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+        self,
+        owner: str,
+        *,
+        why: str,
+        foreman: str | None = None,
+        ran: Collection[str] = (),
+        recovered: bool = False,
+        limit: int = 500,
     ) -> list[Rescued]:
-        return self._change(
-            "rescue_owner", lambda tx: self._rescue_from(tx, [owner], why, ran, recovered, limit)
-        )  # fmt: skip
+        def work(tx: Transaction) -> list[Rescued]:
+            packed = tx.field(self._keys.workers, owner)
+            if packed is not None:
+                worker_in(packed, tx.score(self._keys.beats, owner) or 0).check_given_up_by(foreman, tx.now)
+            return self._rescue_from(tx, [owner], why, ran, recovered, limit)
+
+        return self._change("rescue_owner", work)
 
     def _rescue_from(
         self, tx: Transaction, owners: Sequence[str], why: str, ran: Collection[str], recovered: bool, limit: int

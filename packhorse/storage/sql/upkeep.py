@@ -13,7 +13,7 @@ from packhorse.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import MOST_MISSED, NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
-from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Transaction
 from packhorse.storage.unowned import Unowned
 
@@ -93,9 +93,19 @@ class Upkeep(Keeper):
         return True
 
     def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+        self,
+        owner: str,
+        *,
+        why: str,
+        foreman: str | None = None,
+        ran: Collection[str] = (),
+        recovered: bool = False,
+        limit: int = 500,
     ) -> list[Rescued]:
         def work(tx: Transaction) -> list[Rescued]:
+            row = tx.execute(self._sql["lock_worker"], (owner,)).fetchone()
+            if row is not None:
+                worker_of(row).check_given_up_by(foreman, tx.now)
             lost = [job_of(row) for row in tx.execute(self._sql["jobs_of_owner"], (owner, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, ran, recovered)
             self._strike_off(tx, tx.execute(self._sql["idle_worker"], (owner,)).fetchall(), why)

@@ -74,7 +74,7 @@ OPERATIONS: dict[str, Operation] = {
     "promote": lambda storage, jobs: storage.promote(),
     "expire": lambda storage, jobs: storage.expire(),
     "rescue": lambda storage, jobs: storage.rescue(lease=SECOND, why="silent"),
-    "rescue an owner": lambda storage, jobs: storage.rescue_owner(WORKER, why="died"),
+    "rescue an owner": lambda storage, jobs: storage.rescue_owner(WORKER, foreman=WORKER, why="died"),
     "prune": lambda storage, jobs: storage.prune(Retention(completed=0, dead=0, events=0, clients=0)),
     "roll up": lambda storage, jobs: storage.roll_up(),
     "put a schedule": lambda storage, jobs: storage.put_schedules([schedule("nightly")]),

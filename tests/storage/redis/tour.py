@@ -173,7 +173,7 @@ def _upkeep(storage: Any) -> None:
     storage.outlook("foreman", ["ann", "bob"])
     storage.promote()
     storage.expire()
-    storage.rescue_owner("ann", why="signal 9", limit=1)
+    storage.rescue_owner("ann", foreman="ann", why="signal 9", limit=1)
     storage.rescue(lease=LEASE, why="silence")
     storage.prune(Retention())
     storage.prune(AT_ONCE, limit=3)
