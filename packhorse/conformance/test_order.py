@@ -17,9 +17,11 @@ from packhorse.conformance.builders import (
     stored,
     take,
 )
+from packhorse.errors import BadValue
 from packhorse.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
 from packhorse.outcome import Completed, Failed
 from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import TaskInfo
 
 # --- ranks ----------------------------------------------------------------------------------------------------------
 
@@ -275,3 +277,17 @@ def test_long_lines_among_very_many_queues_are_emptied_before_a_lower_rank(stora
 
     assert sorted(taken[:90]) == [job.id for job in urgent]
     assert taken[90:] == [job.id for job in later[:10]]
+
+
+def test_the_order_of_queues_is_one_for_the_whole_storage(storage: Storage) -> None:
+    seen = [storage.outlook("fm", []).order]
+    storage.announce([TaskInfo("send", "mail")], order="created")
+    seen.append(storage.outlook("fm", []).order)
+    storage.announce([TaskInfo("send", "mail")])
+    seen.append(storage.outlook("another", []).order)
+    storage.announce([], order="turns")
+    seen.append(storage.outlook("fm", []).order)
+
+    assert seen == ["turns", "created", "created", "turns"]
+    with pytest.raises(BadValue):
+        storage.announce([], order="by chance")

@@ -229,6 +229,7 @@ RULES: dict[str, Check] = {
     "Move.section": _instance(str),
     "WorkerInfo.queues": text(),
     "WorkerInfo.subject": _worker_subject,
+    "announce.order": _one_of("turns", "created"),
     "append_log.keep": _count,
     "backoff": _backoff,
     "due_at": whole(0, LATEST),

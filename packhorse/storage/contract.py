@@ -172,7 +172,7 @@ class Storage(ABC):
 
     @abstractmethod
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        """Jobs that fit, a page at a time. Queued ones by who is next, scheduled and retrying ones by when they are
+        """Jobs that fit, a page at a time. Queued ones by rank, then age, scheduled and retrying ones by when they are
         due, finished ones by the latest, any other mixture by the newest. One call looks at a bounded number of jobs.
         """
 
@@ -200,8 +200,9 @@ class Storage(ABC):
         """Every task name that was ever enqueued or announced."""
 
     @abstractmethod
-    def announce(self, tasks: Sequence[TaskInfo]) -> None:
-        """A worker says which tasks it knows."""
+    def announce(self, tasks: Sequence[TaskInfo], *, order: str | None = None) -> None:
+        """A worker says which tasks it knows. `order` sets for all workers of this storage how queues of one rank are
+        served: by `turns`, or by the age of their jobs (`created`). None leaves that alone; `outlook` answers it."""
 
     # --- working: every call carries a token or an owner ------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.outcome import Verdict
 from packhorse.storage.records import (
+    BY_AGE,
+    BY_TURNS,
     ClientInfo,
     FailureGroup,
     LogLine,
@@ -117,6 +119,7 @@ def outlook_of(
     next_at: int | None,
     resume_at: int | None,
     looked_to: int = 0,
+    order: str | None = None,
 ) -> Outlook:
     """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
     sleep again."""
@@ -136,6 +139,7 @@ def outlook_of(
         resumes_in=until(resume_at, may_be_done=move is None),
         moved=move is not None,
         held=held,
+        order=BY_AGE if order == BY_AGE else BY_TURNS,
     )
 
 

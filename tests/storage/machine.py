@@ -363,7 +363,8 @@ class Machine(RuleBasedStateMachine):
     @move(1, owner=st.integers(-2, 3))
     def tell_what_is_known(self, owner: int) -> None:
         self.both("record_stat", self.owner(owner), {"completed": 3, "rest": None})
-        self.both("announce", [TaskInfo(TASKS[0], QUEUES[owner % len(QUEUES)], {"retries": owner})])
+        order = (None, "created", "turns")[owner % 3]
+        self.both("announce", [TaskInfo(TASKS[0], QUEUES[owner % len(QUEUES)], {"retries": owner})], order=order)
 
     # --- operators ------------------------------------------------------------------------------------------------
 

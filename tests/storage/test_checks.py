@@ -56,7 +56,7 @@ EVERY_FIELD = NewJob(
 
 CALLS: dict[str, dict[str, Any]] = {
     "enqueue": {"jobs": [EVERY_FIELD]},
-    "announce": {"tasks": [TaskInfo("send", "mail", {"retries": 3})]},
+    "announce": {"tasks": [TaskInfo("send", "mail", {"retries": 3})], "order": "created"},
     "reserve": {"owner": "ann", "queues": {"mail": 1}, "limit": 0},
     "start": {"tokens": [TOKEN], "agos": [1]},
     "finish": {"outcomes": [Completed(TOKEN, '{"n":1}', 1, 1)]},

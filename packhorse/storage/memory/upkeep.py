@@ -46,6 +46,7 @@ class Upkeep(Keeper):
             expire_at=min((job.expire_at for job in jobs if job.expire_at is not None), default=None),
             next_at=min(slots, default=None),
             resume_at=min(pauses, default=None),
+            order=self._order,
         )
 
     @atomic

@@ -57,7 +57,7 @@ class Upkeep(Workers, Clients, Records):
 
     def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
         told = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
-        now, stops, queued, ordered, held, mark, *times, looked_to = told
+        now, stops, queued, ordered, held, mark, *times, looked_to, order = told
         due_at, expire_at, next_at, resume_at = (int(float(at)) if at else None for at in times)
         return outlook_of(
             int(now),
@@ -71,6 +71,7 @@ class Upkeep(Workers, Clients, Records):
             expire_at=expire_at,
             next_at=next_at,
             resume_at=resume_at,
+            order=order.decode(),
         )
 
     # --- rescue ---------------------------------------------------------------------------------------------------

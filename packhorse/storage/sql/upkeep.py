@@ -39,7 +39,7 @@ class Upkeep(Keeper):
     def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
         asked = (self._moment(), to_json(list(owners)), foreman, after)
         (row,) = self._db.read("outlook", self._sql["outlook"], asked)
-        now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at = row
+        now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at, order = row
         return outlook_of(
             now,
             decode(mark),
@@ -51,6 +51,7 @@ class Upkeep(Keeper):
             expire_at=expire_at,
             next_at=next_at,
             resume_at=resume_at,
+            order=order,
         )
 
     def expire(self, *, limit: int = 500) -> int:
