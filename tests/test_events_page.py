@@ -113,7 +113,7 @@ def others(storage: Memory, clock: TurnedClock) -> None:
     storage.acknowledge("shop", [done.id])
     storage.subscribe("post", [in_state(storage, COMPLETED).id])
     storage.leave_client("shop")
-    storage.sign_out("s1", by="ann")
+    storage.record_deed("s1", Kind.SIGNED_OUT, by="ann")
     for subject in (Subject.WORKER, Subject.FOREMAN):
         for name in ("stays", "goes"):
             storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7, info={"code_version": "v1"}))

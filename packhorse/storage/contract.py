@@ -386,10 +386,11 @@ class Storage(ABC):
 
     @abstractmethod
     def record_deed(
-        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+        self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         """Write down, as an event and nothing else, what an operator did with a schedule: `run_now` names the job that
-        came of it, `skipped` the slot that is left out."""
+        came of it, `skipped` the slot that is left out. With `signed_out`, `name` is that of a session of the web that
+        is over: every web server of this storage reads it."""
 
     @abstractmethod
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
@@ -443,11 +444,6 @@ class Storage(ABC):
     @abstractmethod
     def leave_client(self, client_id: str) -> bool:
         """A client goes, with its subscriptions. False: unknown."""
-
-    @abstractmethod
-    def sign_out(self, session: str, *, by: str | None = None) -> None:
-        """Write down, as an event and nothing else, that this session of the web is over: every web server of this
-        storage reads it."""
 
     @abstractmethod
     def clients(self) -> list[ClientInfo]:

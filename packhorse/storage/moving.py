@@ -82,7 +82,7 @@ _REFUSED = frozenset(
     {
         "enqueue", "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "pause", "resume",
         "put_schedules", "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client",
-        "leave_client", "sign_out", "subscribe", "acknowledge", "silence_failure", "prune_part",
+        "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
     }
 )  # fmt: skip
 

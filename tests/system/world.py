@@ -280,7 +280,6 @@ OPERATIONS = [
     _operation("record_stat", lambda s: s.record_stat("ann", {"completed": 2}), repeats=False),
     _operation("join_client", lambda s: s.join_client(ClientInfo(id="new-client", name="shop"))),
     _operation("leave_client", lambda s: s.leave_client("client")),
-    _operation("sign_out", lambda s: s.sign_out("a session", by="eve"), repeats=False),
     _operation("subscribe", lambda s: s.subscribe("client", ["mail-2", "dead", "nobody"])),
     _operation("acknowledge", lambda s: s.acknowledge("client", ["completed-1", "completed-2", "mail-1"])),
     # records

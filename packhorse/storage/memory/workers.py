@@ -92,10 +92,6 @@ class Workers(Keeper):
         return True
 
     @atomic
-    def sign_out(self, session: str, *, by: str | None = None) -> None:
-        self._record_about(Subject.CLIENT, Kind.SIGNED_OUT, owner=session, by=by)
-
-    @atomic
     def clients(self) -> list[ClientInfo]:
         wanted = Counter(client for clients in self._subscribers.values() for client in clients)
         found = [replace(client, subscriptions=wanted[client.id]) for client in self._clients.values()]

@@ -90,7 +90,6 @@ OPERATIONS: dict[str, Operation] = {
     "record a stat": lambda storage, jobs: storage.record_stat(WORKER, {"done": 3}),
     "join a client": lambda storage, jobs: storage.join_client(ClientInfo(id="shop", name="Shop")),
     "leave a client": lambda storage, jobs: storage.leave_client("web"),
-    "sign out": lambda storage, jobs: storage.sign_out("s1", by="ann"),
     "subscribe": lambda storage, jobs: storage.subscribe("web", [jobs["queued"].id, jobs["completed"].id]),
     "acknowledge": lambda storage, jobs: storage.acknowledge("web", [jobs["wanted"].id]),
     "announce": lambda storage, jobs: storage.announce([TaskInfo("send", "mail", {"retries": 3})]),

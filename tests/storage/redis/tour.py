@@ -147,7 +147,7 @@ def _processes(storage: Any) -> None:
     storage.acknowledge("carl", ended[:2])
     storage.clients()
     storage.leave_client("carl")
-    storage.sign_out("s1", by="ann")
+    storage.record_deed("s1", Kind.SIGNED_OUT, by="ann")
 
 
 def _records(storage: Any) -> None:
