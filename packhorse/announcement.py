@@ -74,14 +74,15 @@ def announcements(tasks: Iterable[RegisteredTask]) -> list[TaskInfo]:
     return [TaskInfo(task.name, task.queue, _plain(task)) for task in tasks]
 
 
-def announce(storage: Storage, tasks: Sequence[TaskInfo]) -> None:
-    """Tell the storage of these tasks. Jobs that wait since before anybody knew their task, as others enqueued them by
-    its name alone, come into its queue and get its options; only what their callers chose stays."""
+def announce(storage: Storage, tasks: Sequence[TaskInfo], order: str | None = None) -> None:
+    """Tell the storage of these tasks, and which order of queues was set, if one was. Jobs that wait since before
+    anybody knew their task, as others enqueued them by its name alone, come into its queue and get its options; only
+    what their callers chose stays."""
     known = {task.name for task in storage.tasks() if task.announced_at is not None}
     new = [task for task in tasks if task.name not in known]
     for task in new:
         bring_into_line(storage, task)
-    storage.announce(tasks)
+    storage.announce(tasks, order=order)
     for task in new:  # whoever came between
         bring_into_line(storage, task)
 

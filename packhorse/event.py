@@ -119,3 +119,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     data: dict[str, Any] | None = None
     id: int = 0
     object: dict[str, Any] | None = None
+
+
+def deed_about(kind: Kind, name: str) -> dict[str, Any]:
+    """Whom an operator's deed of this kind is about: a session of the web that is over, or a schedule."""
+    if kind is Kind.SIGNED_OUT:
+        return {"subject": Subject.CLIENT, "kind": kind, "owner": name}
+    return {"subject": Subject.SCHEDULE, "kind": kind, "queue": name}

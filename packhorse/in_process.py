@@ -142,7 +142,6 @@ class InProcess:
             foreman=self._beats.record.id,
             concurrency=self._concurrency,
             queues=self._queues,
-            order=settings.order,
             is_alone=True,
             limits=limits,
             spool=None if left is None else str(left),
@@ -190,6 +189,8 @@ class InProcess:
         self._timetable.heed(outlook)
         self._orders.heed(outlook, foreman)
         worker = self._worker
+        if worker is not None:
+            worker.desk.follow(outlook.order)
         if outlook.queued and worker is not None:
             worker.desk.look_now()  # the storage may have told nobody
         if outlook.stops:

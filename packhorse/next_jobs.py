@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from packhorse.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED, Job
-from packhorse.storage.records import TaskInfo
+from packhorse.storage.records import BY_AGE, TaskInfo
 from packhorse.turns import Turns
 
-BY_AGE = "created"
 _SPECIAL = {RANK_RECOVERED: "recovered", RANK_FORCED: "forced", RANK_HALTED: "halted"}
 
 

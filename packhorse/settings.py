@@ -233,6 +233,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bad_filters: dict[str, str] = {}  # what is wrong with those that are none at all, by their names
     sources: dict[str, str] = {}
 
+    @property
+    def chosen_order(self) -> str | None:
+        """The order of queues that was set; None: it was not, and that of the storage stays."""
+        return self.order if "order" in self.sources else None
+
     def source_of(self, name: str) -> str:
         """Where the value of this setting came from, such as "PACKHORSE_URL in the environment"."""
         _kind(name)

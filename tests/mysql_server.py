@@ -184,6 +184,7 @@ def give_back(url: str) -> None:
         emptied = [f"DELETE FROM {name}.{table}" for table in tables]
         if emptied:
             emptied.append(f"UPDATE {name}.packhorse_meta SET value = '' WHERE `key` = 'move'")
+            emptied.append(f"DELETE FROM {name}.packhorse_meta WHERE `key` = 'order'")
         cursor.execute(";".join(emptied) or "SELECT 1")
         while cursor.nextset():
             pass

@@ -214,7 +214,7 @@ def give_back(url: str) -> None:
     try:
         used = [name for (name,) in _caretaker().execute(_USED_TABLES, (schema,))]
         if used:
-            _caretaker().execute(f"DELETE FROM {schema}.packhorse_meta WHERE key = 'move'".encode())
+            _caretaker().execute(f"DELETE FROM {schema}.packhorse_meta WHERE key IN ('move', 'order')".encode())
             names = ", ".join(f"{schema}.{name}" for name in used)
             _caretaker().execute(f"TRUNCATE {names} RESTART IDENTITY".encode())
     except psycopg.errors.LockNotAvailable:

@@ -442,7 +442,7 @@ def test_halted_jobs_are_found(app: Packhorse):
     app.enqueue("send")
     job = app.enqueue("resize")
     run(app.storage, job.record, "bob")
-    app.storage.rescue_owner("bob", why="killed")
+    app.storage.rescue_owner("bob", foreman="bob", why="killed")
 
     assert list(app.jobs(state="halted")) == [job]
     assert app.count(state="halt") == 1

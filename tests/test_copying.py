@@ -96,6 +96,14 @@ def test_two_that_copy_at_once_do_not_mix(old: Storage, new: Storage) -> None:
     assert len(new.find(Filter()).jobs) == 2
 
 
+def test_the_order_of_queues_comes_along(old: Storage, new: Storage) -> None:
+    old.announce([], order="created")
+
+    copy(old, new)
+
+    assert new.outlook("", []).order == "created"
+
+
 def test_an_old_storage_that_was_opened_meanwhile_makes_the_copy_void(old: Storage, new: Storage) -> None:
     class Cancelled(Stumbling):
         def __getattr__(self, name: str) -> Any:

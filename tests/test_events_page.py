@@ -56,9 +56,9 @@ def jobs(storage: Memory, clock: TurnedClock) -> None:
     clock.turn("1h")
     storage.promote()
     doomed = in_state(storage, RUNNING, owner="bob", max_halts=2)
-    storage.rescue_owner("bob", why="it was killed")
+    storage.rescue_owner("bob", foreman="bob", why="it was killed")
     run(storage, doomed, "eve")
-    storage.rescue_owner("eve", why="it was killed")
+    storage.rescue_owner("eve", foreman="eve", why="it was killed")
     storage.enqueue([new_job(unique=unique("k")), new_job(delay=HOUR, unique=unique("k", on_conflict="replace"))])
     late = run(storage, add(storage, queue="handed back"))
     storage.finish([Released(late.token, "its task cannot run here", delay=HOUR, ran=9)])
@@ -70,14 +70,14 @@ def while_asked_to_stop(storage: Memory) -> None:
         (
             lambda job: storage.finish([Failed(job.token, replace(FAILURE, version="v1"), retry_in=0)]),
             lambda job: storage.finish([Snoozed(job.token, delay=HOUR)]),
-            lambda job: storage.rescue_owner(job.owner or "", why="it was killed"),
+            lambda job: storage.rescue_owner(job.owner or "", foreman=job.owner or "", why="it was killed"),
         )
     ):
         job = run(storage, add(storage, queue=f"asked {place}"), "max")
         storage.abort([job.id])
         end(job)
     take(storage, add(storage, queue="lost"), "max")
-    storage.rescue_owner("max", why="it was killed")
+    storage.rescue_owner("max", foreman="max", why="it was killed")
 
 
 def operators(storage: Memory) -> None:
@@ -113,7 +113,7 @@ def others(storage: Memory, clock: TurnedClock) -> None:
     storage.acknowledge("shop", [done.id])
     storage.subscribe("post", [in_state(storage, COMPLETED).id])
     storage.leave_client("shop")
-    storage.sign_out("s1", by="ann")
+    storage.record_deed("s1", Kind.SIGNED_OUT, by="ann")
     for subject in (Subject.WORKER, Subject.FOREMAN):
         for name in ("stays", "goes"):
             storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7, info={"code_version": "v1"}))

@@ -99,7 +99,7 @@ def test_what_is_taken_back_adds_up(storage: Memory, begun: bool, abort: bool, r
         run(storage, job, owner) if begun else take(storage, job, owner)
         if abort:
             storage.abort([job.id])
-        storage.rescue_owner(owner, why="it was killed", recovered=recovered)
+        storage.rescue_owner(owner, foreman=owner, why="it was killed", recovered=recovered)
         assert_is(job, storage)
         if abort:
             break

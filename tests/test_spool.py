@@ -65,7 +65,7 @@ def test_of_one_worker_only_its_own_is_delivered(storage: Memory, spool: Spool):
 def test_an_outcome_that_comes_too_late_harms_nobody(storage: Memory, spool: Spool):
     job = in_state(storage, RUNNING)
     keep(spool, "ann", Completed(job.token))
-    storage.rescue_owner("ann", why="silent")
+    storage.rescue_owner("ann", foreman="ann", why="silent")
     assert stored(storage, job.id).state is QUEUED
 
     assert spool.deliver(storage) == Delivered(0, 1)

@@ -38,7 +38,7 @@ class Looking(Home):
         return None if record is None else JobHandle.of(self, record)
 
     def jobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> Iterator[JobHandle[Any]]:
-        """The jobs that fit, read a page at a time: those in line by who is next, finished ones by the latest, others
+        """The jobs that fit, read a page at a time: those in line by rank and age, finished ones by the latest, others
         by the newest. `state` is a word, or several: a state's own name, "waiting", "failed", "halted" …
 
         >>> for job in app.jobs(state="dead", queue="mail", limit=20): job.retry()

@@ -90,7 +90,7 @@ def jobs(
     follow: bool,
     **words_too: Any,
 ) -> int | None:
-    """List jobs: those in line by who is next, finished ones by the latest, others by the newest.
+    """List jobs: those in line by rank, then age, finished ones by the latest, others by the newest.
 
     A STATE is one of scheduled, queued, reserved, running, retrying, completed, dead, aborted, or waiting, held,
     unfinished, finished, failed, halted. WORD is state, queue, task, worker, cause, priority, attempts, took, waited,

@@ -10,13 +10,11 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import say, short_ids
 from packhorse.cli.table import Column, print_table
-from packhorse.event import Subject
 from packhorse.job import QUEUED
 from packhorse.job_text import call_text
-from packhorse.next_jobs import BY_AGE, Upcoming, in_order, weights_told
-from packhorse.presence import is_alive
+from packhorse.next_jobs import Upcoming, in_order, weights_told
 from packhorse.storage.contract import BATCH
-from packhorse.storage.records import Filter
+from packhorse.storage.records import BY_AGE, Filter
 
 _ROWS = 20
 _COLUMNS = [
@@ -61,11 +59,7 @@ def _found(invocation: Invocation, order: str) -> list[Upcoming]:
 
 
 def _order(invocation: Invocation) -> str:
-    """As the workers that are there have it; as it is set here, if there are none, or they differ."""
-    now, lease = invocation.storage.now(), invocation.settings.lease
-    workers = [each for each in invocation.storage.workers() if each.subject is Subject.WORKER]
-    told = {str(each.info.get("order", "turns")) for each in workers if is_alive(each, now, lease)}
-    return told.pop() if len(told) == 1 else invocation.settings.order
+    return invocation.storage.outlook("", []).order
 
 
 def _rules(order: str) -> str:

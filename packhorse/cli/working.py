@@ -214,7 +214,7 @@ def _warn_of_limits(app: Packhorse, options: dict[str, Any]) -> None:
 
 def announce(app: Packhorse) -> None:
     """Tell the storage which tasks and schedules the app has: others enqueue by name before any worker is there."""
-    announcement.announce(app.storage, app.announcements())
+    announcement.announce(app.storage, app.announcements(), app.settings.chosen_order)
     app.put_schedules()
 
 

@@ -151,12 +151,12 @@ def _halt(storage: Storage, job: Job) -> None:
 
 
 def _rescue(storage: Storage, job: Job) -> None:
-    (rescued,) = storage.rescue_owner(WORKER, why="killed by signal 9")
+    (rescued,) = storage.rescue_owner(WORKER, foreman=WORKER, why="killed by signal 9")
     assert (rescued.job_id, rescued.owner) == (job.id, WORKER)
 
 
 def _rescue_ran(storage: Storage, job: Job) -> None:
-    storage.rescue_owner(WORKER, why="killed by signal 9", ran=[job.id])
+    storage.rescue_owner(WORKER, foreman=WORKER, why="killed by signal 9", ran=[job.id])
 
 
 def _hand_backs(state: State) -> Iterator[Case]:

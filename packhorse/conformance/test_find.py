@@ -98,7 +98,7 @@ def _add_the_one(storage: Storage) -> None:
         args='{"hay": "Needle", "order": {"id": 7}}',
     )
     run(storage, special, "dead")
-    storage.rescue_owner("dead", why="signal 9")
+    storage.rescue_owner("dead", foreman="dead", why="signal 9")
     finish(storage, Failed(run(storage, special, "bob").token, PAPER_JAM, retry_in=0))
     run(storage, special, "bob")
 
@@ -329,7 +329,7 @@ def test_jobs_are_found_by_the_time_they_were_created(storage: Storage, clock: T
 
 def test_not_halted_leaves_the_halted_out(storage: Storage) -> None:
     halted, other = in_state(storage, RUNNING), add(storage)
-    storage.rescue_owner("ann", why="signal 9")
+    storage.rescue_owner("ann", foreman="ann", why="signal 9")
 
     assert ids(find_all(storage, Filter(halted=False))) == [other.id]
     assert ids(find_all(storage, Filter(halted=True))) == [halted.id]
@@ -504,7 +504,7 @@ def test_tallies_are_true_after_every_kind_of_change(storage: Storage, clock: Tu
         lambda: storage.retry([jobs[State.DEAD].id]),
         lambda: storage.abort([job.id for job in jobs.values()]),
         lambda: storage.delete([jobs[COMPLETED].id]),
-        lambda: storage.rescue_owner("ann", why="signal 9"),
+        lambda: storage.rescue_owner("ann", foreman="ann", why="signal 9"),
         lambda: storage.enqueue(new_jobs(2, queue="new")),
         lambda: clock.turn("1h"),
         storage.promote,

@@ -142,7 +142,7 @@ def _expire(storage: Storage, job: Job, clock: TurnedClock) -> None:
 
 def _die(storage: Storage, job: Job, clock: TurnedClock) -> None:
     run(storage, job)
-    storage.rescue_owner(WORKER, why="signal 9")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
 
 
 ENDS: dict[str, Callable[[Storage, Job, TurnedClock], object]] = {

@@ -73,7 +73,9 @@ class Life:
         return self.chance.choice(possible)
 
     def die(self) -> None:
-        self.storage.rescue_owner(f"worker-{self.owners}", why=RESCUED, ran=self.ids[:1])
+        self.storage.rescue_owner(
+            f"worker-{self.owners}", foreman=f"worker-{self.owners}", why=RESCUED, ran=self.ids[:1]
+        )
         self.owners += 1
 
 

@@ -272,7 +272,6 @@ def operations(job_id: str, token: Token) -> dict[str, Callable[[Storage], Any]]
         "join": lambda storage: storage.join(WorkerInfo("bob")),
         "join_client": lambda storage: storage.join_client(ClientInfo("dora")),
         "leave_client": lambda storage: storage.leave_client("carl"),
-        "sign_out": lambda storage: storage.sign_out("s1"),
         "subscribe": lambda storage: storage.subscribe("carl", [job_id]),
         "acknowledge": lambda storage: storage.acknowledge("carl", [job_id]),
         "silence_failure": lambda storage: storage.silence_failure(storage.failures()[0].cause, 60 * SECOND),

@@ -17,9 +17,11 @@ from packhorse.conformance.builders import (
     stored,
     take,
 )
+from packhorse.errors import BadValue
 from packhorse.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
 from packhorse.outcome import Completed, Failed
 from packhorse.storage.contract import BATCH, Storage
+from packhorse.storage.records import TaskInfo
 
 # --- ranks ----------------------------------------------------------------------------------------------------------
 
@@ -30,8 +32,8 @@ def of_every_rank(storage: Storage, *queues: str) -> list[str]:
     recovered, halted = (add(storage, name, queue=lines[0]) for name in ("recovered", "halted"))
     run(storage, recovered, "dead-1")
     run(storage, halted, "dead-2")
-    storage.rescue_owner("dead-2", why="signal 9")
-    storage.rescue_owner("dead-1", why="restart", recovered=True)
+    storage.rescue_owner("dead-2", foreman="dead-2", why="signal 9")
+    storage.rescue_owner("dead-1", foreman="dead-1", why="restart", recovered=True)
     storage.enqueue(
         [
             new_job(f"priority-{10 - number:02}", queue=lines[number], priority=10 - number)
@@ -61,7 +63,7 @@ def test_a_job_halted_twice_has_lost_its_better_rank(storage: Storage) -> None:
     job = add(storage, priority=3)
     for owner in ("dead-1", "dead-2"):
         run(storage, job, owner)
-        storage.rescue_owner(owner, why="signal 9")
+        storage.rescue_owner(owner, foreman=owner, why="signal 9")
     more_important = add(storage, priority=4)
 
     assert reserve_ids(storage) == [more_important.id, job.id]
@@ -130,7 +132,7 @@ def test_a_job_rescued_before_it_began_keeps_its_place_and_rank(storage: Storage
     first, second = add(storage), add(storage)
     take(storage, first, "dead")
 
-    storage.rescue_owner("dead", why="signal 9")
+    storage.rescue_owner("dead", foreman="dead", why="signal 9")
 
     assert reserve_ids(storage) == [first.id, second.id]
     assert stored(storage, first.id).rank == first.rank
@@ -248,7 +250,7 @@ def test_a_forced_job_passes_a_pause(storage: Storage) -> None:
 
 def test_a_halted_job_does_not_pass_a_pause(storage: Storage) -> None:
     run(storage, add(storage), "dead")
-    storage.rescue_owner("dead", why="signal 9")
+    storage.rescue_owner("dead", foreman="dead", why="signal 9")
     storage.pause("mail")
 
     assert reserve_ids(storage) == []
@@ -275,3 +277,17 @@ def test_long_lines_among_very_many_queues_are_emptied_before_a_lower_rank(stora
 
     assert sorted(taken[:90]) == [job.id for job in urgent]
     assert taken[90:] == [job.id for job in later[:10]]
+
+
+def test_the_order_of_queues_is_one_for_the_whole_storage(storage: Storage) -> None:
+    seen = [storage.outlook("fm", []).order]
+    storage.announce([TaskInfo("send", "mail")], order="created")
+    seen.append(storage.outlook("fm", []).order)
+    storage.announce([TaskInfo("send", "mail")])
+    seen.append(storage.outlook("another", []).order)
+    storage.announce([], order="turns")
+    seen.append(storage.outlook("fm", []).order)
+
+    assert seen == ["turns", "created", "created", "turns"]
+    with pytest.raises(BadValue):
+        storage.announce([], order="by chance")

@@ -157,7 +157,7 @@ def test_a_failure_that_is_sent_again_is_counted_once(storage: Storage) -> None:
 def test_a_worker_that_dies_is_a_cause_too(storage: Storage) -> None:
     in_state(storage, RUNNING)
 
-    storage.rescue_owner(WORKER, why="killed by signal 9")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="killed by signal 9")
 
     assert [group.number for group in storage.failures()] == [1]
 
@@ -170,7 +170,7 @@ COUNTS = ("added", "completed", "failed", "dead", "aborted", "halted")
 def busy_minute(storage: Storage, **options: str) -> dict[str, int]:
     """Something of everything, and the counts that it should leave."""
     in_every_state(storage, **options)  # one each: retrying, completed, dead, aborted
-    storage.rescue_owner(WORKER, why="signal 9")  # the reserved one is not blamed
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")  # the reserved one is not blamed
     return {"added": 8, "completed": 1, "failed": 2, "dead": 1, "aborted": 1, "halted": 1}  # who died failed too
 
 
@@ -261,7 +261,7 @@ def test_a_snooze_counts_neither_as_completed_nor_as_failed(storage: Storage) ->
 def test_a_job_that_halted_too_often_counts_as_dead_and_as_halted(storage: Storage) -> None:
     in_state(storage, RUNNING, max_halts=1)
 
-    storage.rescue_owner(WORKER, why="signal 9")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
 
     assert summed(storage.series(Span.TWO_HOURS)) == dict.fromkeys(COUNTS, 0) | {"added": 1, "dead": 1, "halted": 1}
 

@@ -76,11 +76,11 @@ def test_a_job_that_came_to_nothing_does_not_hold_its_key_for_the_period(storage
 
 def test_new_arguments_do_not_hide_how_often_a_job_has_killed_its_worker(storage: Storage) -> None:
     job = in_state(storage, RUNNING, unique=unique(), max_halts=2)
-    storage.rescue_owner(WORKER, why="killed")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="killed")
     storage.enqueue([new_job(queue=job.queue, unique=unique(on_conflict="replace"), max_halts=2, args='{"new": 1}')])
 
     run(storage, stored(storage, job.id))
-    storage.rescue_owner(WORKER, why="killed")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="killed")
 
     assert (stored(storage, job.id).state, stored(storage, job.id).halts) == (DEAD, 2)
 

@@ -87,7 +87,7 @@ def test_the_event_of_a_client_that_timed_out_names_what_it_wanted(served: Stora
 def test_a_session_of_the_web_that_is_over_is_an_event_and_no_client(served: Storage) -> None:
     before = served.clients()
 
-    served.sign_out("s1", by="olga")
+    served.record_deed("s1", Kind.SIGNED_OUT, by="olga")
 
     (event,) = served.events(EventFilter(subject=Subject.CLIENT, kind=Kind.SIGNED_OUT))
     assert (event.owner, event.data) == ("s1", {"by": "olga"})

@@ -29,6 +29,7 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
+from packhorse.errors import WorkerExists
 from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
 from packhorse.job import (
@@ -315,7 +316,7 @@ def test_a_job_that_had_not_begun_is_not_blamed(storage: Storage, clock: TurnedC
 def test_a_job_that_had_begun_unknown_to_the_storage_is_blamed(storage: Storage) -> None:
     ran, waited = in_state(storage, RESERVED), in_state(storage, RESERVED)
 
-    storage.rescue_owner(WORKER, why="signal 9", ran=[ran.id])
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9", ran=[ran.id])
 
     assert [(stored(storage, job.id).halts, stored(storage, job.id).attempts) for job in (ran, waited)] == [
         (1, 1),
@@ -378,15 +379,35 @@ def test_rescuing_one_owner_stops_at_its_limit_and_leaves_the_others_alone(stora
     mine = [in_state(storage, RUNNING) for _ in range(3)]
     other = in_state(storage, RUNNING, owner="bob")
 
-    first = storage.rescue_owner(WORKER, why="signal 9", limit=2)
+    first = storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9", limit=2)
     assert {worker.id for worker in storage.workers()} == {WORKER, "bob"}
-    second = storage.rescue_owner(WORKER, why="signal 9", limit=2)
+    second = storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9", limit=2)
 
     assert sorted(one.job_id for one in first + second) == sorted(ids(mine))
     assert [worker.id for worker in storage.workers()] == ["bob"]
     assert stored(storage, other.id) == other
-    assert storage.rescue_owner(WORKER, why="signal 9") == []
+    assert storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9") == []
     assert len(storage.events(EventFilter(kind=Kind.DIED))) == 1
+
+
+def test_only_its_foreman_and_itself_give_up_a_worker_that_beats(storage: Storage, clock: TurnedClock) -> None:
+    storage.join(WorkerInfo("ann", foreman="fm"))
+    added = [add(storage) for _ in range(2)]
+    taken = storage.reserve("ann", {"mail": 1}, 2)
+    before = storage.events(EventFilter(), limit=100)
+
+    for stranger in (None, "bob", "another"):
+        with pytest.raises(WorkerExists):
+            storage.rescue_owner("ann", foreman=stranger, why="impatience")
+
+    assert storage.get_many(ids(taken)) == taken
+    assert storage.events(EventFilter(), limit=100) == before
+    assert [worker.id for worker in storage.workers()] == ["ann"]
+    (first,) = storage.rescue_owner("ann", foreman="fm", why="signal 9", limit=1)
+    clock.turn(LEASE / SECOND + 1)
+    (second,) = storage.rescue_owner("ann", foreman="bob", why="silence")
+    assert {first.job_id, second.job_id} == set(ids(added))
+    assert storage.workers() == []
 
 
 def test_a_silent_worker_that_holds_nothing_is_struck_off(storage: Storage, clock: TurnedClock) -> None:

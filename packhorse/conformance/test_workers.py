@@ -250,7 +250,7 @@ def test_each_event_of_a_worker_carries_its_record(storage: Storage, clock: Turn
     storage.beat({"leaves": {"busy": 1}, "dies": {}})
     storage.record_stat("leaves", {"done": 1})
     storage.leave("leaves")
-    storage.rescue_owner("dies", why="signal 9")
+    storage.rescue_owner("dies", foreman="dies", why="signal 9")
 
     told = storage.events(EventFilter(subject=Subject.WORKER))
     assert [event.kind for event in told] == ["started", "started", "stat", "killed", "died"]

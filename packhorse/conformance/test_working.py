@@ -119,7 +119,7 @@ def test_a_worker_that_did_not_join_gets_nothing(storage: Storage) -> None:
 def test_a_worker_that_is_gone_gets_nothing(storage: Storage, end: str) -> None:
     add(storage)
     join(storage)
-    storage.leave(WORKER) if end == "leaves" else storage.rescue_owner(WORKER, why="signal 9")
+    storage.leave(WORKER) if end == "leaves" else storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
 
     with pytest.raises(WorkerNotFound):
         storage.reserve(WORKER, {"mail": 1}, 1)
@@ -237,7 +237,7 @@ def test_a_lost_attempt_has_not_the_measure_of_the_one_before(storage: Storage, 
     job = run(storage, job, "bob")
     clock.turn(10)
 
-    storage.rescue_owner("bob", why="signal 9")
+    storage.rescue_owner("bob", foreman="bob", why="signal 9")
 
     job = stored(storage, job.id)
     assert (job.state, job.ran_until, job.took(None)) == (DEAD, None, 10 * SECOND)
@@ -249,7 +249,7 @@ def test_a_job_that_is_taken_back_before_it_began_keeps_the_measure_of_its_attem
     job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=0, ran=SECOND))
     clock.turn(2)
     take(storage, job)
-    storage.rescue_owner(WORKER, why="signal 9")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
 
     storage.abort([job.id])
 
@@ -380,7 +380,7 @@ def test_a_late_outcome_after_a_release_is_stale_not_repeated(storage: Storage, 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_a_late_outcome_after_the_rescue_is_stale_not_repeated(storage: Storage, name: str) -> None:
     token = in_state(storage, RUNNING).token
-    storage.rescue_owner(WORKER, why="silence")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="silence")
     before = snapshot(storage, token.job_id)
 
     verdicts = storage.finish([OUTCOMES[name](token)]) + storage.start([token]) + storage.release([token], "stopping")
@@ -392,7 +392,7 @@ def test_a_late_outcome_after_the_rescue_is_stale_not_repeated(storage: Storage,
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_a_late_outcome_does_not_disturb_the_next_worker(storage: Storage, name: str) -> None:
     old = in_state(storage, RUNNING)
-    storage.rescue_owner(WORKER, why="silence")
+    storage.rescue_owner(WORKER, foreman=WORKER, why="silence")
     held = run(storage, old, "bob")
 
     assert storage.finish([OUTCOMES[name](old.token)]) == [Verdict.STALE]
@@ -693,7 +693,7 @@ def test_a_line_has_the_time_at_which_it_was_said_and_the_attempt_that_its_worke
 
 def test_a_halt_does_not_raise_the_attempt_of_lines(storage: Storage) -> None:
     job = in_state(storage, RUNNING, owner="bob")
-    storage.rescue_owner("bob", why="signal 9")
+    storage.rescue_owner("bob", foreman="bob", why="signal 9")
 
     storage.append_log(run(storage, job).token, [LogLine("again")])
 

@@ -74,6 +74,7 @@ class Ended(msgspec.Struct, frozen=True):
     done: int = 0  # the attempts that had ended, as far as it has told
     failed: int = 0  # those among them that had failed
     overruns: tuple[Overrun, ...] = ()  # what is to be said of jobs for which it was killed
+    foreman: str | None = None  # under which id its foreman started it
 
 
 class Crew:
@@ -144,6 +145,7 @@ class Crew:
         finally:
             theirs.close()
         member = Member(owner, process, ours, board, is_extra)
+        member.foreman = foreman
         self.members = (*self.members, member)
         self.starts += 1
         self._watch(member)
@@ -375,6 +377,7 @@ class Crew:
             done=int(member.done_when_leaving or member.report.get("done") or 0),
             failed=int(member.failed_when_leaving or member.report.get("failed") or 0),
             overruns=member.overruns,
+            foreman=member.foreman,
         )
 
     def _put_away(self, member: Member) -> None:

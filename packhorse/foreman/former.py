@@ -59,7 +59,8 @@ def rescue_former(storage: Storage, host: str | None = None) -> int:
     number = 0
     for worker in dead:
         why = f"{worker.subject} {worker.pid} on {worker.host} was gone when a foreman started"
-        while taken := storage.rescue_owner(worker.id, why=why, recovered=True):
+        # In the place of its own foreman, which is dead too.
+        while taken := storage.rescue_owner(worker.id, why=why, foreman=worker.foreman or worker.id, recovered=True):
             number += len(taken)
     if number:
         log.warning("%d jobs of former processes on this machine were taken back and go first", number)

@@ -42,6 +42,7 @@ class Lookout:
         self._orders = orders
         self._timetable = timetable
         self._removal = Removal(storage)
+        self._order: str | None = None  # the last that the crew was told; who starts later asks the storage
         self._busy_at = boot_time()
         self._done = 0
         self.rests = False  # it looks less often
@@ -61,6 +62,9 @@ class Lookout:
         self._backlog.heed(outlook)
         self._orders.heed(outlook, foreman)
         self._removal.heed(outlook, sent)
+        if outlook.order != self._order:
+            self._order = outlook.order
+            self._crew.tell({"do": "order", "order": outlook.order})
         if outlook.queued or outlook.stops or outlook.ordered or not self._is_crew_idle():
             self._busy_at = sent
         self.rests = sent - self._busy_at >= _IDLE_AFTER

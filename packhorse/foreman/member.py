@@ -66,6 +66,7 @@ class Member:
         self.channel = channel
         self.board = board
         self.is_extra = is_extra
+        self.foreman: str | None = None  # under which id its foreman started it
         self.started_at = time.monotonic()
         self.is_online = False
         self.serving: Serving | None = None  # None: it has not told yet

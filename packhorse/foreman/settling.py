@@ -57,7 +57,7 @@ class Settling:
             self._storage.leave(ended.owner, why=ended.why, ran=ended.ran)
             return
         number = 0
-        while taken := self._storage.rescue_owner(ended.owner, why=ended.why, ran=ended.ran):
+        while taken := self._storage.rescue_owner(ended.owner, why=ended.why, foreman=ended.foreman, ran=ended.ran):
             number += len(taken)
         self.rescued += number
         log.warning("%s; %s taken back", ended.why, "1 job was" if number == 1 else f"{number} jobs were")

@@ -211,9 +211,7 @@ RULES: dict[str, Check] = {
     # By the name of a parameter or a field; `Struct.field` and `call.parameter` go before the name alone.
     **dict.fromkeys(("task", "queue", "TaskInfo.name", "ScheduleInfo.name"), _name),
     **dict.fromkeys(("id", "job_id", "job_ids", "job", "owner", "owners", "foreman", "client_id", "subscriber"), _id),
-    **dict.fromkeys(
-        ("copied_from", "last_job_id", "last_owner", "worker", "rescue_owner.ran", "leave.ran", "session"), _id
-    ),
+    **dict.fromkeys(("copied_from", "last_job_id", "last_owner", "worker", "rescue_owner.ran", "leave.ran"), _id),
     **dict.fromkeys(("schedule", "name", "host", "version", "Token.job_id", "Token.owner"), label()),
     **dict.fromkeys(("by", "created_by", "paused_by", "silenced_by", "ClientInfo.name"), label(0, LABEL_LIMIT)),
     **dict.fromkeys(("key", "cause", "unique_key"), label(1, 512)),
@@ -229,6 +227,7 @@ RULES: dict[str, Check] = {
     "Move.section": _instance(str),
     "WorkerInfo.queues": text(),
     "WorkerInfo.subject": _worker_subject,
+    "announce.order": _one_of("turns", "created"),
     "append_log.keep": _count,
     "backoff": _backoff,
     "due_at": whole(0, LATEST),
@@ -483,7 +482,6 @@ WRITES = frozenset(
         "promote", "expire", "rescue", "rescue_owner", "prune",
         "put_schedules", "tick", "pause_schedule", "record_deed", "remove_schedule",
         "join", "beat", "leave", "record_stat", "order", "join_client", "leave_client", "subscribe", "acknowledge",
-        "sign_out",
         "silence_failure", "set_move", "load",
     }
 )  # fmt: skip

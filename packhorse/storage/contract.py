@@ -172,7 +172,7 @@ class Storage(ABC):
 
     @abstractmethod
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        """Jobs that fit, a page at a time. Queued ones by who is next, scheduled and retrying ones by when they are
+        """Jobs that fit, a page at a time. Queued ones by rank, then age, scheduled and retrying ones by when they are
         due, finished ones by the latest, any other mixture by the newest. One call looks at a bounded number of jobs.
         """
 
@@ -200,8 +200,9 @@ class Storage(ABC):
         """Every task name that was ever enqueued or announced."""
 
     @abstractmethod
-    def announce(self, tasks: Sequence[TaskInfo]) -> None:
-        """A worker says which tasks it knows."""
+    def announce(self, tasks: Sequence[TaskInfo], *, order: str | None = None) -> None:
+        """A worker says which tasks it knows. `order` sets for all workers of this storage how queues of one rank are
+        served: by `turns`, or by the age of their jobs (`created`). None leaves that alone; `outlook` answers it."""
 
     # --- working: every call carries a token or an owner ------------------------------------------------------------
 
@@ -341,10 +342,19 @@ class Storage(ABC):
 
     @abstractmethod
     def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+        self,
+        owner: str,
+        *,
+        why: str,
+        foreman: str | None = None,
+        ran: Collection[str] = (),
+        recovered: bool = False,
+        limit: int = 500,
     ) -> list[Rescued]:
-        """Take back one worker's jobs at once, because its foreman saw it die. `ran` names the jobs that had begun
-        although the storage was not told. Strikes the worker off when it holds nothing any more."""
+        """Take back one worker's jobs at once, because its foreman saw it die. `foreman` is the id of that foreman, or
+        of the worker itself; raises `WorkerExists` if it is neither and the worker has beaten within its lease. `ran`
+        names the jobs that had begun although the storage was not told. Strikes the worker off when it holds nothing
+        any more."""
 
     @abstractmethod
     def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:
@@ -384,10 +394,11 @@ class Storage(ABC):
 
     @abstractmethod
     def record_deed(
-        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+        self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         """Write down, as an event and nothing else, what an operator did with a schedule: `run_now` names the job that
-        came of it, `skipped` the slot that is left out."""
+        came of it, `skipped` the slot that is left out. With `signed_out`, `name` is that of a session of the web that
+        is over: every web server of this storage reads it."""
 
     @abstractmethod
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
@@ -441,11 +452,6 @@ class Storage(ABC):
     @abstractmethod
     def leave_client(self, client_id: str) -> bool:
         """A client goes, with its subscriptions. False: unknown."""
-
-    @abstractmethod
-    def sign_out(self, session: str, *, by: str | None = None) -> None:
-        """Write down, as an event and nothing else, that this session of the web is over: every web server of this
-        storage reads it."""
 
     @abstractmethod
     def clients(self) -> list[ClientInfo]:

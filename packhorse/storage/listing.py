@@ -1,6 +1,6 @@
 """How lists of jobs are filtered, ordered and continued: the same for every storage.
 
-Each kind of list has a natural order: what waits in line by who is next, what is scheduled by when it is due, what is
+Each kind of list has a natural order: what waits in line by rank and age, what is scheduled by when it is due, what is
 finished by the latest, anything else by the newest. A cursor is the place of the last job shown, so pages neither
 repeat nor skip a job while others come and go.
 """

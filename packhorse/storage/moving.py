@@ -16,6 +16,8 @@ from packhorse.event import Event
 from packhorse.job import Job
 from packhorse.outcome import Verdict
 from packhorse.storage.records import (
+    BY_AGE,
+    BY_TURNS,
     ClientInfo,
     FailureGroup,
     LogLine,
@@ -80,7 +82,7 @@ _REFUSED = frozenset(
     {
         "enqueue", "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "pause", "resume",
         "put_schedules", "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client",
-        "leave_client", "sign_out", "subscribe", "acknowledge", "silence_failure", "prune_part",
+        "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
     }
 )  # fmt: skip
 
@@ -117,6 +119,7 @@ def outlook_of(
     next_at: int | None,
     resume_at: int | None,
     looked_to: int = 0,
+    order: str | None = None,
 ) -> Outlook:
     """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
     sleep again."""
@@ -136,6 +139,7 @@ def outlook_of(
         resumes_in=until(resume_at, may_be_done=move is None),
         moved=move is not None,
         held=held,
+        order=BY_AGE if order == BY_AGE else BY_TURNS,
     )
 
 

@@ -226,6 +226,8 @@ _LONGEST_LEASE_S = 86_400  # as the settings allow
 START = "start"
 """Where such a record tells one start of a process from the next: any text that is new with each."""
 USUAL_LEASE = 15 * SECOND
+BY_TURNS, BY_AGE = "turns", "created"
+"""The orders in which queues of one rank are served: each in its turn, or the one with the oldest job first."""
 JOINED_ANEW = "its worker joined anew; the process before had fallen silent"
 
 
@@ -278,6 +280,13 @@ class WorkerInfo(msgspec.Struct, frozen=True):
             raise WorkerExists(self.id)
         return True
 
+    def check_given_up_by(self, foreman: str | None, now: int) -> None:
+        """Raises WorkerExists if it lives and this is neither its foreman nor itself: others cannot know that it is
+        dead."""
+        is_its_own = foreman is not None and foreman in (self.id, self.foreman)
+        if not is_its_own and self.is_beating(now, now, USUAL_LEASE):
+            raise WorkerExists(self.id)
+
     def _is_process_of(self, holder: WorkerInfo) -> bool:
         return self.info.get(START) is not None and self.info.get(START) == holder.info.get(START)
 
@@ -319,6 +328,7 @@ class Outlook(msgspec.Struct, frozen=True):
     resumes_in: int | None = None  # the next end of a pause
     moved: bool = False  # the storage bears the mark of a move
     held: bool = False  # a worker, of whatever foreman or of none, has a job in its hands
+    order: str = BY_TURNS  # how queues of one rank are served, by all workers of this storage
 
 
 class CheckIn(msgspec.Struct, frozen=True):

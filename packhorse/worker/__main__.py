@@ -157,7 +157,6 @@ def _assignment(options: argparse.Namespace, settings: Settings) -> Assignment:
         concurrency=options.concurrency,
         queues=options.queues.split(",") if options.queues else None,
         burst=options.burst,
-        order=settings.order,
         limits=limits,
         spool=options.spool,
     )

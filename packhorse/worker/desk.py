@@ -22,7 +22,7 @@ from packhorse.log_lines import about
 from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.spool import SpoolFile
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import Filter
+from packhorse.storage.records import BY_AGE, Filter
 from packhorse.worker import lock
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.by_age import reserve_by_age
@@ -79,7 +79,7 @@ class Desk:
     ) -> None:
         self._storage = storage
         self._owner = assignment.owner
-        self._by_age = assignment.order == "created"
+        self._by_age = False
         self._is_alone = assignment.is_alone or assignment.foreman is None
         self._max_jobs = assignment.limits.max_jobs
         self._floor = floor
@@ -131,6 +131,10 @@ class Desk:
         if self._served.add(found):
             self._next_ask = 0.0
             self.nap.ring()
+
+    def follow(self, order: str) -> None:
+        """Serve queues of one rank in this order: the storage's."""
+        self._by_age = order == BY_AGE
 
     def look_now(self) -> None:
         """The foreman has seen jobs in line, of which the storage may have told nobody."""

@@ -145,7 +145,9 @@ class WorkerProcess:
                 info=self._about(),
             )
         )
-        announce(self._storage, self.app.announcements())
+        has_foreman = self.assignment.foreman is not None and not self.assignment.is_alone  # which has said so
+        announce(self._storage, self.app.announcements(), None if has_foreman else self.app.settings.chosen_order)
+        self.desk.follow(self._storage.outlook(self._owner, []).order)
         self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
         served = self.floor.served
         self._say(
@@ -165,7 +167,6 @@ class WorkerProcess:
             "version": __version__,
             LEASE_S: self._limits.lease,
             SERVES: self.floor.served.told,
-            **({"order": self.assignment.order} if self.assignment.order != "turns" else {}),
             START: self._owner,  # an id of ours is new for every process
         }
         version = self.app.settings.code_version
@@ -289,6 +290,8 @@ class WorkerProcess:
                 self.desk.stop_job(message["job_id"], message["fence"], Reason(message["reason"]))
             case "serve":
                 self.desk.serve(message["queues"])
+            case "order":
+                self.desk.follow(message["order"])
             case "ended":
                 self.tell_of_ended(message["jobs"])
             case "look":

@@ -84,7 +84,7 @@ def test_a_job_that_dies_with_its_worker_is_told(storage: Memory):
     foreman = Foreman(storage)
     join_ours(storage)
     job = in_state(storage, RUNNING, max_halts=1)
-    storage.rescue_owner("ann", why="killed")
+    storage.rescue_owner("ann", foreman="ann", why="killed")
 
     foreman.chore.run()
 

@@ -325,3 +325,15 @@ def test_next_lists_who_is_next_with_rank_and_place(yard: Yard, packhorse: Call)
     assert [one["place_in_queue"] for one in told] == [1, 1, 2]
     assert "queues take turns by weight" in explained
     assert "priority 9" in explained
+
+
+def test_next_goes_by_the_order_that_the_storage_has(packhorse: Call, yard: Yard) -> None:
+    yard.add(queue="mail"), yard.add(queue="mail"), yard.add(queue="print")
+    by_turns = [json.loads(line)["queue"] for line in packhorse("next", "--json").stdout.splitlines()]
+    yard.storage.announce([], order="created")
+
+    by_age = [json.loads(line)["queue"] for line in packhorse("next", "--json").stdout.splitlines()]
+
+    assert by_turns == ["mail", "print", "mail"]
+    assert by_age == ["mail", "mail", "print"]
+    assert "order = created" in packhorse("next", "--explain").stdout

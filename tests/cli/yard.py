@@ -80,7 +80,7 @@ class Yard:
         self.storage.join(WorkerInfo(worker, foreman=FOREMAN, host="mule", pid=13, queues=[job.queue]))
         (taken,) = self.storage.reserve(worker, {job.queue: 1}, 1)
         assert self.storage.start([taken.token]) == [Verdict.ACCEPTED]
-        self.storage.rescue_owner(worker, why="it was killed")
+        self.storage.rescue_owner(worker, foreman=worker, why="it was killed")
         return self.get(job.id)
 
     def job(self, state: State | str, **options: Any) -> Job:

@@ -330,7 +330,7 @@ def test_a_worker_that_was_struck_off_is_replaced_and_has_not_died(start: Start,
     foreman = start(mode=mode)
     (worker,) = foreman.workers()
 
-    storage.rescue_owner(worker.id, why="another foreman thought it dead")
+    storage.rescue_owner(worker.id, foreman=worker.id, why="another foreman thought it dead")
 
     until(lambda: not death.is_alive(worker.pid), "it has quit, or was killed for not doing so")
     until(lambda: foreman.report().get("starts") == 2 and foreman.report().get("leaving") == 0, "another has come")
@@ -342,7 +342,7 @@ def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, 
     first = foreman.record()
     assert first is not None
 
-    storage.rescue_owner(first.id, why="another foreman thought it dead")
+    storage.rescue_owner(first.id, foreman=first.id, why="another foreman thought it dead")
     until(lambda: foreman.record() is not None, "it has joined again")
 
     again = foreman.record()

@@ -228,3 +228,18 @@ def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minut
     left = "nothing more will come from it: start workers on the new one"
     assert told_within(9) == [f"this storage was moved to redis://elsewhere; {left}"]
     assert len(told_within(10)) == 1
+
+
+def test_the_crew_is_told_the_order_of_queues_when_it_changes(watched: Watched) -> None:
+    told = watched.crew.tell
+
+    watched.lookout.step()
+    watched.lookout.step()
+    watched.storage.announce([], order="created")
+    watched.lookout.step()
+    watched.lookout.step()
+
+    assert [call.args[0] for call in told.mock_calls if call.args[0]["do"] == "order"] == [
+        {"do": "order", "order": "turns"},
+        {"do": "order", "order": "created"},
+    ]

@@ -363,7 +363,8 @@ class Machine(RuleBasedStateMachine):
     @move(1, owner=st.integers(-2, 3))
     def tell_what_is_known(self, owner: int) -> None:
         self.both("record_stat", self.owner(owner), {"completed": 3, "rest": None})
-        self.both("announce", [TaskInfo(TASKS[0], QUEUES[owner % len(QUEUES)], {"retries": owner})])
+        order = (None, "created", "turns")[owner % 3]
+        self.both("announce", [TaskInfo(TASKS[0], QUEUES[owner % len(QUEUES)], {"retries": owner})], order=order)
 
     # --- operators ------------------------------------------------------------------------------------------------
 
@@ -409,10 +410,22 @@ class Machine(RuleBasedStateMachine):
         self.both("rescue", lease=lease, why="silence", recovered=recovered, limit=limit)
 
     @move(
-        2, owner=st.integers(-2, 3), ran=st.lists(PICKS, max_size=3), recovered=st.booleans(), limit=BATCHES, lost=LOST
+        2,
+        owner=st.integers(-2, 3),
+        ran=st.lists(PICKS, max_size=3),
+        recovered=st.booleans(),
+        limit=BATCHES,
+        lost=LOST,
+        is_seen=st.booleans(),
     )
     def rescue_owner(
-        self, owner: int = 0, ran: Sequence[int] = (), recovered: bool = False, limit: int = 500, lost: bool = False
+        self,
+        owner: int = 0,
+        ran: Sequence[int] = (),
+        recovered: bool = False,
+        limit: int = 500,
+        lost: bool = False,
+        is_seen: bool = True,
     ) -> None:
         began = [self.token(pick).job_id for pick in ran]
         self.twice(
@@ -420,6 +433,7 @@ class Machine(RuleBasedStateMachine):
             "rescue_owner",
             self.owner(owner),
             why="signal 9",
+            foreman=self.owner(owner) if is_seen else None,
             ran=began,
             recovered=recovered,
             limit=limit,

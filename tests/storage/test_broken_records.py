@@ -13,9 +13,11 @@ import pytest
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import add, in_state, join, stored
 from packhorse.conformance.estate import everything, furnish
+from packhorse.copying import End, copy_storage
 from packhorse.fields import event_fields, job_fields, log_fields, schedule_fields, worker_fields
 from packhorse.job import COMPLETED, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, Job, State
 from packhorse.outcome import Completed, Verdict
+from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, LogLine, NewJob, Rescued, Retention, TaskInfo, WorkerInfo
 
@@ -134,7 +136,7 @@ def live_on(storage: Storage, broken: list[str]) -> None:
     storage.leave("ann")
     rescue_all(storage)
     for owner in {job.owner for job in storage.get_many(broken) if job.state in HELD and job.owner}:
-        storage.rescue_owner(owner, why="died")
+        storage.rescue_owner(owner, foreman=owner, why="died")
     storage.abort(broken)
     storage.delete(broken)
     assert storage.get_many(broken) == []
@@ -187,6 +189,21 @@ def test_a_job_that_is_garbled_anywhere_stands_in_nobodys_way(storage: Storage, 
 
     assert sum(done) > 40
     live_on(storage, [job.id for job in jobs])
+
+
+@pytest.mark.parametrize("state", [QUEUED, COMPLETED])
+def test_a_garbled_job_is_copied_and_holds_up_no_copy(storage: Storage, vandal: Vandal, state: State) -> None:
+    ways = len(garbled(vandal, in_state(storage, state)))
+    jobs = [in_state(storage, state, queue="mail") for _ in range(ways)]
+    for number, job in enumerate(jobs):
+        garbled(vandal, job)[number]()
+    seen = {job.id for job in storage.get_many([job.id for job in jobs])}
+    new = open_storage("memory://")
+
+    copy_storage(End(storage, "old"), End(new, "new"), patience=0)
+
+    assert {job.id for job in new.get_many([job.id for job in jobs])} == seen == {job.id for job in jobs}
+    look_at_all(new)
 
 
 @pytest.mark.parametrize("state", sorted(HELD))

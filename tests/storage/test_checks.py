@@ -56,7 +56,7 @@ EVERY_FIELD = NewJob(
 
 CALLS: dict[str, dict[str, Any]] = {
     "enqueue": {"jobs": [EVERY_FIELD]},
-    "announce": {"tasks": [TaskInfo("send", "mail", {"retries": 3})]},
+    "announce": {"tasks": [TaskInfo("send", "mail", {"retries": 3})], "order": "created"},
     "reserve": {"owner": "ann", "queues": {"mail": 1}, "limit": 0},
     "start": {"tokens": [TOKEN], "agos": [1]},
     "finish": {"outcomes": [Completed(TOKEN, '{"n":1}', 1, 1)]},
@@ -86,12 +86,11 @@ CALLS: dict[str, dict[str, Any]] = {
         "ticks": [Tick("nightly", 5, "enqueued", 5, "slot")],
     },
     "pause_schedule": {"name": "nightly", "paused": True, "by": "ann"},
-    "record_deed": {"schedule": "nightly", "kind": Kind.RUN_NOW, "job": "whole", "slot": 5, "by": "ann"},
+    "record_deed": {"name": "nightly", "kind": Kind.RUN_NOW, "job": "whole", "slot": 5, "by": "ann"},
     "remove_schedule": {"name": "none", "by": "ann"},
     "join": {"worker": WorkerInfo("bob", host="mule", pid=7, queues=["mail"], info={"a": 1}, report={"b": 1})},
     "beat": {"reports": {"ann": {"done": 3}}},
     "leave": {"owner": "nobody", "why": "stopped", "ran": ["none"]},
-    "sign_out": {"session": "s1", "by": "ann"},
     "record_stat": {"owner": "ann", "report": {"done": 3}},
     "order": {"owner": "ann", "order": Order(Do.SCALE, "bob", 1, 2, 3), "by": "ann"},
     "join_client": {"client": ClientInfo("carl", "the shop", {"pid": 7})},

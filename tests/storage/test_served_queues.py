@@ -11,6 +11,7 @@ import pytest
 from packhorse.app import Packhorse
 from packhorse.job import COMPLETED, SCHEDULED, NewJob, State
 from packhorse.storage import Storage, open_storage
+from packhorse.storage.records import WorkerInfo
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE, until
@@ -141,17 +142,52 @@ def test_an_unknown_task_in_a_shared_queue_waits_and_blocks_nobody(crew: Crew) -
 def test_by_age_the_oldest_goes_first_whatever_its_queue(crew: Crew) -> None:
     queues = ("a", "b", "a", "a", "c", "b", "a", "b")
     app = Packhorse(crew.storage)
+    crew.storage.announce([], order="created")
     app.register("note", lambda number: crew.ran.append(number))
     for number, queue in enumerate(queues):
         app.enqueue("note", {"number": number}, queue=queue, priority=2 if number == 6 else 1)
     app.enqueue("note", {"number": 99}, queue="paused")
     crew.storage.pause("paused")
 
-    worker = WorkerProcess(app, crew.storage, Assignment("ann", concurrency=1, burst=True, order="created"))
+    worker = WorkerProcess(app, crew.storage, Assignment("ann", concurrency=1, burst=True))
     worker.run()
     assert crew.ran == [6, 0, 1, 2, 3, 4, 5, 7]
 
     crew.storage.resume("paused")  # after a restart, and with others that came in meanwhile
     app.enqueue("note", {"number": 100}, queue="a")
-    WorkerProcess(app, crew.storage, Assignment("bob", concurrency=1, burst=True, order="created")).run()
+    WorkerProcess(app, crew.storage, Assignment("bob", concurrency=1, burst=True)).run()
     assert crew.ran[-2:] == [99, 100]
+
+
+def test_the_order_that_one_program_sets_is_that_of_all_workers(crew: Crew) -> None:
+    setting, plain = Packhorse(crew.storage, order="created"), Packhorse(crew.storage)
+    for app in (setting, plain):
+        app.register("note", lambda number: crew.ran.append(number))
+
+    WorkerProcess(setting, crew.storage, Assignment("ann", concurrency=1, burst=True)).run()
+    for number, queue in enumerate("aaab"):
+        plain.enqueue("note", {"number": number}, queue=queue)
+    WorkerProcess(plain, crew.storage, Assignment("bob", concurrency=1, burst=True)).run()
+
+    assert crew.ran == [0, 1, 2, 3]
+    assert crew.storage.outlook("", []).order == "created"
+
+
+def test_a_worker_follows_the_order_that_its_foreman_tells(crew: Crew) -> None:
+    app = Packhorse(crew.storage)
+    app.register("note", lambda number: crew.ran.append(number))
+    worker = WorkerProcess(app, crew.storage, Assignment("ann", concurrency=1))
+    for number, queue in enumerate("aaab"):
+        app.enqueue("note", {"number": number}, queue=queue)
+
+    def take() -> list[str]:
+        jobs = worker.desk._reserve(3)
+        crew.storage.release([job.token for job in jobs], "for another look")
+        return sorted(job.queue for job in jobs)
+
+    crew.storage.join(WorkerInfo("ann"))
+    worker.floor.served.add({"a": ["note"], "b": ["note"]})
+    by_turns = take()
+    worker.handle({"do": "order", "order": "created"})
+
+    assert (by_turns, take()) == (["a", "a", "b"], ["a", "a", "a"])

@@ -56,7 +56,7 @@ def test_recovered_then_forced_then_halted_once_then_by_priority_then_the_rest(s
     (regular,), (important,) = site.add("nap"), site.add("nap", priority=5)
     halted, forced, running = site.add("nap", number=3)
     begin_under(site, join_dead(site, "ann"), halted)
-    site.storage.rescue_owner("ann", why="seen to die")
+    site.storage.rescue_owner("ann", foreman="ann", why="seen to die")
     begin_under(site, join_dead(site, "bob"), running)
     site.storage.force_start([forced])
     assert (site.job(halted).rank, site.job(forced).rank) == (RANK_HALTED, RANK_FORCED)

@@ -245,7 +245,7 @@ OPERATIONS = [
     _operation("promote", lambda s: s.promote()),
     _operation("expire", lambda s: s.expire()),
     _operation("rescue", lambda s: s.rescue(lease=LEASE, why="silent")),
-    _operation("rescue_owner", lambda s: s.rescue_owner("ann", why="died", ran=["reserved-1"])),
+    _operation("rescue_owner", lambda s: s.rescue_owner("ann", foreman="ann", why="died", ran=["reserved-1"])),
     _operation("prune", lambda s: s.prune(Retention())),
     _operation("roll_up", lambda s: s.roll_up()),
     # schedules
@@ -280,7 +280,6 @@ OPERATIONS = [
     _operation("record_stat", lambda s: s.record_stat("ann", {"completed": 2}), repeats=False),
     _operation("join_client", lambda s: s.join_client(ClientInfo(id="new-client", name="shop"))),
     _operation("leave_client", lambda s: s.leave_client("client")),
-    _operation("sign_out", lambda s: s.sign_out("a session", by="eve"), repeats=False),
     _operation("subscribe", lambda s: s.subscribe("client", ["mail-2", "dead", "nobody"])),
     _operation("acknowledge", lambda s: s.acknowledge("client", ["completed-1", "completed-2", "mail-1"])),
     # records

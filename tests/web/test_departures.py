@@ -30,7 +30,7 @@ def test_of_a_lost_worker_it_is_told_what_became_of_its_jobs(web: TestClient, ya
     yard.finish(Failed(yard.start(before).token, FAILURE))
     yard.start(begun)
     yard.take(taken)
-    yard.storage.rescue_owner(WORKER, why="it was killed by SIGKILL")
+    yard.storage.rescue_owner(WORKER, foreman=WORKER, why="it was killed by SIGKILL")
 
     told = shown(web.get("/workers", headers=HTML).text)
 
@@ -43,7 +43,7 @@ def test_of_a_lost_worker_it_is_told_what_became_of_its_jobs(web: TestClient, ya
 def test_a_foreman_that_was_lost_is_told_beside_its_workers(web: TestClient, yard: Yard):
     yard.join()
     for owner in (WORKER, FOREMAN):
-        yard.storage.rescue_owner(owner, why="its machine fell silent")
+        yard.storage.rescue_owner(owner, foreman=owner, why="its machine fell silent")
 
     told = shown(web.get("/workers", headers=HTML).text)
 
@@ -92,7 +92,7 @@ def test_who_sees_one_queue_is_told_of_its_jobs_only(guarded_web: TestClient, ya
     mine, other = yard.add(queue="mail"), yard.add(queue="other")
     yard.start(mine)
     yard.start(other)
-    yard.storage.rescue_owner(WORKER, why="it was killed")
+    yard.storage.rescue_owner(WORKER, foreman=WORKER, why="it was killed")
 
     told = shown(guarded_web.get("/workers", headers={**HTML, **bearer(MAIL_SECRET)}).text)
 

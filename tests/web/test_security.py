@@ -512,16 +512,16 @@ def test_signing_out_while_the_storage_is_away_is_written_down_when_it_is_back(
     web = TestClient(guarded, base_url=BASE, follow_redirects=False)
     cookie = {"cookie": f"packhorse_session={signed_in(web)}"}
     web.cookies.clear()
-    sign_out = yard.storage.sign_out
+    record_deed = yard.storage.record_deed
 
     def away(*args: Any, **kwargs: Any) -> None:
         raise StorageUnavailable("it is away")
 
-    monkeypatch.setattr(yard.storage, "sign_out", away)
+    monkeypatch.setattr(yard.storage, "record_deed", away)
     assert web.post("/logout", headers={**cookie, "origin": BASE}).status_code == 303
     assert web.get("/api/v1/queues", headers=cookie).status_code == 401
 
-    monkeypatch.setattr(yard.storage, "sign_out", sign_out)
+    monkeypatch.setattr(yard.storage, "record_deed", record_deed)
     guarded.site.signed_out.look()
 
     assert len(yard.storage.events(EventFilter(kind=Kind.SIGNED_OUT))) == 1

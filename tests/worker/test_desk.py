@@ -354,7 +354,7 @@ def test_a_job_that_was_lost_before_is_marked_before_it_runs(works: Works):
     job = task.enqueue()
     works.storage.join(WorkerInfo("bob"))
     works.storage.reserve("bob", {"task": 1}, 1)
-    works.storage.rescue_owner("bob", why="it died")
+    works.storage.rescue_owner("bob", foreman="bob", why="it died")
     works.open()
 
     works.finish(job)
@@ -372,7 +372,7 @@ def test_of_jobs_that_were_lost_before_only_those_that_begin_are_marked(
     works.storage.join(WorkerInfo("bob"))
     jobs = [task.enqueue() for _ in range(8)]
     works.storage.reserve("bob", {"task": 1}, 8)
-    works.storage.rescue_owner("bob", why="it died")
+    works.storage.rescue_owner("bob", foreman="bob", why="it died")
     board = Board.create(tmp_path / "board", 2)
     works.open(2, board=board)
     works.fill_buffer()
@@ -380,7 +380,7 @@ def test_of_jobs_that_were_lost_before_only_those_that_begin_are_marked(
     works.until(lambda: works.app.count(state="held") == 8 and works.has_begun(jobs[1]))
     states = [works.state(job) for job in jobs]
     begun = board.running()
-    works.storage.rescue_owner("ann", why="it died, too", ran=begun)
+    works.storage.rescue_owner("ann", foreman="ann", why="it died, too", ran=begun)
 
     assert states == [RUNNING] * 2 + [RESERVED] * 6
     assert sorted(begun) == sorted(job.id for job in jobs[:2])
@@ -1271,7 +1271,7 @@ def test_an_outcome_of_a_job_that_has_changed_hands_is_dropped_and_said(
     works.open()
     job = task.enqueue()
     works.until(lambda: works.worker.desk.seats)
-    works.storage.rescue_owner("ann", why="it seemed dead")
+    works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
     works.storage.join(WorkerInfo("ann"))
     works.worker.desk.takes_jobs = False
 
@@ -1295,7 +1295,7 @@ def test_a_job_that_changes_hands_before_it_begins_does_not_begin(works: Works, 
     start = works.storage.start
 
     def rescued_meanwhile(tokens: Any, agos: Any = ()) -> Any:
-        works.storage.rescue_owner("ann", why="it seemed dead")
+        works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
         works.storage.join(WorkerInfo("ann"))
         monkeypatch.setattr(works.storage, "start", start)
         return start(tokens, agos)

@@ -317,7 +317,7 @@ def test_a_worker_that_was_struck_off_says_so_and_ends(works: Works, caplog: pyt
     works.run()
     works.until(lambda: said(works, "online"))
 
-    works.storage.rescue_owner("ann", why="it seemed dead")
+    works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
     task.enqueue()
 
     assert works.ended() == 1
@@ -334,7 +334,7 @@ def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
     job = task.enqueue()
     works.run(1)
     works.until(lambda: works.state(job) is not QUEUED and works.worker.desk.seats)
-    works.storage.rescue_owner("ann", why="it seemed dead")
+    works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
 
     gate.set()
 

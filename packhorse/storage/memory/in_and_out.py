@@ -80,7 +80,8 @@ class InAndOut(Keeper):
         return [self._jobs[job_id] for job_id in job_ids if job_id in self._jobs]
 
     @atomic
-    def announce(self, tasks: Sequence[TaskInfo]) -> None:
+    def announce(self, tasks: Sequence[TaskInfo], *, order: str | None = None) -> None:
+        self._order = order or self._order
         for task in tasks:
             self._know(task.name, task.queue)
             self._tasks[task.name] = replace(task, announced_at=self.now())

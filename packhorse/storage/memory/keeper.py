@@ -61,6 +61,7 @@ class Keeper(Storage):
         self._unheard: set[str] = set()  # queues for which somebody rang while nobody slept, until the next `reserve`
         self._is_called = False  # all are, also who is about to lie down
         self._move: Move | None = None
+        self._order: str | None = None
         self._jobs: dict[str, Job] = {}
         self._seq = 0
         self._locks: dict[str, tuple[str, UniqueLock, int]] = {}  # key -> job, lock, taken at

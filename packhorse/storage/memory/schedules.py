@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from packhorse.errors import NotUnique
-from packhorse.event import Kind, Subject
+from packhorse.event import Kind, Subject, deed_about
 from packhorse.job import NewJob
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
@@ -60,9 +60,9 @@ class Schedules(Keeper):
 
     @atomic
     def record_deed(
-        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+        self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
-        self._record_about(Subject.SCHEDULE, kind, queue=schedule, job=job, slot=slot, by=by)
+        self._record_about(**deed_about(kind, name), job=job, slot=slot, by=by)
 
     @atomic
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:

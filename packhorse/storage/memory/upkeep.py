@@ -46,6 +46,7 @@ class Upkeep(Keeper):
             expire_at=min((job.expire_at for job in jobs if job.expire_at is not None), default=None),
             next_at=min(slots, default=None),
             resume_at=min(pauses, default=None),
+            order=self._order,
         )
 
     @atomic
@@ -72,8 +73,17 @@ class Upkeep(Keeper):
 
     @atomic
     def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+        self,
+        owner: str,
+        *,
+        why: str,
+        foreman: str | None = None,
+        ran: Collection[str] = (),
+        recovered: bool = False,
+        limit: int = 500,
     ) -> list[Rescued]:
+        if owner in self._workers:
+            self._workers[owner].check_given_up_by(foreman, self.now())
         lost = [job for job in self._jobs.values() if job.owner == owner]
         taken = self._take_back(lost[:limit], why, ran, recovered)
         self._strike_off(owner, why)

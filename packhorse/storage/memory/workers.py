@@ -23,7 +23,7 @@ class Workers(Keeper):
         now = self.now()
         holder = self._workers.get(worker.id)
         if worker.takes_over(holder, now, lease):
-            self.rescue_owner(worker.id, why=JOINED_ANEW, limit=len(self._jobs))
+            self.rescue_owner(worker.id, why=JOINED_ANEW, foreman=worker.id, limit=len(self._jobs))
         elif holder is not None:
             self._workers[worker.id] = replace(worker, joined_at=holder.joined_at, beat_at=now)
             return
@@ -90,10 +90,6 @@ class Workers(Keeper):
         self._forget_client(client_id)
         self._record_about(Subject.CLIENT, Kind.LEFT, owner=client_id)
         return True
-
-    @atomic
-    def sign_out(self, session: str, *, by: str | None = None) -> None:
-        self._record_about(Subject.CLIENT, Kind.SIGNED_OUT, owner=session, by=by)
 
     @atomic
     def clients(self) -> list[ClientInfo]:

@@ -36,12 +36,6 @@ class Clients(Keeper):
     def leave_client(self, client_id: str) -> bool:
         return self._part_with("leave_client", client_id, Kind.LEFT)
 
-    def sign_out(self, session: str, *, by: str | None = None) -> None:
-        def work(tx: Transaction) -> None:
-            tx.record_about(Subject.CLIENT, Kind.SIGNED_OUT, owner=session, by=by)
-
-        self._change("sign_out", work)
-
     def _part_with(self, name: str, client_id: str, kind: Kind, silent_since: int | None = None) -> bool:
         """A client goes, with its subscriptions; these in parts, if they are many, and its record with the last.
         False: unknown, or it was heard of after `silent_since`."""

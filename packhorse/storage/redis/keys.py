@@ -88,6 +88,7 @@ class Keys:
         self.bell = f"{prefix}bell"
         self.meta = f"{prefix}meta"
         self.move = f"{prefix}move"
+        self.order = f"{prefix}order"
 
     def head(self, job_id: str) -> str:
         return f"{self.prefix}j:{job_id}"

@@ -43,8 +43,10 @@ class Queues(Keeper):
         (told,) = self._server.ask("tasks", ("HGETALL", self._keys.tasks))
         return [_task_in(name.decode(), packed) for name, packed in sorted(pairs(told))]
 
-    def announce(self, tasks: Sequence[TaskInfo]) -> None:
+    def announce(self, tasks: Sequence[TaskInfo], *, order: str | None = None) -> None:
         def work(tx: Transaction) -> None:
+            if order is not None:
+                tx.do("SET", self._keys.order, order)
             for task in tasks:
                 tx.do("HSET", self._keys.tasks, task.name, to_json([task.queue, task.options, tx.now]))
                 tx.do("HSETNX", self._keys.queues, task.queue, "")

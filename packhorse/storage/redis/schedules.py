@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from packhorse.errors import NotUnique
-from packhorse.event import Kind, Subject
+from packhorse.event import Kind, Subject, deed_about
 from packhorse.job import NewJob
 from packhorse.storage.broken import record_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
@@ -82,10 +82,10 @@ class Schedules(InAndOut):
         return self._change("pause_schedule", work)
 
     def record_deed(
-        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+        self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         def work(tx: Transaction) -> None:
-            tx.record_about(Subject.SCHEDULE, kind, queue=schedule, job=job, slot=slot, by=by)
+            tx.record_about(**deed_about(kind, name), job=job, slot=slot, by=by)
 
         self._change("record_deed", work)
 

@@ -57,7 +57,7 @@ class Upkeep(Workers, Clients, Records):
 
     def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
         told = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
-        now, stops, queued, ordered, held, mark, *times, looked_to = told
+        now, stops, queued, ordered, held, mark, *times, looked_to, order = told
         due_at, expire_at, next_at, resume_at = (int(float(at)) if at else None for at in times)
         return outlook_of(
             int(now),
@@ -71,6 +71,7 @@ class Upkeep(Workers, Clients, Records):
             expire_at=expire_at,
             next_at=next_at,
             resume_at=resume_at,
+            order=order.decode(),
         )
 
     # --- rescue ---------------------------------------------------------------------------------------------------
@@ -125,11 +126,22 @@ class Upkeep(Workers, Clients, Records):
         return taken
 
     def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+        self,
+        owner: str,
+        *,
+        why: str,
+        foreman: str | None = None,
+        ran: Collection[str] = (),
+        recovered: bool = False,
+        limit: int = 500,
     ) -> list[Rescued]:
-        return self._change(
-            "rescue_owner", lambda tx: self._rescue_from(tx, [owner], why, ran, recovered, limit)
-        )  # fmt: skip
+        def work(tx: Transaction) -> list[Rescued]:
+            packed = tx.field(self._keys.workers, owner)
+            if packed is not None:
+                worker_in(packed, tx.score(self._keys.beats, owner) or 0).check_given_up_by(foreman, tx.now)
+            return self._rescue_from(tx, [owner], why, ran, recovered, limit)
+
+        return self._change("rescue_owner", work)
 
     def _rescue_from(
         self, tx: Transaction, owners: Sequence[str], why: str, ran: Collection[str], recovered: bool, limit: int

@@ -180,8 +180,10 @@ class InAndOut(Keeper):
         rows = self._db.read("tasks", self._sql["all_tasks"])
         return [TaskInfo(name, queue, facts_in(options), at) for name, queue, options, at in rows]
 
-    def announce(self, tasks: Sequence[TaskInfo]) -> None:
+    def announce(self, tasks: Sequence[TaskInfo], *, order: str | None = None) -> None:
         def work(tx: Transaction) -> None:
+            if order is not None:
+                tx.execute(self._sql["put_order"], (order,))
             for task in tasks:
                 tx.execute(self._sql["announce_task"], (task.name, task.queue, to_json(task.options), tx.now))
                 tx.execute(self._sql["know_queue"], (task.queue,))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from packhorse.storage.broken import facts_in
 from packhorse.storage.contract import BATCH
 from packhorse.storage.moving import (
     ROWS,
@@ -16,7 +17,7 @@ from packhorse.storage.moving import (
     bare,
     encode,
 )
-from packhorse.storage.records import LogKind, LogLine, QueueInfo
+from packhorse.storage.records import LogLine, QueueInfo, log_kind
 from packhorse.storage.sql.keeper import Keeper, place_of
 from packhorse.storage.sql.rows import FIELDS, Row, event_of, event_row, from_json, job_of, job_row, to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -157,13 +158,13 @@ def _out(section: Section, row: Row) -> Any:
         name, at, by, why, until, timed_at = row
         return QueueInfo(name, {}, at, by, why, until if at is not None and timed_at == at else None)
     if section is Section.LOG:
-        job_id, message, log_kind, *rest = row
-        return LoggedLine(job_id, LogLine(message, LogKind(log_kind), *rest))
+        job_id, message, kind_of_line, *rest = row
+        return LoggedLine(job_id, LogLine(message, log_kind(kind_of_line), *rest))
     if section is Section.MEASURES:
         *place, amount = row
         return kind(*place, int(amount))
     columns = TABLES[section].columns
-    return kind(*(from_json(value) if name in _JSON else value for name, value in zip(columns, row, strict=True)))
+    return kind(*(facts_in(value) if name in _JSON else value for name, value in zip(columns, row, strict=True)))
 
 
 def _in(section: Section, row: Any) -> Row:

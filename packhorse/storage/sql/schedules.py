@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import astuple, replace
 
 from packhorse.errors import NotUnique
-from packhorse.event import Kind, Subject
+from packhorse.event import Kind, Subject, deed_about
 from packhorse.job import NewJob
 from packhorse.storage.broken import facts_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
@@ -76,10 +76,10 @@ class Schedules(InAndOut):
         return self._write("pause_schedule", work)
 
     def record_deed(
-        self, schedule: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
+        self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         def work(tx: Transaction) -> None:
-            self._record_about(tx, Subject.SCHEDULE, kind, queue=schedule, job=job, slot=slot, by=by)
+            self._record_about(tx, **deed_about(kind, name), job=job, slot=slot, by=by)
 
         self._write("record_deed", work)
 

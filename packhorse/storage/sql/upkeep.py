@@ -13,7 +13,7 @@ from packhorse.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import MOST_MISSED, NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
-from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Transaction
 from packhorse.storage.unowned import Unowned
 
@@ -39,7 +39,7 @@ class Upkeep(Keeper):
     def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
         asked = (self._moment(), to_json(list(owners)), foreman, after)
         (row,) = self._db.read("outlook", self._sql["outlook"], asked)
-        now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at = row
+        now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at, order = row
         return outlook_of(
             now,
             decode(mark),
@@ -51,6 +51,7 @@ class Upkeep(Keeper):
             expire_at=expire_at,
             next_at=next_at,
             resume_at=resume_at,
+            order=order,
         )
 
     def expire(self, *, limit: int = 500) -> int:
@@ -93,9 +94,19 @@ class Upkeep(Keeper):
         return True
 
     def rescue_owner(
-        self, owner: str, *, why: str, ran: Collection[str] = (), recovered: bool = False, limit: int = 500
+        self,
+        owner: str,
+        *,
+        why: str,
+        foreman: str | None = None,
+        ran: Collection[str] = (),
+        recovered: bool = False,
+        limit: int = 500,
     ) -> list[Rescued]:
         def work(tx: Transaction) -> list[Rescued]:
+            row = tx.execute(self._sql["lock_worker"], (owner,)).fetchone()
+            if row is not None:
+                worker_of(row).check_given_up_by(foreman, tx.now)
             lost = [job_of(row) for row in tx.execute(self._sql["jobs_of_owner"], (owner, limit)).fetchall()]
             taken = self._take_back(tx, lost, why, ran, recovered)
             self._strike_off(tx, tx.execute(self._sql["idle_worker"], (owner,)).fetchall(), why)

@@ -123,12 +123,6 @@ class Workers(Keeper):
 
         return self._write("leave_client", work)
 
-    def sign_out(self, session: str, *, by: str | None = None) -> None:
-        def work(tx: Transaction) -> None:
-            self._record_about(tx, Subject.CLIENT, Kind.SIGNED_OUT, owner=session, by=by)
-
-        self._write("sign_out", work)
-
     def clients(self) -> list[ClientInfo]:
         rows = self._db.read("clients", self._sql["all_clients"])
         return [ClientInfo(number, name, facts_in(info), *times) for number, name, info, *times in rows]

@@ -315,7 +315,7 @@ def _is_iso(text: str) -> bool:
 
 @get("/jobs")
 def list_jobs(call: Call, query: JobsQuery) -> JobPage:
-    """Jobs that fit: those in line by who is next, finished ones by the latest, others by the newest."""
+    """Jobs that fit: those in line by rank, then age, finished ones by the latest, others by the newest."""
     now = call.reader.now()
     where = filter_of(call, query)
     page = call.reader.find(where, query.cursor, query.limit)

@@ -38,7 +38,7 @@ _SAID = ("said", "did", "changed", "skipped")
 _LONG_ARGS = 300  # letters of the arguments that a row shows when it is opened
 TIMES = ("15m", "1h", "6h", "24h", "7d")
 """How long ago the oldest jobs of a list may have been enqueued; any other time is a filter word."""
-_NATURAL = {"line": "Next to run", "due": "Next due", "finished": "Latest ended", "newest": "Newest"}
+_NATURAL = {"line": "Rank, then age", "due": "Next due", "finished": "Latest ended", "newest": "Newest"}
 
 OPERATIONS = {
     Operation.RETRY: "Retry",

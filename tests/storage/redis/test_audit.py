@@ -124,7 +124,8 @@ class Hand:
         self.storage.promote()
         self.storage.expire()
         self.storage.prune(Retention(completed=1_000, dead=1_000, aborted=1_000, events=MINUTE), limit=5)
-        self.storage.rescue_owner(f"worker {self.chance.randrange(THREADS)}", why="a story", limit=2)
+        owner = f"worker {self.chance.randrange(THREADS)}"
+        self.storage.rescue_owner(owner, foreman=owner, why="a story", limit=2)
         with contextlib.suppress(WorkerExists):  # nobody has given it up
             self.storage.join(WorkerInfo(self.name))
 

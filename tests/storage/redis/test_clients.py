@@ -202,7 +202,7 @@ def test_a_job_that_is_completed_while_its_worker_is_given_up_stays_completed(
 
     step_between(monkeypatch, storage, storage._keys.held(WORKER), go_on)
     calls = {
-        "rescue_owner": lambda: storage.rescue_owner(WORKER, why="signal 9"),
+        "rescue_owner": lambda: storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9"),
         "rescue": lambda: storage.rescue(lease=0, why="silence"),
         "leave": lambda: storage.leave(WORKER),
     }

@@ -192,7 +192,7 @@ def test_a_full_server_can_be_pruned_rescued_and_steered(full: Redis):
     (job,) = full.reserve(WORKER, QUEUES, 1)
 
     assert full.prune(Retention(completed=0)).jobs == 3
-    assert ids_of(full.rescue_owner(WORKER, why="died")) == [job.id]
+    assert ids_of(full.rescue_owner(WORKER, foreman=WORKER, why="died")) == [job.id]
     assert full.abort([job.id])[0].changed
     assert full.delete([job.id])[0].changed
     assert tallies(full) == recount(full)

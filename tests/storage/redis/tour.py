@@ -147,7 +147,7 @@ def _processes(storage: Any) -> None:
     storage.acknowledge("carl", ended[:2])
     storage.clients()
     storage.leave_client("carl")
-    storage.sign_out("s1", by="ann")
+    storage.record_deed("s1", Kind.SIGNED_OUT, by="ann")
 
 
 def _records(storage: Any) -> None:
@@ -173,7 +173,7 @@ def _upkeep(storage: Any) -> None:
     storage.outlook("foreman", ["ann", "bob"])
     storage.promote()
     storage.expire()
-    storage.rescue_owner("ann", why="signal 9", limit=1)
+    storage.rescue_owner("ann", foreman="ann", why="signal 9", limit=1)
     storage.rescue(lease=LEASE, why="silence")
     storage.prune(Retention())
     storage.prune(AT_ONCE, limit=3)

@@ -96,7 +96,7 @@ def test_jobs_in_other_hands_leave_those_beside_them_completed(storage: SQLite) 
     _fill(storage, 1)
     kept = storage.reserve(join(storage, "ann"), _QUEUES, 50)
     lost = storage.reserve(join(storage, "ben"), _QUEUES, 50)
-    storage.rescue_owner("ben", why="signal 9")
+    storage.rescue_owner("ben", foreman="ben", why="signal 9")
 
     verdicts = storage.finish([Completed(job.token) for job in [*kept, *lost]])
 

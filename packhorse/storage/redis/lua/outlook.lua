@@ -2,7 +2,8 @@
 -- What lies ahead for the foreman ARGV[3], whose crew are ARGV[5], …; ARGV[4] is the event behind which its orders lie.
 -- Answers the time; 1 if one of the crew holds a job that should stop, if a job is in line, if there is an order, if
 -- anybody holds a job; the mark of a move; and when the next job is due, the next expires, the next slot comes and the next pause
--- ends, '' if none does; and the event up to which orders were looked for.
+-- ends, '' if none does; the event up to which orders were looked for; and
+-- the order of queues.
 local ENTRIES_AT_ONCE, PAUSED, LOWEST = 100, 8192, 12
 
 local function has_stops()
@@ -74,4 +75,5 @@ end
 
 local ordered, looked_to = has_orders(ARGV[3], ARGV[4])
 return { at, has_stops(), has_lines(), ordered, has_held(), call('GET', P .. 'move') or '',
-  first_score('due'), first_score('expiring'), next_slot(), next_end(), looked_to }
+  first_score('due'), first_score('expiring'), next_slot(), next_end(), looked_to,
+  call('GET', P .. 'order') or '' }

@@ -138,3 +138,6 @@ SELECT queue, task, counted AS state, CAST(sum(amount) AS signed) AS number FROM
     SELECT queue, task, counted, amount FROM {schema}.packhorse_delta WHERE level = 'tally'
 ) AS noted
 GROUP BY queue, task, counted HAVING number > 0 ORDER BY queue, task, counted
+
+-- name: put_order
+INSERT INTO {schema}.packhorse_meta (`key`, value) VALUES ('order', $1) ON DUPLICATE KEY UPDATE value = VALUES(value)

@@ -8,7 +8,8 @@ SELECT {due_in_at_1}
 
 -- name: outlook
 -- The time, then whether a job of these owners should stop, one is in line, there are orders, and anybody holds a job; the mark of
--- a move; and when the next job is due, the next expires, the next slot comes and the next pause ends.
+-- a move; and when the next job is due, the next expires, the next slot comes and the next pause ends. Last the order
+-- of queues.
 SELECT $1,
        (SELECT count(*) FROM (
            SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
@@ -34,7 +35,8 @@ SELECT $1,
            WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1
        ),
        (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1),
-       (SELECT min(paused_until) FROM {schema}.packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at)
+       (SELECT min(paused_until) FROM {schema}.packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at),
+       (SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'order')
 
 -- name: expired_jobs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)

@@ -330,3 +330,7 @@ FROM head GROUP BY queue
 -- name: all_tallies
 SELECT queue, task, counted AS state, sum(amount)::bigint AS number FROM {schema}.packhorse_counted
 WHERE level = 'tally' GROUP BY queue, task, counted HAVING sum(amount) > 0 ORDER BY queue, task, counted
+
+-- name: put_order
+INSERT INTO {schema}.packhorse_meta (key, value) VALUES ('order', $1)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value

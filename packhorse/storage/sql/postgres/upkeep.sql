@@ -7,7 +7,8 @@ SELECT (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER
 
 -- name: outlook
 -- The time, then whether a job of these owners should stop, one is in line, there are orders, and anybody holds a job; the mark of
--- a move; and when the next job is due, the next expires, the next slot comes and the next pause ends.
+-- a move; and when the next job is due, the next expires, the next slot comes and the next pause ends. Last the order
+-- of queues.
 SELECT coalesce($1::bigint, {schema}.packhorse_now()),
        EXISTS (
            SELECT 1 FROM {schema}.packhorse_job
@@ -23,7 +24,8 @@ SELECT coalesce($1::bigint, {schema}.packhorse_now()),
        (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
        (SELECT expire_at FROM {schema}.packhorse_job WHERE expire_at IS NOT NULL ORDER BY expire_at LIMIT 1),
        (SELECT next_at FROM {schema}.packhorse_schedule WHERE paused_at IS NULL ORDER BY next_at LIMIT 1),
-       (SELECT min(paused_until) FROM {schema}.packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at)
+       (SELECT min(paused_until) FROM {schema}.packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at),
+       (SELECT value FROM {schema}.packhorse_meta WHERE key = 'order')
 
 -- name: has_expired
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= coalesce($1::bigint, {schema}.packhorse_now()))

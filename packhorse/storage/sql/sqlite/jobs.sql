@@ -101,3 +101,7 @@ FROM packhorse_queue ORDER BY name
 
 -- name: all_tallies
 SELECT queue, task, state, number FROM packhorse_tally WHERE number > 0 ORDER BY queue, task, state
+
+-- name: put_order
+INSERT INTO packhorse_meta (key, value) VALUES ('order', ?)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value

@@ -7,7 +7,8 @@ SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL
 -- name: outlook
 -- The time, then whether a job of these owners should stop, one is in line (of any rank: said so that its index serves),
 -- there are orders, and anybody holds a job. Then the mark of a move, and when the next job is due, the next expires, the next slot
--- comes and the next pause ends.
+-- comes and the next pause ends. Last the order
+-- of queues.
 SELECT ?1,
        EXISTS (SELECT 1 FROM packhorse_job WHERE owner IN (SELECT value FROM json_each(?2)) AND abort_at IS NOT NULL),
        EXISTS (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank >= 0),
@@ -20,7 +21,8 @@ SELECT ?1,
        (SELECT min(due_at) FROM packhorse_job WHERE due_at IS NOT NULL),
        (SELECT min(expire_at) FROM packhorse_job WHERE expire_at IS NOT NULL),
        (SELECT min(next_at) FROM packhorse_schedule WHERE paused_at IS NULL),
-       (SELECT min(paused_until) FROM packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at)
+       (SELECT min(paused_until) FROM packhorse_queue WHERE paused_until IS NOT NULL AND timed_at = paused_at),
+       (SELECT value FROM packhorse_meta WHERE key = 'order')
 
 -- name: expired_jobs
 SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIMIT ?
