@@ -1,12 +1,15 @@
 """The spool: outcomes that could not be delivered, in files of this machine, so that they outlive their worker.
 
 While the storage is away a worker keeps what its jobs came to in memory, and here. Its foreman delivers what is left of
-a worker that has ended; so does the next foreman that starts here for the same storage. Every outcome carries its
+a worker that has ended; so does the next foreman that starts here for the same storage. A living worker's file is its
+own: it holds a lock on it. Every outcome carries its
 token: of a job that somebody else has by then it is refused, and harms nobody.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -15,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -23,10 +27,10 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.clock import SECOND
-from packhorse.errors import BadValue
+from packhorse.errors import NotSignedIn, PackhorseError, StorageError, TooBusy
 from packhorse.outcome import Outcome, Verdict
 from packhorse.settings import Settings, mask_url
-from packhorse.storage.contract import Storage
+from packhorse.storage.contract import BATCH, Storage
 
 log = logging.getLogger("packhorse")
 
@@ -34,10 +38,13 @@ _SUFFIX = ".outcomes"
 _BROKEN = ".broken"
 _OF_THE_WAY = frozenset({"patience", "timeout", "connections", "ca"})
 """Options of an address that say how to get there, not where it is."""
+_OF_THE_STORAGE = (StorageError, NotSignedIn, TooBusy)
+"""What is wrong with the storage or the way to it, and not with an outcome."""
+_OTHERS_WRITE = 0o022
 
 
 class Spooled(msgspec.Struct, frozen=True):
-    """What is in a file: outcomes as they were at a time of this machine's clock, in seconds since 1970."""
+    """A line of a file: outcomes as they were at a time of this machine's clock, in seconds since 1970."""
 
     at: float
     outcomes: list[Outcome]
@@ -51,18 +58,21 @@ class Delivered(NamedTuple):
 
 
 class SpoolFile:
-    """The outcomes of one worker."""
+    """The outcomes of one worker, which holds a lock on its file: a file that can be locked has no living owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file: FileIO | None = None
         self._has_failed = False
 
     def put(self, outcomes: Sequence[Outcome]) -> bool:
-        """Write these in the place of what is there. When this answers True they are on the disk."""
-        packed = msgspec.json.encode(Spooled(time.time(), list(outcomes)))
+        """Add these to what is there. When this answers True they are on the disk."""
+        packed = msgspec.json.encode(Spooled(time.time(), list(outcomes))) + b"\n"
         try:
-            _check(_made(self.path.parent))
-            _write(self.path, packed)
+            if self._file is None:
+                _make(self.path.parent)
+                self._file = _create(self.path)
+            _append(self._file, packed)
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -74,6 +84,13 @@ class SpoolFile:
         """All have been delivered."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """The worker ends; what is left may be delivered by others."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class Spool:
@@ -94,11 +111,11 @@ class Spool:
         return None if self.directory is None else self.directory / f"{owner}{_SUFFIX}"
 
     def deliver(self, storage: Storage, owner: str | None = None) -> Delivered:
-        """Hand over what lies here, of one worker or of all. Raises what the storage raises; the rest stays then."""
+        """Hand over what lies here, of one worker that has ended, or of all that have. Raises what the storage raises
+        if it cannot be used; the rest stays then. What it refuses is put aside."""
         taken = late = 0
         for path in list(self._files(owner)):
-            verdicts = [] if (found := _read(path)) is None else _finish(storage, found)
-            SpoolFile(path).clear()
+            verdicts = _deliver(storage, path, has_ended=owner is not None)
             late += verdicts.count(Verdict.STALE)
             taken += len(verdicts) - verdicts.count(Verdict.STALE)
         if taken or late:
@@ -119,20 +136,42 @@ class Spool:
             yield path
 
 
-def _finish(storage: Storage, found: Spooled) -> list[Verdict]:
-    ago = max(0, round((time.time() - found.at) * SECOND))
-    outcomes = [replace(outcome, ago=outcome.ago + ago) for outcome in found.outcomes]
+def _deliver(storage: Storage, path: Path, *, has_ended: bool) -> list[Verdict]:
+    """What is in this file, unless its worker lives."""
+    try:
+        file = FileIO(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        log.error("the outcomes in %s cannot be read, and are put aside: %s", path, error)
+        _put_aside(path)
+        return []
+    with file:
+        if not has_ended and not _is_left(file):
+            return []
+        outcomes, is_whole = _decoded(path, file.readall())
+        verdicts: list[Verdict] = []
+        for start in range(0, len(outcomes), BATCH):
+            verdicts += _finish(storage, outcomes[start : start + BATCH])
+        if is_whole and len(verdicts) == len(outcomes):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        else:
+            _put_aside(path)
+    return verdicts
+
+
+def _finish(storage: Storage, outcomes: Sequence[Outcome]) -> list[Verdict]:
+    """Without verdicts for those that the storage refuses."""
     try:
         return storage.finish(outcomes)
-    except BadValue:  # one of them is not taken, which must not cost the others
-        return [verdict for outcome in outcomes for verdict in _finish_one(storage, outcome)]
-
-
-def _finish_one(storage: Storage, outcome: Outcome) -> list[Verdict]:
-    try:
-        return storage.finish([outcome])
-    except BadValue as error:
-        log.error("job %s: the storage does not take what it came to: %s", outcome.token.job_id, error)
+    except _OF_THE_STORAGE:
+        raise
+    except PackhorseError as error:  # one of them is not taken, which must not cost the others
+        if len(outcomes) > 1:
+            return [verdict for outcome in outcomes for verdict in _finish(storage, [outcome])]
+        told = "job %s: the storage does not take its outcome, which is put aside: %s"
+        log.error(told, outcomes[0].token.job_id, error)
         return []
 
 
@@ -161,50 +200,86 @@ def _name_of(url: str) -> str:
     return hashlib.sha256(f"{parts.scheme}://{host}{path}?{urlencode(options)}".encode()).hexdigest()[:24]
 
 
-def _made(directory: Path) -> Path:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return directory
+def _make(directory: Path) -> None:
+    """Make it and what is missing above it, with mode 0700. Raises OSError if it cannot be trusted."""
+    for each in reversed((directory, *directory.parents)):
+        if not each.exists():
+            with suppress(FileExistsError):
+                each.mkdir(mode=0o700)
+    _check(directory)
 
 
 def _check(directory: Path) -> None:
-    """Raises OSError for a directory that another user could have made, or can write to."""
-    about = directory.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise PermissionError(f"{directory} is not a directory of this user's alone")
+    """Raises OSError if another user could have made this directory or the one above it, or can write to it. The state
+    directory above both may be an administrator's, unless it lies where others can make one, as in /tmp."""
+    ours = [directory, *directory.parents[:1]]
+    ours += [each for each in directory.parents[1:2] if each.parent.stat().st_mode & _OTHERS_WRITE]
+    for each in ours:
+        about = each.lstat()
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
+            raise PermissionError(f"{each} is not a directory of this user's alone")
 
 
-def _write(path: Path, packed: bytes) -> None:
-    """All of it or nothing, also if the machine loses power."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        part.unlink()
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _create(path: Path) -> FileIO:
+    """A new file, locked by this process."""
+    while True:
+        file = FileIO(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:
+                _sync_directory(path.parent)
+                return file
+        except OSError:
+            file.close()
+            raise
+        file.close()  # a starting foreman was faster: it found nothing in the file and removed it
+
+
+def _is_left(file: FileIO) -> bool:
+    """Lock it. False: its worker lives, or another foreman delivers it or has done so."""
     try:
-        with os.fdopen(file, "wb") as opened:
-            opened.write(packed)
-            opened.flush()
-            os.fsync(opened.fileno())
-        part.replace(path)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return os.fstat(file.fileno()).st_nlink > 0
+
+
+def _append(file: FileIO, packed: bytes) -> None:
+    """All of it or nothing, also if the machine loses power."""
+    size = os.fstat(file.fileno()).st_size
+    try:
+        if file.write(packed) != len(packed):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
     except OSError:
-        part.unlink(missing_ok=True)
+        file.truncate(size)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
+
+
+def _decoded(path: Path, content: bytes) -> tuple[list[Outcome], bool]:
+    """The outcomes as they are now. False: not all of them can be understood."""
+    outcomes: list[Outcome] = []
+    is_whole = True
+    for line in content.splitlines():
+        try:
+            found = msgspec.json.decode(line, type=Spooled)
+        except msgspec.DecodeError as error:
+            log.error("outcomes in %s cannot be read, and are put aside: %s", path, error)
+            is_whole = False
+        else:
+            ago = max(0, round((time.time() - found.at) * SECOND))
+            outcomes += [replace(outcome, ago=outcome.ago + ago) for outcome in found.outcomes]
+    return outcomes, is_whole
+
+
+def _put_aside(path: Path) -> None:
+    with suppress(OSError):
+        path.rename(path.with_suffix(_BROKEN))
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
-
-
-def _read(path: Path) -> Spooled | None:
-    """None: it is gone, or cannot be understood; then it is put aside."""
-    try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-        with os.fdopen(file, "rb") as opened:
-            return msgspec.json.decode(opened.read(), type=Spooled)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        log.error("the outcomes in %s cannot be read, and are put aside: %s", path, error)
-        with suppress(OSError):
-            path.rename(path.with_suffix(_BROKEN))
-        return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import stat
 from pathlib import Path
 
@@ -9,7 +11,15 @@ import pytest
 
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import FAILURE, in_state, stored
-from packhorse.errors import BadValue, StorageUnavailable
+from packhorse.errors import (
+    BadValue,
+    NotAllowed,
+    NotSignedIn,
+    PackhorseError,
+    SchemaOutdated,
+    StorageUnavailable,
+    TooBusy,
+)
 from packhorse.job import COMPLETED, QUEUED, RETRYING, RUNNING
 from packhorse.outcome import Completed, Failed, Outcome, Verdict
 from packhorse.settings import Settings
@@ -35,7 +45,9 @@ def spool(tmp_path: Path) -> Spool:
 def keep(spool: Spool, owner: str, *outcomes: Outcome) -> Path:
     path = spool.path_of(owner)
     assert path is not None
-    assert SpoolFile(path).put(outcomes)
+    worker = SpoolFile(path)
+    assert worker.put(outcomes)
+    worker.close()
     return path
 
 
@@ -60,6 +72,111 @@ def test_of_one_worker_only_its_own_is_delivered(storage: Memory, spool: Spool):
     spool.deliver(storage, "bob")
 
     assert [stored(storage, job.id).state for job in jobs.values()] == [RUNNING, COMPLETED]
+
+
+def test_the_file_of_a_living_worker_is_left_to_it(storage: Memory, spool: Spool):
+    first, second = in_state(storage, RUNNING), in_state(storage, RUNNING)
+    path = spool.path_of("ann")
+    assert path is not None
+    worker = SpoolFile(path)
+    assert worker.put([Completed(first.token)])
+
+    assert spool.deliver(storage) == Delivered(0, 0)
+
+    assert worker.put([Completed(second.token)])
+    worker.close()
+    assert spool.deliver(storage) == Delivered(2, 0)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_what_a_worker_keeps_while_its_former_file_is_looked_at_is_not_removed(
+    storage: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch
+):
+    first, second = in_state(storage, RUNNING), in_state(storage, RUNNING)
+    path = spool.path_of("ann")
+    assert path is not None
+    worker = SpoolFile(path)
+    assert worker.put([Completed(first.token)])
+    open_file = os.open
+
+    def slow(path: Path, flags: int) -> int:
+        file = open_file(path, flags)
+        monkeypatch.undo()
+        worker.clear()
+        assert worker.put([Completed(second.token)])
+        return file
+
+    monkeypatch.setattr("os.open", slow)
+
+    assert spool.deliver(storage) == Delivered(0, 0)
+    worker.close()
+    assert spool.deliver(storage) == Delivered(1, 0)
+    assert stored(storage, second.id).state is COMPLETED
+
+
+def test_a_file_that_is_removed_before_its_worker_locks_it_is_made_again(
+    storage: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch
+):
+    job = in_state(storage, RUNNING)
+    flock = fcntl.flock
+
+    def slow(file: int, operation: int) -> None:
+        monkeypatch.undo()
+        assert spool.deliver(storage) == Delivered(0, 0)
+        flock(file, operation)
+
+    monkeypatch.setattr("fcntl.flock", slow)
+    keep(spool, "ann", Completed(job.token))
+
+    assert spool.deliver(storage) == Delivered(1, 0)
+
+
+def test_its_foreman_delivers_of_a_worker_that_has_ended_whatever_holds_the_lock(storage: Memory, spool: Spool):
+    job = in_state(storage, RUNNING)
+    path = spool.path_of("ann")
+    assert path is not None
+    inherited = SpoolFile(path)  # as by a process that a job has forked
+    assert inherited.put([Completed(job.token)])
+
+    assert spool.deliver(storage, "ann") == Delivered(1, 0)
+    inherited.close()
+
+
+def test_more_than_the_storage_takes_in_one_call_is_delivered(
+    storage: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch
+):
+    jobs = [in_state(storage, RUNNING) for _ in range(5)]
+    keep(spool, "ann", *(Completed(job.token) for job in jobs))
+    finish, sizes = storage.finish, []
+
+    def counted(outcomes: list[Outcome]) -> list[Verdict]:
+        sizes.append(len(outcomes))
+        return finish(outcomes)
+
+    monkeypatch.setattr(storage, "finish", counted)
+    monkeypatch.setattr("packhorse.spool.BATCH", 2)
+
+    assert spool.deliver(storage) == Delivered(5, 0)
+    assert sizes == [2, 2, 1]
+
+
+def test_a_write_that_fails_half_way_spoils_nothing(storage: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch):
+    first, second = in_state(storage, RUNNING), in_state(storage, RUNNING)
+    path = spool.path_of("ann")
+    assert path is not None
+    worker = SpoolFile(path)
+    assert worker.put([Completed(first.token)])
+
+    def full(file: int) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        assert not worker.put([Completed(second.token)])
+    assert worker.put([Completed(second.token)])
+    worker.close()
+
+    assert spool.deliver(storage) == Delivered(2, 0)
 
 
 def test_an_outcome_that_comes_too_late_harms_nobody(storage: Memory, spool: Spool):
@@ -105,6 +222,46 @@ def test_one_that_is_refused_costs_the_others_nothing(storage: Memory, spool: Sp
     assert stored(storage, small.id).state is COMPLETED
 
 
+@pytest.mark.parametrize("refusal", [NotAllowed("not of this token's queues"), BadValue("too large")])
+def test_what_the_storage_refuses_is_put_aside(
+    storage: Memory, spool: Spool, refusal: PackhorseError, monkeypatch: pytest.MonkeyPatch
+):
+    refused, other = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
+    path = keep(spool, "ann", Completed(refused.token))
+    keep(spool, "bob", Completed(other.token))
+    finish = storage.finish
+
+    def picky(outcomes: list[Outcome]) -> list[Verdict]:
+        if any(outcome.token == refused.token for outcome in outcomes):
+            raise refusal
+        return finish(outcomes)
+
+    monkeypatch.setattr(storage, "finish", picky)
+
+    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivered(0, 0)
+    assert stored(storage, other.id).state is COMPLETED
+    assert [left.name for left in path.parent.iterdir()] == ["ann.broken"]
+
+
+@pytest.mark.parametrize(
+    "error", [StorageUnavailable("away"), SchemaOutdated("old"), NotSignedIn("who?"), TooBusy("!")]
+)
+def test_what_is_wrong_with_the_storage_costs_no_outcome(
+    storage: Memory, spool: Spool, error: PackhorseError, monkeypatch: pytest.MonkeyPatch
+):
+    path = keep(spool, "ann", Completed(in_state(storage, RUNNING).token))
+
+    def fail(outcomes: object) -> list[Verdict]:
+        raise error
+
+    monkeypatch.setattr(storage, "finish", fail)
+
+    with pytest.raises(type(error)):
+        spool.deliver(storage)
+    assert path.exists()
+
+
 def test_nobody_else_reads_it(storage: Memory, spool: Spool):
     path = keep(spool, "ann", Completed(in_state(storage, RUNNING).token, '"a secret"'))
 
@@ -122,6 +279,54 @@ def test_a_directory_that_others_can_write_to_is_not_trusted(storage: Memory, sp
     assert spool.deliver(storage) == Delivered(0, 0)
     assert not SpoolFile(path).put([Completed(job.token)])
     assert stored(storage, job.id).state is RUNNING
+
+
+@pytest.fixture
+def beside_others(tmp_path: Path) -> Spool:
+    """Below a directory where everybody may make one, as /tmp."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    return Spool.of(Settings(url="redis://cache", state_dir=str(shared / "packhorse-state-1000")))
+
+
+def test_every_directory_that_is_made_is_of_this_user_alone(beside_others: Spool, storage: Memory):
+    umask = os.umask(0)
+    try:
+        path = keep(beside_others, "ann", Completed(in_state(storage, RUNNING).token))
+    finally:
+        os.umask(umask)
+
+    assert [stat.S_IMODE(each.stat().st_mode) for each in list(path.parents)[:4]] == [0o700, 0o700, 0o700, 0o1777]
+    assert beside_others.deliver(storage) == Delivered(1, 0)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("trap", ["open", "link"])
+def test_a_directory_above_that_another_user_may_have_made_is_not_trusted(
+    beside_others: Spool, storage: Memory, tmp_path: Path, level: int, trap: str
+):
+    job = in_state(storage, RUNNING)
+    path = keep(beside_others, "ann", Completed(job.token))
+    directory = path.parents[level]
+    if trap == "open":
+        directory.chmod(0o777)
+    else:
+        directory.rename(tmp_path / "elsewhere")
+        directory.symlink_to(tmp_path / "elsewhere")
+
+    assert beside_others.deliver(storage) == Delivered(0, 0)
+    assert not SpoolFile(path).put([Completed(job.token)])
+    assert stored(storage, job.id).state is RUNNING
+
+
+def test_a_directory_that_an_administrator_links_to_is_trusted(storage: Memory, tmp_path: Path):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "private")  # as systemd does with DynamicUser=
+    spool = Spool.of(Settings(url="redis://cache", state_dir=str(tmp_path / "state")))
+    keep(spool, "ann", Completed(in_state(storage, RUNNING).token))
+
+    assert spool.deliver(storage) == Delivered(1, 0)
 
 
 def test_what_cannot_be_read_is_put_aside(storage: Memory, spool: Spool):

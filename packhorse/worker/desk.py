@@ -169,11 +169,14 @@ class Desk:
 
     def keep_on_disk(self) -> bool:
         """Put what waits to be written down where it outlives this process. False: there is nothing, or no way to."""
-        waiting = self.finisher.waiting() if self._spool is not None else []
-        tokens = {outcome.token for _, outcome in waiting}
-        if self._spool is not None and not tokens <= self._spooled and self._spool.put(_dated(waiting)):
-            self._spooled = tokens
-        return bool(tokens) and tokens <= self._spooled
+        if self._spool is None:
+            return False
+        waiting = self.finisher.waiting()
+        new = [(seat, outcome) for seat, outcome in waiting if outcome.token not in self._spooled]
+        if new and not self._spool.put(_dated(new)):
+            return False
+        self._spooled.update(outcome.token for _, outcome in new)
+        return bool(waiting)
 
     def _widen(self, now: float) -> None:
         """Short jobs run one after the other; should one of them hold up the rest, they get all slots."""
@@ -291,7 +294,7 @@ class Desk:
                 runs.append(outcome.ran)
         self._fetcher.note(runs)
         if self._spooled and self._spool is not None:
-            self._spooled.difference_update([outcome.token for _, outcome in batch])
+            self._spooled.intersection_update([outcome.token for _, outcome in self.finisher.waiting()])
             if not self._spooled:
                 self._spool.clear()
 

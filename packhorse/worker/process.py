@@ -93,8 +93,8 @@ class WorkerProcess:
         self.floor = Floor(app, assignment, finisher, self._condemn, board=board, nursery=nursery)
         scribe = Scribe(storage, app.settings.keep_log_lines)
         on_stored = self._handlers.put if app.has_result_handlers else None
-        spool = SpoolFile(Path(assignment.spool)) if assignment.spool is not None else None
-        self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored, spool)
+        self._spool = SpoolFile(Path(assignment.spool)) if assignment.spool is not None else None
+        self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored, self._spool)
         self._report = Report(
             self.desk, assignment.concurrency, say, self._limits.max_rss, storage.measured, storage.connections
         )
@@ -237,6 +237,8 @@ class WorkerProcess:
         if left := len(self.desk.finisher):
             kept = "the next start here delivers them" if self.desk.keep_on_disk() else "their jobs will run again"
             log.error("%d outcomes could not be delivered: the storage is away; %s", left, kept)
+        if self._spool is not None:
+            self._spool.close()
         counts = {"done": self.desk.done, "failed": self.desk.failed}
         why = self._condemned or "drained"
         self._say({"say": "leaving", "why": why, **counts, "found_nothing": self._found_nothing})

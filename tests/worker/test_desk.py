@@ -25,6 +25,7 @@ from packhorse.failure import Failure
 from packhorse.job import ABORTED, COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, Token
 from packhorse.job_handle import JobHandle
 from packhorse.outcome import Completed, Outcome
+from packhorse.spool import Delivered, Spool
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, LogKind, LogLine, WorkerInfo
 from packhorse.worker import desk as desk_module
@@ -1616,3 +1617,49 @@ def test_a_short_job_that_takes_long_for_once_holds_up_nobody(works: Works, gate
     works.finish(first)
 
     assert was_running
+
+
+def test_during_an_outage_each_outcome_is_kept_on_disk_once(works: Works, tmp_path: Path):
+    gates = [threading.Event() for _ in range(3)]
+
+    @works.app.task
+    def task(number: int) -> None:
+        gates[number].wait(DEADLINE)
+
+    path = tmp_path / "storage" / "ann.outcomes"
+    works.open(3, spool=str(path))
+    jobs = works.app.enqueue_many([task.call(number) for number in range(3)])
+    works.until(lambda: all(works.has_begun(job) for job in jobs))
+    works.shaky.is_away = True
+    for number, gate in enumerate(gates, 1):
+        gate.set()
+        works.until(lambda number=number: len(works.worker.desk._spooled) == number)
+
+    text = path.read_text()
+    assert [text.count(job.id) for job in jobs] == [1, 1, 1]
+    assert Spool(path.parent).deliver(works.storage) == Delivered(0, 0), "the worker lives"
+
+    works.shaky.is_away = False
+    works.until(lambda: not path.exists())
+    assert {works.state(job) for job in jobs} == {COMPLETED}
+
+
+def test_what_a_worker_leaves_on_disk_at_its_end_is_there_for_others(
+    works: Works, gate: threading.Event, tmp_path: Path
+):
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    path = tmp_path / "storage" / "ann.outcomes"
+    works.run(1, limits={"abort_grace": 0.0}, spool=str(path))
+    job = task.enqueue()
+    works.until(lambda: works.has_begun(job))
+    works.shaky.is_away = True
+    gate.set()
+    works.until(lambda: len(works.worker.desk.finisher) == 1)
+    works.worker.quit()
+
+    assert works.ended() == 0
+    assert Spool(path.parent).deliver(works.storage) == Delivered(1, 0)
+    assert works.state(job) is COMPLETED
