@@ -33,7 +33,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str | None = None
     place: str | None = None  # file:line of the innermost frame that is the user's own, if any is
     function: str | None = None  # its name
-    goes_on: int | None = None  # it did not end when asked: microseconds that it may still run,
+    goes_on: int | None = None  # it did not end when asked: microseconds that it may still run (0: no limit),
     worker: str | None = None  # and where
     final: str | None = None  # what made it the last one although tries were left: an option's name, arguments, result
     version: str | None = None  # of the user's own code, as the worker was told
@@ -67,7 +67,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         if text is None or '"goes_on"' not in text:  # as nearly always
             return None
         failure = Failure.from_json(text)
-        return failure.worker if failure.goes_on else None
+        return failure.worker if failure.goes_on is not None else None
 
     def summary(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

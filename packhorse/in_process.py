@@ -1,7 +1,8 @@
 """What runs behind a pool: a worker in a thread of the user's own program, and what a foreman does for one.
 
 The worker is the one that `packhorse work` starts; only its process is not its own. A worker that must give way,
-because a job on a thread will not end, gives way to another one in the same process; what it left runs on beside it.
+because a job on a thread will not end, gives way to another one in the same process. It stays beside that one, without
+slots, until all that it has begun has ended: so no job runs beside itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ _LOOK_FOR_END = 0.5
 _START_AGAIN = 1.0
 """Seconds before a worker is replaced that has ended by itself."""
 _LAST_WORDS = 5.0
+_LINGERS = "packhorse-pool-lingers"
 
 
 class InProcess:
@@ -60,6 +63,7 @@ class InProcess:
         self._is_stopping = threading.Event()
         self._changed = threading.Condition()  # when there is another worker, or none any more
         self._worker: WorkerProcess | None = None
+        self._lingering: list[threading.Thread] = []  # each with a worker that has made way
         self._error: PackhorseError | None = None  # what ended it
         # A storage that was handed in has no address by which the next program could know it.
         self._spool = Spool(None) if app._is_handed else Spool.of(app.settings)
@@ -79,13 +83,15 @@ class InProcess:
 
     def stop(self) -> None:
         """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it."""
+        self._drain_soon()
+        self._thread.join()
+
+    def _drain_soon(self) -> None:
         self._is_stopping.set()
         with self._changed:
-            worker = self._worker
             self._changed.notify_all()
-        if worker is not None:
+        for worker in self._beats.workers:
             worker.drain_soon()
-        self._thread.join()
 
     def wait_until_empty(self) -> None:
         """Wait until nothing is left to run, or it has ended. Raises what ended it."""
@@ -99,7 +105,10 @@ class InProcess:
             if asked is None or asked[0] is not worker:  # the one that was asked may have been replaced
                 asked = worker, worker.tell_when_empty()
             if asked[1].wait(_LOOK_FOR_END):
-                return
+                if not any(each.desk.seats for each in self._beats.workers if each is not worker):
+                    return
+                asked = None  # what still runs elsewhere may bring more
+                self._is_stopping.wait(_LOOK_FOR_END)
         if self._error is not None:
             raise self._error
 
@@ -112,9 +121,12 @@ class InProcess:
                 for duty in (self._timetable.duty, self._orders.duty, self._lookout):
                     duty.start()
                 while not self._is_stopping.is_set():
-                    self._work()
-                    self._is_stopping.wait(_START_AGAIN)
+                    if not self._work():
+                        self._is_stopping.wait(_START_AGAIN)
         finally:
+            self._drain_soon()
+            for thread in self._lingering:
+                thread.join()
             self._end()
 
     def _is_known(self) -> bool:
@@ -127,8 +139,8 @@ class InProcess:
             self._beats.is_heard.wait(_LOOK_FOR_END)
         return self._beats.record.is_joined
 
-    def _work(self) -> None:
-        """One worker, until it ends."""
+    def _work(self) -> bool:
+        """One worker, until it ends. True: it has made way for the next."""
         settings = self._settings
         limits = Limits(
             stop_grace=settings.stop_grace / SECOND,
@@ -143,6 +155,7 @@ class InProcess:
             concurrency=self._concurrency,
             queues=self._queues,
             is_alone=True,
+            in_program=True,
             limits=limits,
             spool=None if left is None else str(left),
         )
@@ -152,11 +165,11 @@ class InProcess:
             self._storage,
             assignment,
             board=board,
-            say=self._beats.hear,
+            say=partial(self._beats.hear, owner),
             # The program's own loggers are not ours to make louder.
             log_level=logging.getLogger().getEffectiveLevel(),
         )
-        self._beats.begin_for(worker, assignment.owner, board)
+        self._beats.begin_for(worker, board)
         self._show(worker)
         if self._is_stopping.is_set():
             worker.drain_soon()
@@ -166,10 +179,28 @@ class InProcess:
             log.warning("a worker of the pool has ended, and another takes its place: %s", error)
         finally:
             self._show(None)
-            self._beats.end_for(assignment.owner)
-            with suppress(StorageError):  # then the next pool or foreman on this machine delivers it
-                self._spool.deliver(self._storage, owner)
-            # Not closed: a job that is left on a thread may still write to it.
+            if not worker.makes_way:
+                self._end_for(owner)
+        if worker.makes_way:
+            self._lingering = [thread for thread in self._lingering if thread.is_alive()]
+            self._lingering.append(threading.Thread(target=self._linger, args=(worker,), name=_LINGERS, daemon=True))
+            self._lingering[-1].start()
+            return True
+        return False
+
+    def _linger(self, worker: WorkerProcess) -> None:
+        try:
+            worker.linger()
+        except StorageError as error:
+            log.warning("a worker of the pool that had made way has ended: %s", error)
+        finally:
+            self._end_for(worker.assignment.owner)
+
+    def _end_for(self, owner: str) -> None:
+        self._beats.end_for(owner)
+        with suppress(StorageError):  # then the next pool or foreman on this machine delivers it
+            self._spool.deliver(self._storage, owner)
+        # The board is not closed: a job that is left on a thread may still write to it.
 
     def _tell_of_ended(self, jobs: Sequence[str]) -> bool:
         worker = self._worker
@@ -204,9 +235,7 @@ class InProcess:
         worker = self._worker
         if do is Do.STOP:
             log.info("the pool stops (an operator's order)")
-            self._is_stopping.set()
-            if worker is not None:
-                worker.drain_soon()
+            self._drain_soon()
         elif do is Do.QUIET and worker is not None:
             worker.quiet()
         else:
@@ -223,8 +252,19 @@ class InProcess:
             self._storage.close()
 
 
+class _Member:
+    """A worker, and what is known of it."""
+
+    def __init__(self, worker: WorkerProcess, board: Board) -> None:
+        self.worker = worker
+        self.board = board
+        self.is_online = False  # the storage knows it, and so it is to be beaten for
+        self.said: dict[str, Any] = {}
+
+
 class _Beats:
-    """The heartbeat of a pool and of its worker, which are two records in the storage."""
+    """The heartbeat of a pool and of its workers, each of which has a record in the storage. There is one that works,
+    the latest, and perhaps some that have made way for it."""
 
     def __init__(self, storage: Storage, app: Packhorse, concurrency: int, spool: Spool) -> None:
         settings = app.settings
@@ -246,43 +286,46 @@ class _Beats:
         self.record = Record(storage, about)
         self.error: PackhorseError | None = None  # the storage cannot be used at all
         self.is_heard = threading.Event()
-        self._worker: WorkerProcess | None = None
-        self._owner: str | None = None  # of whom the storage knows, and so to be beaten for
-        self._board: Board | None = None
-        self._said: dict[str, Any] = {}
+        self._members: dict[str, _Member] = {}
         self._steady = Steady(settings.lease / SECOND, self._heartbeat)
         self._seen = (0.0, 0.0, 0)
         self.duty = Duty("the heartbeat", self.step, longest_retry=min(1.0, self._heartbeat / 5))
 
     @property
     def owners(self) -> list[str]:
-        return [] if self._owner is None else [self._owner]
+        return [owner for owner, member in self._members.copy().items() if member.is_online]
 
-    def begin_for(self, worker: WorkerProcess, owner: str, board: Board) -> None:
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        return [member.worker for member in self._members.copy().values()]
+
+    def begin_for(self, worker: WorkerProcess, board: Board) -> None:
         """This worker begins; it is beaten for as soon as the storage knows it."""
-        self._worker, self._board, self._said = worker, board, {}
+        self._members[worker.assignment.owner] = _Member(worker, board)
 
     def end_for(self, owner: str) -> None:
         """This worker has ended."""
-        self._worker = self._owner = self._board = None
+        del self._members[owner]
 
-    def hear(self, message: Message) -> None:
+    def hear(self, owner: str, message: Message) -> None:
         """What a worker says to its foreman."""
+        member = self._members.get(owner)
+        if member is None:
+            return
         match message.pop("say", None):
-            case "online" if self._worker is not None:
-                self._owner = self._worker.assignment.owner
+            case "online":
+                member.is_online = True
                 self.duty.wake()
             case "report":
-                self._said = message
+                member.said = message
 
     def step(self) -> float:
         """Beat, once the storage knows whom for."""
         if not self.record.is_joined:
             self._join()
-        worker, owner, board = self._worker, self._owner, self._board
-        reports = {self.record.id: self._report()}
-        if owner is not None:
-            reports[owner] = self._said
+        members = self._members.copy()
+        online = {owner: member.said for owner, member in members.items() if member.is_online}
+        reports = {self.record.id: self._report(), **online}
         sent = boot_time()
         beat = self._storage.beat(reports)
         received = boot_time()
@@ -292,10 +335,11 @@ class _Beats:
             self._steady.interrupted()
             self.record.renew()
             return 0.0
-        if worker is not None and owner in beat.unknown:
-            worker.quit()  # what it holds belongs to others now
-        elif board is not None:
-            board.beat()
+        for owner, member in members.items():
+            if owner in beat.unknown:
+                member.worker.quit()  # what it holds belongs to others now
+            else:
+                member.board.beat()
         self.hand_on(beat.stops)
         return self._heartbeat
 
@@ -315,10 +359,10 @@ class _Beats:
 
     def hand_on(self, stops: list[Stop]) -> None:
         """Jobs that should stop. Again and again until they have ended: the worker may not know of them yet."""
-        worker = self._worker
+        members = self._members.copy()
         for stop in stops:
-            if worker is not None and stop.token.owner == worker.assignment.owner:
-                worker.desk.stop_job(stop.token.job_id, stop.token.fence, stop.reason)
+            if (member := members.get(stop.token.owner)) is not None:
+                member.worker.desk.stop_job(stop.token.job_id, stop.token.fence, stop.reason)
 
     def note_time(self, sent: float, received: float, now: int) -> None:
         """What the storage's clock showed, at some moment between these two."""
@@ -332,13 +376,14 @@ class _Beats:
         return None
 
     def _report(self) -> dict[str, Any]:
-        is_online = self._owner is not None
-        state = "stopping" if self._said.get("state") == "quiet" else "working"
+        members = list(self._members.copy().values())
+        is_online = any(member.is_online for member in members)
+        state = "stopping" if members and members[-1].said.get("state") == "quiet" else "working"
         numbers = {"crew": 1, "online": int(is_online), "wanted": 1, "min": 1, "max": 1, "slots": self._slots}
         return {
             "state": state,
             **numbers,
-            "busy": self._said.get("busy", 0),
+            "busy": sum(member.said.get("busy", 0) for member in members),
             "steady": self._steady.is_steady(boot_time()),
         }
 

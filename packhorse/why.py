@@ -269,7 +269,7 @@ def _run_beside(job: Job, seen: Seen) -> str | None:
         return told
     worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
     if worker is not None and any(each.id == worker for each in _alive(seen)):
-        return f"its last run {_GIVEN_UP}, and it does not begin again until worker {worker} is replaced"
+        return f"its last run {_GIVEN_UP}, and it does not begin again while that goes on in worker {worker}"
     return None
 
 

@@ -11,13 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from packhorse import BadValue, Packhorse, SchemaTooNew, current_job
-from packhorse.event import Subject
+from packhorse import BadValue, Packhorse, SchemaTooNew, current_job, in_process
+from packhorse.event import Kind, Subject
+from packhorse.job_handle import JobHandle
+from packhorse.worker import reception
+from packhorse.worker.assignment import Limits
 from tests.children import PATIENCE, ROOT, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
@@ -302,6 +306,97 @@ def test_what_a_killed_program_had_in_hand_is_run_by_the_next_pool(tmp_path: Pat
 
         (job,) = app.jobs()
         assert (job.result, job.halts) == ("done", 1)
+
+
+# --- jobs that do not end ---------------------------------------------------------------------------------------------
+
+
+class Stubborn:
+    """A task that does not end when its time is over, until it may; how often it began, and how often at once."""
+
+    def __init__(self, app: Packhorse) -> None:
+        self.may_end = threading.Event()
+        self.began = self.running = self.most = 0
+        self._lock = threading.Lock()
+        self.task = app.register("stubborn", self.run, timeout="200ms", retries=2, backoff=0)
+
+    def run(self) -> str:
+        with self._lock:
+            self.began += 1
+            self.running += 1
+            self.most = max(self.most, self.running)
+        if self.began == 1:
+            self.may_end.wait(PATIENCE)
+        with self._lock:
+            self.running -= 1
+        return "done"
+
+
+def was_refused(app: Packhorse, job: JobHandle[Any]) -> bool:
+    """Has a worker taken it, and handed it back because its last run goes on?"""
+    why = [(event.data or {}).get("why", "") for event in app.events(job=job.id) if event.kind is Kind.READDED]
+    return any("its last run would not end, and still goes on in worker" in each for each in why)
+
+
+def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reception, "DOUBLE_WAIT", 100_000)
+    with Packhorse(url, abort_grace=0.1) as app:
+        stubborn, (double, _) = Stubborn(app), shop(app)
+        with app.pool(2):
+            job = app.enqueue("stubborn")
+            until(lambda: was_refused(app, job), "it comes to another worker, which does not begin it")
+            assert double.enqueue(4).wait(timeout=PATIENCE) == 8
+            assert sorted(worker.concurrency for worker in app.workers() if worker.subject is Subject.WORKER) == [0, 2]
+            assert job.refresh().error is not None
+            assert job.error.message == (
+                "it ran for longer than 0.2 s, and did not end when asked: it goes on in its program until it returns"
+            )
+            stubborn.may_end.set()
+
+            assert job.wait(timeout=PATIENCE) == "done"
+            assert (stubborn.began, stubborn.most) == (2, 1)
+            of_workers = lambda: [each for each in app.workers() if each.subject is Subject.WORKER]  # noqa: E731
+            until(lambda: len(of_workers()) == 1, "its first worker is gone")
+
+
+def test_a_pool_with_a_job_that_does_not_end_stops_at_once(app: Packhorse):
+    stubborn = Stubborn(app)
+    pool = app.pool(1).start()
+    job = app.enqueue("stubborn")
+    until(lambda: job.refresh().failures == 1, "it is given up")
+
+    began_at = time.monotonic()
+    pool.stop()
+
+    assert time.monotonic() - began_at < app.settings.stop_grace / 1_000_000
+    assert [each for each in app.workers() if each.subject is not Subject.CLIENT] == []
+    assert stubborn.running == 1
+    stubborn.may_end.set()
+
+
+def test_a_job_beside_one_that_does_not_end_runs_once(app: Packhorse, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(in_process, "Limits", partial(Limits, neighbours=0.1))
+    stubborn, may_end, runs = Stubborn(app), threading.Event(), []
+
+    @app.task
+    def beside() -> str:
+        runs.append(1)
+        may_end.wait(PATIENCE)
+        return "done"
+
+    double, _ = shop(app)
+    with app.pool(2) as pool:
+        other, job = beside.enqueue(), app.enqueue("stubborn")
+        until(lambda: job.refresh().failures == 1, "it is given up")
+        assert double.enqueue(4).wait(timeout=PATIENCE) == 8  # by the next worker
+        draining = threading.Thread(target=pool.drain)
+        draining.start()
+        assert other.refresh().state == "running"
+        may_end.set()
+        draining.join(PATIENCE)
+
+        assert (other.result, len(runs)) == ("done", 1)
+        stubborn.may_end.set()
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

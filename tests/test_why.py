@@ -379,7 +379,7 @@ def test_one_that_shall_run_again_says_so_as_long_as_its_last_worker_is_there(st
     job = a_job(state, owner=owner, last_owner="ben", error=GIVEN_UP)
     ann, ben = a_worker("ann"), a_worker("ben")
 
-    beside = "; its last run did not end when asked, and it does not begin again until worker ann is replaced"
+    beside = "; its last run did not end when asked, and it does not begin again while that goes on in worker ann"
     assert explain(job, seen(workers=[ann, ben])).endswith(beside)
     assert "go on" not in explain(job, seen(workers=[ben]))
 

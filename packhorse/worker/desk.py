@@ -92,7 +92,7 @@ class Desk:
         self._spooled: set[Token] = set()  # whose outcomes lie there
         self.nap = nap
         self._fetcher = Fetcher(assignment.concurrency)
-        self._warden = Warden(floor, assignment.limits)
+        self._warden = Warden(floor, assignment.limits, in_program=assignment.in_program)
         self._durations = Durations()
         self._outage = Outage()
         self._reception = Reception(storage, assignment.owner, floor, self._outage)
@@ -120,6 +120,11 @@ class Desk:
         self._warden.stop_job(job_id, fence, reason)
         self._next_visit = 0.0
         self.nap.ring()
+
+    @property
+    def has_run_on(self) -> bool:
+        """Does a job still run that was given up?"""
+        return self._warden.has_run_on
 
     def hand_all_back(self, why: str) -> None:
         """Hand back what has not begun."""

@@ -54,10 +54,12 @@ def of_ended(seat: Seat, outcome: Outcome) -> Outcome:
 
 def of_given_up(seat: Seat, goes_on: int) -> Failed | Stopped:
     """The outcome of a job that was told to end and did not: its function runs until its worker ends, which takes at
-    most `goes_on` microseconds. Its next attempt does not begin before, and whoever looks at the job can read of it."""
+    most `goes_on` microseconds; 0: in a program that runs on, until it returns. Its next attempt does not begin before,
+    and whoever looks at the job can read of it."""
     outcome = of_told(seat)
     assert isinstance(outcome, Failed | Stopped), "only a job that was told to end is given up"
-    rest = f"did not end when asked: it may go on until its worker is replaced, at most {goes_on / SECOND:g} s later"
+    how_long = f"may go on until its worker is replaced, at most {goes_on / SECOND:g} s later"
+    rest = f"did not end when asked: it {how_long if goes_on else 'goes on in its program until it returns'}"
     if isinstance(outcome, Stopped):
         return replace(outcome, failure=Failure("Aborted", f"it {rest}", goes_on=goes_on, worker=seat.job.owner))
     message = f"{outcome.failure.message}, and {rest}"

@@ -46,6 +46,7 @@ class Finisher:
     def put(self, seat: Seat, outcome: Outcome) -> None:
         """An attempt has ended. Whoever comes second, after a timeout or an abort was written down, is too late."""
         if not seat.settle():
+            seat.has_returned = True
             return
         if self._board is not None and seat.place is not None:
             self._board.end(seat.place)

@@ -84,6 +84,9 @@ class WorkerProcess:
         self._asked_when_empty: deque[_WhenEmpty] = deque()
         self._drain_until: float | None = None
         self._condemned: str | None = None
+        self._condemned_at = 0.0
+        self.makes_way = False  # in a program: another may begin beside it, and `linger` goes on from here
+        self._lingers = False
         self._told_why = "stopped"  # the foreman says more, which is what operators read about this worker's end
         self._quits = self._drains = False
         self._found_nothing = False  # in a burst: that is why it ends
@@ -104,19 +107,31 @@ class WorkerProcess:
     def run(self) -> int:
         """Work until told to stop, or until there is a reason to make room for a fresh worker."""
         self._join_patiently()
+        with capture_logging(self._log_level):
+            return self._work()
+
+    def linger(self) -> int:
+        """After `run` has ended because it makes way: keep the record, without slots, until all that began here has
+        ended. As long as it is there, no job whose last run goes on here begins elsewhere."""
+        self._lingers, self.makes_way = True, False
+        with suppress(StorageError):  # then it is shown with slots that it does not use
+            self._storage.join(self._record(slots=0))
+        return self._work()
+
+    def _work(self) -> int:
         try:
-            with capture_logging(self._log_level):
-                while not self._is_over():
-                    self.desk.turn(LONGEST_WAIT)
-                    self._report.tell()
-                    self._look_at_limits()
+            while not (self._is_over() or self.makes_way):
+                self.desk.turn(LONGEST_WAIT)
+                self._report.tell()
+                self._look_at_limits()
         except WorkerNotFound:
             log.error(
                 "worker %s was struck off: it had fallen silent; what it holds belongs to others now", self._owner
             )
             return 1
         finally:
-            self._close()
+            if not self.makes_way:
+                self._close()
         return CONDEMNED if self._condemned else 0
 
     def _join_patiently(self) -> None:
@@ -134,17 +149,7 @@ class WorkerProcess:
 
     def _join(self) -> None:
         self.desk.look_for_queues()
-        self._storage.join(
-            WorkerInfo(
-                self._owner,
-                foreman=self.assignment.foreman,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                queues=sorted(self.floor.served.own),
-                concurrency=self.assignment.concurrency,
-                info=self._about(),
-            )
-        )
+        self._storage.join(self._record(self.assignment.concurrency))
         has_foreman = self.assignment.foreman is not None and not self.assignment.is_alone  # which has said so
         announce(self._storage, self.app.announcements(), None if has_foreman else self.app.settings.chosen_order)
         self.desk.follow(self._storage.outlook(self._owner, []).order)
@@ -158,6 +163,17 @@ class WorkerProcess:
                 "queues": served.queues,
                 SERVES: served.told,
             }
+        )
+
+    def _record(self, slots: int) -> WorkerInfo:
+        return WorkerInfo(
+            self._owner,
+            foreman=self.assignment.foreman,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=sorted(self.floor.served.own),
+            concurrency=slots,
+            info=self._about(),
         )
 
     def _about(self) -> dict[str, Any]:
@@ -175,18 +191,31 @@ class WorkerProcess:
     def _is_over(self) -> bool:
         if self._quits:
             return True
-        if self._condemned is not None:
+        if self._condemned is not None and not self.assignment.in_program:
             self._drain(self._limits.neighbours)
         elif self._drains:
             self.drain()
         if self._asked_when_empty:
             self._tell_if_empty()
+        if self._drain_until is None and self._condemned is not None:
+            return self._has_ended_all()
         if self._drain_until is None:
             self._found_nothing = self.assignment.burst and self._is_empty()
             return self._found_nothing
         if not self.desk.seats and not self.desk.finisher:
             return True
         return self._end_what_is_left(time.monotonic())
+
+    def _has_ended_all(self) -> bool:
+        """Of a condemned worker in a program, where nothing ends what runs on a thread: it lets all of it end. Another
+        worker may begin when only runs that were given up are left, or its other jobs have had their time."""
+        self.desk.hand_all_back("its worker takes no more jobs")
+        has_jobs = bool(self.desk.seats or self.desk.finisher)
+        if not has_jobs and not self.desk.has_run_on:
+            return True
+        is_time_over = time.monotonic() >= self._condemned_at + self._limits.neighbours
+        self.makes_way = not self._lingers and (is_time_over or not has_jobs)
+        return False
 
     def _is_empty(self) -> bool:
         """For `--burst`: nothing here, and nothing in the storage that could be run now."""
@@ -329,6 +358,7 @@ class WorkerProcess:
         with `drain_soon`, for it may come from any thread."""
         if self._condemned is None:
             log.error("%s; this worker will be replaced", why)
+            self._condemned_at = time.monotonic()
             self._condemned = why
             self._say({"say": "condemned", "why": why})
             self.quiet()

@@ -26,7 +26,9 @@ log = logging.getLogger("packhorse.worker")
 UNKNOWN_WAIT = 10 * SECOND
 """How long a job whose task this worker does not know stays away from it."""
 DOUBLE_WAIT = 3 * SECOND
-"""How long a job whose last run still goes on stays away, before it is looked at again."""
+"""How long a job whose last run still goes on stays away, before it is looked at again; each time twice as long,"""
+LONGEST_DOUBLE_WAIT = 30 * SECOND
+"""but no longer than this."""
 
 
 class Reception:
@@ -38,6 +40,7 @@ class Reception:
         self._floor = floor
         self._outage = outage
         self._refused: list[Outcome] = []
+        self._doubles: dict[str, int] = {}  # how long each of them was to stay away
 
     def seats_for(self, jobs: Sequence[Job]) -> list[Seat]:
         """Seats for these jobs, but for those that cannot run here now."""
@@ -79,8 +82,12 @@ class Reception:
         there = self._still_there(set(doubles.values()))
         for job in jobs:
             if (worker := doubles.get(job.id)) in there:
-                why = f"its last run would not end, and goes on until worker {worker} is replaced"
-                self.refuse([job], why, DOUBLE_WAIT)
+                longer = min(2 * self._doubles.get(job.id, 0), LONGEST_DOUBLE_WAIT)
+                self._doubles[job.id] = max(DOUBLE_WAIT, longer)
+                why = f"its last run would not end, and still goes on in worker {worker}"
+                self.refuse([job], why, self._doubles[job.id])
+            else:
+                self._doubles.pop(job.id, None)
         return [job for job in jobs if doubles.get(job.id) not in there]
 
     def _still_there(self, workers: set[str]) -> set[str]:

@@ -36,6 +36,7 @@ class Seat:
     looks = 0  # how often the desk has found it running
     given: int | None = None  # the slot that it may begin in, until it does; kept by `Slots`
     place: int | None = None  # on the board
+    has_returned = False  # too late: it was given up before
     saw_stop = False  # a check-in has told the job to stop
     stop_reason: Reason | None = None
     stop_why = ""

@@ -22,15 +22,22 @@ class Warden:
     """Looks after the seats of one worker. A job that can be ended in no other way is given up, and its worker
     condemned: nothing else ends a thread."""
 
-    def __init__(self, floor: Floor, limits: Limits) -> None:
+    def __init__(self, floor: Floor, limits: Limits, *, in_program: bool = False) -> None:
         self._floor = floor
         self._grace = limits.abort_grace
-        self._last_seconds = limits.last_seconds
+        self._goes_on = 0 if in_program else round(limits.last_seconds * SECOND)
+        self._given_up: list[Seat] = []
         self._stops: SimpleQueue[tuple[str, int, Reason]] = SimpleQueue()
 
     def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
         """An operator wants this job to end. From any thread."""
         self._stops.put((job_id, fence, reason))
+
+    @property
+    def has_run_on(self) -> bool:
+        """Does a job still run that was given up?"""
+        self._given_up = [seat for seat in self._given_up if not seat.has_returned]
+        return bool(self._given_up)
 
     def look_around(self, seats: Mapping[str, Seat], now: float) -> float | None:
         """Ask those to end that should, and end those that were asked. Answers the seconds until the nearest limit."""
@@ -78,9 +85,10 @@ class Warden:
         What becomes of the job is written down first, so that the end of the process cannot be taken for its halt."""
         if self._floor.executor_of(seat).stop(seat, hard=True):
             return
-        outcome = of_given_up(seat, round(self._last_seconds * SECOND))
+        outcome = of_given_up(seat, self._goes_on)
         if isinstance(outcome, Stopped) and outcome.failure is not None:
             seat.log(outcome.failure.message, "error")  # that of a failed attempt is in its log anyway
+        self._given_up.append(seat)
         self._floor.finisher.put(seat, outcome)
         self._floor.condemn(
             f"job {seat.job.id} ({seat.task.name}) did not end within {self._grace:g} s of being asked to"

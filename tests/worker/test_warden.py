@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.clock import SECOND
+from packhorse.failure import Failure
 from packhorse.job import Reason
 from packhorse.outcome import Failed, Outcome, Stopped
 from packhorse.worker.assignment import Limits
@@ -219,3 +220,20 @@ def test_why_a_job_was_stopped_is_told(total: int | None, reason: Reason, why: s
     asked(hand, seat, 100, reason)
 
     assert seat.stop_why == why
+
+
+def test_in_a_program_a_run_that_was_given_up_goes_on_until_it_returns():
+    hand, seat = Hand(can_kill=False), running(timeout=5, backoff=3)
+    seat.job = a_job(max_attempts=2)
+    warden = Warden(hand, LIMITS, in_program=True)
+    look(warden, seat, 105)
+    seat.stopped_at = 105
+    look(warden, seat, 107)
+
+    (outcome,) = hand.outcomes
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.message.endswith("did not end when asked: it goes on in its program until it returns")
+    assert (outcome.retry_in, Failure.goes_on_in(outcome.failure.to_json())) == (3 * SECOND, "ann")
+    assert warden.has_run_on
+    seat.has_returned = True
+    assert not warden.has_run_on

@@ -194,6 +194,7 @@ class ThreadExecutor:
             hand.outcome = not_begun if seat.began_at is None else of_unknown(seat, error)
             self._finisher.put(seat, hand.outcome)
         elif not hand.is_put and seat.is_settled:
+            seat.has_returned = True
             self._finisher.give_back([(seat, hand.outcome)])
         elif not hand.is_put:
             self._finisher.put(seat, hand.outcome)
