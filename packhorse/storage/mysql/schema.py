@@ -46,6 +46,9 @@ def prepare(
     """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
     there is an error to be raised then."""
     present, wanted = versions(link, schema), migrations[-1][0]
+    if 0 < present[0] < wanted:  # perhaps another program is just making them, one migration after the other
+        with _turn(link, schema):
+            present = versions(link, schema)
     make_sure(f"the tables in {schema} have", present, wanted, lambda: migrate(link, schema, migrations), missing)
 
 

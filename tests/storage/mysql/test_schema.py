@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pymysql
 import pytest
@@ -11,7 +13,9 @@ import pytest
 from packhorse.conformance.builders import add, at_once, ids, new_job
 from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageNotFound
 from packhorse.storage.mysql import MySQL, schema
+from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
+from tests.children import PATIENCE
 from tests.mysql_server import new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
 
@@ -32,6 +36,34 @@ def test_of_many_that_come_at_once_one_makes_the_tables(url: str) -> None:
     assert sorted(ids(storages[0].get_many([f"job-{n}" for n in range(8)]))) == [f"job-{n}" for n in range(8)]
     for each in storages:
         each.close()
+
+
+def test_tables_that_another_program_is_just_making_are_waited_for(storage: MySQL, database: str) -> None:
+    add(storage)
+    looked = threading.Event()
+
+    with storage._db.lent() as maker, storage._db.lent() as link, schema._turn(maker, database):
+        newcomer = threading.Thread(target=prepare, args=(_Watched(link, looked), database, [*MIGRATIONS, NEXT]))
+        newcomer.start()
+        assert looked.wait(PATIENCE), "it has seen the old version, and asks for its turn"
+        schema._apply(maker, database, *NEXT[::2])
+    newcomer.join(PATIENCE)
+
+    assert not newcomer.is_alive()
+
+
+class _Watched:
+    """A link that says when somebody waits for the lock of a migration."""
+
+    def __init__(self, link: Link, looked: threading.Event) -> None:
+        self._link, self._looked = link, looked
+
+    def execute(self, statement: str, words: tuple[Any, ...]) -> Any:
+        self._looked.set()
+        return self._link.execute(statement, words)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
 
 
 def test_older_tables_are_not_touched_unasked(storage: MySQL, database: str) -> None:
