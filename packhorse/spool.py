@@ -1,9 +1,8 @@
 """The spool: outcomes that could not be delivered, in files of this machine, so that they outlive their worker.
 
 While the storage is away a worker keeps what its jobs came to in memory, and here. Its foreman delivers what is left of
-a worker that has ended; so does the next foreman that starts here for the same storage. A living worker's file is its
-own: it holds a lock on it. Every outcome carries its
-token: of a job that somebody else has by then it is refused, and harms nobody.
+a worker that has ended; so does the next foreman that starts here for the same storage. A living worker holds a lock on
+its file. Every outcome carries its token: of a job that somebody else has by then it is refused, and harms nobody.
 """
 
 from __future__ import annotations

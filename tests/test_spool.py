@@ -25,6 +25,7 @@ from packhorse.outcome import Completed, Failed, Outcome, Verdict
 from packhorse.settings import Settings
 from packhorse.spool import Delivered, Spool, SpoolFile
 from packhorse.storage.memory import Memory
+from tests.children import Parent, forked
 
 
 @pytest.fixture
@@ -87,6 +88,37 @@ def test_the_file_of_a_living_worker_is_left_to_it(storage: Memory, spool: Spool
     worker.close()
     assert spool.deliver(storage) == Delivered(2, 0)
     assert list(path.parent.iterdir()) == []
+
+
+def test_what_a_killed_worker_has_kept_is_delivered_and_nothing_stays(storage: Memory, spool: Spool):
+    job = in_state(storage, RUNNING)
+    path = spool.path_of("ann")
+    assert path is not None
+
+    def work(parent: Parent) -> None:
+        worker = SpoolFile(path)
+        parent.say(worker.put([Completed(job.token)]))
+        parent.wait_for_nod()
+        worker.close()
+
+    with forked(work) as worker:
+        assert worker.hear() is True
+        assert spool.deliver(storage) == Delivered(0, 0), "it lives"
+
+    assert spool.deliver(storage) == Delivered(1, 0)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_of_a_worker_that_was_killed_while_it_wrote_the_rest_is_delivered(storage: Memory, spool: Spool):
+    job = in_state(storage, RUNNING)
+    path = keep(spool, "ann", Completed(job.token))
+    with path.open("ab") as file:
+        file.write(b'{"at": 1')
+    empty = path.with_name("bob.outcomes")
+    empty.touch()
+
+    assert spool.deliver(storage) == Delivered(1, 0)
+    assert [left.name for left in path.parent.iterdir()] == ["ann.broken"]
 
 
 def test_what_a_worker_keeps_while_its_former_file_is_looked_at_is_not_removed(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import tempfile
 import time
 from contextlib import suppress
@@ -15,6 +16,8 @@ from pathlib import Path
 
 PREFIX = "packhorse-"
 BOARD = "board"
+_MADE = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
+"""What `mkdtemp` calls them: other directories may be empty for a reason."""
 _NEW = 60.0
 """Seconds within which its owner may not have locked a new one yet."""
 
@@ -38,7 +41,13 @@ def _remove(directory: Path) -> bool:
     if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _NEW or directory.is_symlink():
         return False
     board = directory / BOARD
-    descriptor = os.open(board, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(board, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:  # a board is made, and removed, together with its directory: the owner died in between
+        if _MADE.fullmatch(directory.name) is None:
+            return False
+        directory.rmdir()  # which fails if anything is in it
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         board.unlink()

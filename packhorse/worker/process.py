@@ -50,6 +50,9 @@ from packhorse.worker.stacks import coroutine_text, dump_stacks, thread_stacks, 
 
 log = logging.getLogger("packhorse.worker")
 
+HAND_BACK = 0.5
+"""Seconds at least for handing back what still runs, and for the outcomes of what ends in that moment."""
+
 
 class _WhenEmpty:
     """Somebody wants to know when nothing is left to run."""
@@ -260,7 +263,8 @@ class WorkerProcess:
             self._handlers.close(timeout=max(0.0, until - time.monotonic()))
             with suppress(BadValue):  # what it has done may be too long to be told; it leaves all the same
                 self._storage.record_stat(self._owner, self._report.figures())
-            # Last, for whoever returned until now has an outcome.
+            # Last, for whoever returned until now has an outcome; result handlers may have used up all of the grace.
+            until = max(until, time.monotonic() + HAND_BACK)
             self.desk.hand_back_the_running("its worker was told to stop", until)
             self._storage.leave(self._owner, why=self._condemned or self._told_why)
         if left := len(self.desk.finisher):

@@ -45,6 +45,29 @@ def test_a_directory_is_removed_when_its_owner_is_dead_and_not_before(temporary:
     assert list(temporary.iterdir()) == []
 
 
+def test_a_directory_whose_board_was_never_made_is_removed(temporary: Path) -> None:
+    make_old(make_directory())
+
+    assert remove_leftovers() == 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_new_directory_without_a_board_is_left_alone(temporary: Path) -> None:
+    directory = make_directory()
+
+    assert remove_leftovers() == 0
+    assert directory.exists()
+
+
+def test_an_empty_directory_of_another_kind_is_left_alone(temporary: Path) -> None:
+    state = temporary / "packhorse-state-1000"
+    state.mkdir()
+    make_old(state)
+
+    assert remove_leftovers() == 0
+    assert state.exists()
+
+
 def test_a_new_directory_is_left_alone(temporary: Path) -> None:
     directory = make_directory()
     (directory / BOARD).touch()

@@ -6,11 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from packhorse import __version__
+from packhorse.board import Board
 from packhorse.channel import CONDEMNED
 from packhorse.clock import SECOND
 from packhorse.context import current_job
@@ -20,7 +22,7 @@ from packhorse.job import ABORTED, COMPLETED, HELD, QUEUED, RESERVED, RETRYING, 
 from packhorse.job_handle import JobHandle
 from packhorse.outcome import Outcome
 from packhorse.storage.records import EventFilter
-from packhorse.worker import report
+from packhorse.worker import process, report
 from packhorse.worker.executors import coroutine as coroutine_executor
 from packhorse.worker.seat import Seat
 from tests.children import until
@@ -456,6 +458,43 @@ def test_a_worker_whose_storage_takes_no_outcome_leaves_in_order(
 
     assert {works.state(job) for job in jobs} == {QUEUED}
     assert works.storage.workers() == []
+
+
+def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
+    works: Works, gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(process, "HAND_BACK", DEADLINE, raising=False)
+    may_go_on, has_settled = threading.Event(), threading.Event()
+    board = Board.create(tmp_path / "board", 1)
+
+    def slow(place: int) -> None:
+        has_settled.set()
+        may_go_on.wait(DEADLINE)
+
+    monkeypatch.setattr(board, "end", slow)  # called between the end of an attempt and the storing of its outcome
+
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    works.open(1, board=board, limits={"abort_grace": 0.0})
+    job = task.enqueue()
+    works.until(lambda: works.has_begun(job))
+    gate.set()
+    assert has_settled.wait(DEADLINE)
+    write_down, passes = works.worker.desk.write_down_the_rest, []
+
+    def counted(until: float) -> None:
+        write_down(until)
+        passes.append(until)
+        if len(passes) == 2:  # the first pass of handing back has found no outcome
+            may_go_on.set()
+
+    monkeypatch.setattr(works.worker.desk, "write_down_the_rest", counted)
+    works.worker._close()
+    may_go_on.set()
+
+    assert works.state(job) is COMPLETED
 
 
 # --- condemned ------------------------------------------------------------------------------------------------------
