@@ -1,7 +1,8 @@
 """The queues that a worker serves: those of its tasks, and others that hold jobs of a task it knows.
 
 The latter are found in the storage's tallies: when the worker starts, when it is woken and finds nothing, and when its
-foreman has seen one. A queue that has held no such job for a while is left again.
+foreman has seen one; without a foreman it looks every few seconds. A queue that has held no such job for a while is
+left again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ whoever brings the next job after that wakes those who may serve it."""
 LOOK_AGAIN = 0.25
 """Seconds between two looks at the tallies by a worker that is woken for nothing again and again."""
 LOOK_ALONE = 5.0
-"""Seconds between two looks by an idle worker that has no foreman to tell it."""
+"""Seconds between two looks by a worker, idle or not, that has no foreman to tell it."""
 STAY_AWAY = 10.0
 """Seconds for which a worker leaves a queue of others in which it has met a job that it cannot run."""
 
