@@ -20,7 +20,7 @@ import pytest
 from packhorse import BadValue, Packhorse, SchemaTooNew, current_job, in_process
 from packhorse.event import Kind, Subject
 from packhorse.job_handle import JobHandle
-from packhorse.worker import reception
+from packhorse.worker import desk, fetcher, reception
 from packhorse.worker.assignment import Limits
 from tests.children import PATIENCE, ROOT, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
@@ -391,7 +391,7 @@ def test_a_job_beside_one_that_does_not_end_runs_once(app: Packhorse, monkeypatc
         assert double.enqueue(4).wait(timeout=PATIENCE) == 8  # by the next worker
         draining = threading.Thread(target=pool.drain)
         draining.start()
-        assert other.refresh().state == "running"
+        until(lambda: other.refresh().state == "running", "it runs on")
         may_end.set()
         draining.join(PATIENCE)
 
@@ -449,3 +449,28 @@ def test_a_pool_tells_handlers_of_jobs_that_ended_in_no_worker_also_while_it_did
             until(lambda: len(told) > 1, "the handler was called for what ended meanwhile")
 
     assert told == [first.id, second.id]
+
+
+def test_a_pool_that_is_never_idle_serves_such_a_queue_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "LOOK_ALONE", 0.1)
+    monkeypatch.setattr(fetcher, "LOOK_AHEAD", 0.0)  # it takes one job at a time, and always finds one
+    with Packhorse(url) as app:
+        seen: list[str] = []
+
+        @app.task
+        def again() -> None:
+            """There is always another one in line."""
+            if not seen and time.monotonic() < ends_at:
+                again.enqueue()
+
+        @app.task
+        def look() -> None:
+            seen.append("bulk")
+
+        ends_at = time.monotonic() + PATIENCE
+        app.enqueue_many([again.call() for _ in range(20)])
+        with app.pool(concurrency=1):
+            until(lambda: app.count(task="again", state="completed") > 0, "it is busy")
+            job = look.using(queue="bulk", priority=10).enqueue()
+            assert job.wait(timeout=PATIENCE) is None
+            assert time.monotonic() < ends_at

@@ -220,6 +220,9 @@ class Desk:
         if jobs:
             self._seat(jobs)
         self._tell_finisher()
+        # Only now that the jobs are seated: the storage may be away. Who is never idle must look, too.
+        if jobs and self._is_alone and self._served.should_look(LOOK_ALONE):
+            self.look_for_queues()
 
     def _may_serve_more(self) -> bool:
         """Nothing was found: was it woken for a queue that is not served here yet? A foreman would tell of one, too."""

@@ -1,7 +1,8 @@
 """The queues that a worker serves: those of its tasks, and others that hold jobs of a task it knows.
 
 The latter are found in the storage's tallies: when the worker starts, when it is woken and finds nothing, and when its
-foreman has seen one. A queue that has held no such job for a while is left again.
+foreman has seen one; without a foreman it looks every few seconds. A queue that has held no such job for a while is
+left again.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ whoever brings the next job after that wakes those who may serve it."""
 LOOK_AGAIN = 0.25
 """Seconds between two looks at the tallies by a worker that is woken for nothing again and again."""
 LOOK_ALONE = 5.0
-"""Seconds between two looks by an idle worker that has no foreman to tell it."""
+"""Seconds between two looks by a worker, idle or not, that has no foreman to tell it."""
 STAY_AWAY = 10.0
 """Seconds for which a worker leaves a queue of others in which it has met a job that it cannot run."""
 
 
 class Served:
-    """Of one worker. `own` are the queues of its tasks and those that were named; `queues` are all, with their weights,
-    as `reserve` takes them, and `to_wait_for` the same for `wait`."""
+    """Of one worker. `own` are the queues of its tasks and those that were named."""
 
     def __init__(
         self, tasks: Iterable[RegisteredTask], choice: Choice = None, now: Callable[[], float] = time.monotonic
@@ -46,9 +46,21 @@ class Served:
         self._away_until: dict[str, float] = {}
         self._looked_at = float("-inf")
         self.has_more = choice is None or any(is_pattern(word) for word in choice)  # than its own
-        self.queues: dict[str, int] = {}
-        self.to_wait_for: dict[str, int] = {}
+        self._queues: dict[str, int] = {}
+        self._to_wait_for: dict[str, int] = {}
         self._put_together()
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """All, with their weights, as `reserve` takes them."""
+        self._come_back()
+        return self._queues
+
+    @property
+    def to_wait_for(self) -> dict[str, int]:
+        """The same for `wait`."""
+        self._come_back()
+        return self._to_wait_for
 
     @property
     def told(self) -> list[str]:
@@ -70,7 +82,7 @@ class Served:
     def add(self, found: Mapping[str, Collection[str]]) -> bool:
         """Serve these queues, which hold jobs of these tasks. True: there is another one now."""
         with self._lock:
-            now, before = self._now(), self.queues
+            now, before = self._now(), self._queues
             for queue, tasks in found.items():
                 known = [self._tasks[task] for task in tasks if task in self._tasks]
                 if queue not in self.own and known and self.has_more:
@@ -80,7 +92,7 @@ class Served:
                 if now - at > KEEP:
                     del self._others[queue], self._seen_at[queue]
             self._put_together()
-            return not before.keys() >= self.queues.keys()
+            return not before.keys() >= self._queues.keys()
 
     def met_unknown(self, queue: str) -> None:
         """A job in this queue is of a task that is not known here: it is mainly another program's, whose jobs must not
@@ -90,12 +102,18 @@ class Served:
                 self._away_until[queue] = self._now() + STAY_AWAY
                 self._put_together()
 
+    def _come_back(self) -> None:
+        """To the queues that were left for a while, when it is over."""
+        if self._away_until:  # hardly ever
+            with self._lock:
+                self._put_together()
+
     def _put_together(self) -> None:
         now = self._now()
         self._away_until = {queue: until for queue, until in self._away_until.items() if until > now}
         others = {queue: weight for queue, weight in self._others.items() if queue not in self._away_until}
         queues = {**self.own, **others}
-        if queues == self.queues:
+        if queues == self._queues:
             return
-        self.queues = queues
-        self.to_wait_for = {**self.queues, OTHER_QUEUES: 1} if self.has_more else self.queues
+        self._queues = queues
+        self._to_wait_for = {**queues, OTHER_QUEUES: 1} if self.has_more else queues

@@ -58,9 +58,11 @@ def test_a_queue_of_others_is_left_for_a_while_when_a_job_in_it_is_not_known():
     each.met_unknown("send")
     assert "send" in each.queues, "its own is served in any case"
 
+    now.at = STAY_AWAY - 0.1
+    assert "theirs" not in each.to_wait_for
     now.at = STAY_AWAY
-    each.look_into(waiting(("theirs", "send")))
-    assert "theirs" in each.queues
+    assert "theirs" in each.queues, "also without another look at the tallies"
+    assert "theirs" in each.to_wait_for
 
 
 def test_names_alone_have_nothing_to_look_for():
