@@ -104,7 +104,13 @@ def test_attempt_and_attempts_left_add_up() -> None:
 
 @pytest.mark.parametrize(
     ("state", "failures", "max_attempts", "attempt"),
-    [(State.DEAD, 2, 2, 2), (State.DEAD, 1, 4, 1), (State.DEAD, 0, 4, 1), (State.DEAD, 2, 0, 2), (State.ABORTED, 2, 2, 2)],
+    [
+        (State.DEAD, 2, 2, 2),
+        (State.DEAD, 1, 4, 1),
+        (State.DEAD, 0, 4, 1),
+        (State.DEAD, 2, 0, 2),
+        (State.ABORTED, 2, 2, 2),
+    ],
 )
 def test_the_attempt_of_a_job_that_has_ended_is_its_last(
     state: State, failures: int, max_attempts: int, attempt: int
