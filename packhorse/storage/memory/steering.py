@@ -35,8 +35,11 @@ class Steering(Keeper):
     def set_queue(
         self, job_ids: Sequence[str], queue: str, *, by: str | None = None, seen: Sequence[Seen] = ()
     ) -> list[Steered]:
-        self._queues.setdefault(queue, QueueInfo(queue))
-        return self._steer(job_ids, seen, Operation.SET_QUEUE, lambda job: changes.requeued(job, queue, self.now(), by))
+        step: Callable[[Job], Changed] = lambda job: changes.requeued(job, queue, self.now(), by)  # noqa: E731
+        answers = self._steer(job_ids, seen, Operation.SET_QUEUE, step)
+        if any(answer.changed for answer in answers):
+            self._queues.setdefault(queue, QueueInfo(queue))
+        return answers
 
     @atomic
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
