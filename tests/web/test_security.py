@@ -156,6 +156,16 @@ def test_every_route_that_changes_something_needs_more_than_looking():
     assert all(endpoint.role is Role.ADMIN for endpoint in ENDPOINTS if endpoint.method == "DELETE")
 
 
+def test_a_wrong_token_is_told_from_a_missing_one(guarded_web: TestClient):
+    wrong, missing = (guarded_web.get(f"{API}/queues", headers=headers) for headers in (bearer("wrong"), {}))
+
+    assert [answer.status_code for answer in (wrong, missing)] == [401, 401]
+    assert [answer.json()["title"] for answer in (wrong, missing)] == [
+        "this token is not known here",
+        "nobody is signed in",
+    ]
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/stream", "/api/v1/openapi.json"])
 def test_the_rest_asks_who_it_is_too(guarded_web: TestClient, path: str):
     answer = guarded_web.get(path)

@@ -160,6 +160,8 @@ class Gate:
             return self._access.capped(found)
         if path.startswith(OPEN_PATHS):
             return None
+        if "authorization" in headers:
+            raise NotSignedIn("this token is not known here", hint="send Authorization: Bearer TOKEN with one that is")
         raise NotSignedIn("nobody is signed in", hint="send Authorization: Bearer TOKEN, or sign in at /login")
 
     def _check_open(self, headers: Headers) -> None:
