@@ -219,8 +219,8 @@ def announce(app: Packhorse) -> None:
 
 
 def _queues(app: Packhorse, text: str) -> list[str]:
-    """The queues that were named. The user is told of names and patterns that fit no queue of a task, and none that a job
-    was ever put in: they may be written wrong, and are served all the same."""
+    """The queues that were named. The user is told of names and patterns that fit no queue of a task, and none that a
+    job was ever put in: they may be written wrong, and are served all the same."""
     named = parse_choice(text)
     own = {task.queue for task in app.registry}
     if strange := _fitting_none(named, own):
