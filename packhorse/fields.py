@@ -81,7 +81,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     losses: int
     snoozes: int
     max_attempts: int
-    attempt: int  # which try this is or will be: failures + 1
+    attempt: int  # which try this is or will be: failures + 1; of a dead job, which was its last
     attempts_left: int  # max_attempts - failures
     max_halts: int
     rank: int  # who is reserved first: 0 recovered, 1 forced, 2 halted once, 3 … 12 for priority 10 … 1
@@ -196,7 +196,7 @@ _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("seq", "priority", "rank", "created_at", "updated_at"), 0),
 }
 _DERIVED = {
-    "attempt": ("failures",),
+    "attempt": ("failures", "state"),
     "attempts_left": ("failures", "max_attempts"),
     "is_forced": ("rank",),
     "is_halted": ("halts", "reason"),

@@ -162,13 +162,15 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """Which try this is or will be, counting from 1; a halted or released run does not raise it. After the last
-        failure it is one more than `max_attempts`."""
-        return self.failures + 1
+        """Which try this is or will be, counting from 1, and of a dead job which was its last; a halted or released run
+        does not raise it."""
+        if self.state is DEAD:
+            return max(self.failures, 1)
+        return min(self.failures + 1, self.max_attempts or self.failures + 1)  # the last one may end as aborted, too
 
     @property
     def attempts_left(self) -> int:
-        """How many tries it has, the present one among them; with `attempt` one more than `max_attempts`."""
+        """How many tries it has, the present one among them: `max_attempts` - `failures`."""
         return max(0, self.max_attempts - self.failures)
 
     @property

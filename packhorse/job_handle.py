@@ -333,7 +333,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
                 break
             # Somebody has taken or moved it meanwhile, and what was seen is of the past.
             seen = look_around(storage, lease, job)
-        return explain(job, msgspec.structs.replace(seen, span=span))
+        return explain(self._app.effective_job(job), msgspec.structs.replace(seen, span=span))
 
     # --- steering: `by` is who, for the record --------------------------------------------------------------------
     # A job whose state does not allow the step is left alone: WrongState. One that is gone: JobNotFound.

@@ -43,9 +43,8 @@ def python_text(job: Job) -> str:
 def try_text(job: Job) -> str:
     """Which try it is, will be or was, of how many."""
     if job.max_attempts == OF_TASK:  # of whose options nothing is known here
-        return str(max(job.failures, 1) if job.state is State.DEAD else job.attempt)
-    number = max(job.failures, 1) if job.state is State.DEAD else min(job.attempt, job.max_attempts)
-    return f"{number}/{job.max_attempts}"
+        return str(job.attempt)
+    return f"{job.attempt}/{job.max_attempts}"
 
 
 def state_text(job: Job) -> str:

@@ -242,7 +242,7 @@ def _lost(job: Job, seen: Seen) -> str | None:
 
 def _held(job: Job, seen: Seen) -> str:
     if job.state is State.RESERVED:
-        return f"worker {job.owner} has taken it and begins it as soon as a slot is free"
+        return f"worker {job.owner} has taken it"
     since = f" for {seen.span(seen.now - job.started_at)}" if job.started_at is not None else ""
     progress = "" if job.progress is None else f", {job.progress} % done"
     return f"it runs on worker {job.owner}{since}{progress}"

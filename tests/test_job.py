@@ -102,6 +102,22 @@ def test_attempt_and_attempts_left_add_up() -> None:
     assert (failed_twice.attempt, failed_twice.attempts_left) == (3, 3)
 
 
+@pytest.mark.parametrize(
+    ("state", "failures", "max_attempts", "attempt"),
+    [
+        (State.DEAD, 2, 2, 2),
+        (State.DEAD, 1, 4, 1),
+        (State.DEAD, 0, 4, 1),
+        (State.DEAD, 2, 0, 2),
+        (State.ABORTED, 2, 2, 2),
+    ],
+)
+def test_the_attempt_of_a_job_that_has_ended_is_its_last(
+    state: State, failures: int, max_attempts: int, attempt: int
+) -> None:
+    assert job(state=state, failures=failures, max_attempts=max_attempts).attempt == attempt
+
+
 def test_a_queued_job_whose_worker_died_shows_as_halted() -> None:
     assert job(halts=1, reason=Reason.RUNNER_TIMEOUT).is_halted
     assert not job(halts=1, reason=Reason.FAILED).is_halted

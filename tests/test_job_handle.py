@@ -275,6 +275,19 @@ def test_a_job_that_waited_too_long_says_so(app: Packhorse, clock: TurnedClock, 
     assert job.why() == "it was aborted 0ms ago, because it waited longer than its expires of 10s"
 
 
+@pytest.mark.parametrize("state", [RETRYING, DEAD])
+def test_it_tells_of_as_many_tries_as_its_task_allows(app: Packhorse, state: State):
+    @app.task(retries=1, backoff="1h")
+    def fetch() -> None: ...
+
+    job = fetch.enqueue()
+    failed = Failed(run(app.storage, job.record).token, FAILURE, HOUR if state is RETRYING else None, max_attempts=2)
+    finish(app.storage, failed)
+
+    assert "attempt 1 of 2" in job.why()
+    assert "attempt 1 of 2" in asyncio.run(job.awhy())
+
+
 def test_wait_returns_the_result_when_the_job_has_ended(app: Packhorse, send: Task[..., Any]):
     job = send.enqueue(7)
     worker = in_the_background(lambda: completed(app.get(job.id)))
@@ -391,7 +404,7 @@ def test_a_job_that_is_taken_while_it_is_looked_at_is_not_said_to_wait():
         storage.join(WorkerInfo("ann", queues=["send_notice"], concurrency=1))
         job = app.enqueue("send_notice")
 
-        assert job.why() == "worker ann has taken it and begins it as soon as a slot is free"
+        assert job.why() == "worker ann has taken it"
 
 
 def test_a_job_is_not_said_to_wait_for_a_slot_while_workers_idle(app: Packhorse, send: Task[..., Any]):

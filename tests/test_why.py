@@ -249,7 +249,7 @@ def test_a_halted_job_says_that_its_worker_died():
 def test_a_reserved_job_waits_for_a_slot():
     job = a_job(RESERVED, owner="ann")
 
-    assert explain(job, seen()) == "worker ann has taken it and begins it as soon as a slot is free"
+    assert explain(job, seen()) == "worker ann has taken it"
 
 
 def test_a_running_job_does_not_wait():

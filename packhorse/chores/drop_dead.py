@@ -23,6 +23,7 @@ class DropDead:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._cursors: dict[str, str] = {}  # by task: where the next batch begins, past those that stay
 
     def run(self) -> float | None:
         """A batch of each such task; more of them follow at once."""
@@ -33,11 +34,14 @@ class DropDead:
     def _drop(self, task: str) -> bool:
         """True: there may be more."""
         where = Filter(states=frozenset({DEAD}), task=task)
-        found = self._storage.find(where, limit=_AT_ONCE).jobs
-        jobs = [job for job in found if self._may_go(job)]
+        page = self._storage.find(where, cursor=self._cursors.pop(task, None), limit=_AT_ONCE)
+        jobs = [job for job in page.jobs if self._may_go(job)]
         if jobs:
             self._storage.delete([job.id for job in jobs], by=BY, seen=[Seen.of(job) for job in jobs])
-        return len(jobs) == _AT_ONCE
+        if page.next is None:
+            return False
+        self._cursors[task] = page.next
+        return True
 
     def _may_go(self, job: Job) -> bool:
         return not job.persistent and not self._storage.subscribers(job.id)

@@ -127,8 +127,8 @@ def report(error: BaseException, manner: Manner) -> int:
 
 
 def masked(text: str) -> str:
-    """The text without the passwords of the URLs in it."""
-    return re.sub(r"(?<=:)(?!//)[^\s:@'\"]+(?=@)", "***", mask_urls(text))
+    """The text without the passwords of the URLs in it; `name:TOKEN@host` is a hint and has none."""
+    return re.sub(r"(?<=:)(?!//|TOKEN@)[^\s:@'\"]+(?=@)", "***", mask_urls(text))
 
 
 # --- in words -------------------------------------------------------------------------------------------------------

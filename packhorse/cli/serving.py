@@ -176,7 +176,7 @@ def up(invocation: Invocation, target: str | None, **options: Any) -> int:
         check_web(invocation.settings, options, "packhorse up")
         foreman = make_foreman(app, settings, target, options, signals)
         if not invocation.quiet:
-            tell_start(app, settings, target, options["log_format"])
+            tell_start(app, settings, target, options["log_format"], options.get("queues"))
         with web_beside(settings, options, quiet=invocation.quiet or options["log_format"] != "text"):
             return foreman.run()
 

@@ -32,7 +32,7 @@ from packhorse.foreman.signals import Signals
 from packhorse.foreman.size import most_workers
 from packhorse.loading import find_target, load_app
 from packhorse.log_lines import LOG_FORMATS, formatter_of
-from packhorse.serving import is_pattern, parse_choice
+from packhorse.serving import is_chosen, parse_choice
 from packhorse.settings import Settings, Size, reload_settings
 from packhorse.storage import open_storage
 from packhorse.storage.moving import closed
@@ -86,7 +86,7 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
         app, settings = app_and_settings(invocation, target, options)
         foreman = make_foreman(app, settings, target, options, signals)
         if not invocation.quiet:
-            tell_start(app, settings, target, options["log_format"])
+            tell_start(app, settings, target, options["log_format"], options.get("queues"))
         _tell_move(app)
         code = foreman.run()
     if options["burst"] and not invocation.quiet:
@@ -219,32 +219,37 @@ def announce(app: Packhorse) -> None:
 
 
 def _queues(app: Packhorse, text: str) -> list[str]:
-    """The queues that were named. The user is told of names that no task has and no job was ever put in: they may be
-    written wrong, and are served all the same."""
+    """The queues that were named. The user is told of names and patterns that fit no queue of a task, and none that a
+    job was ever put in: they may be written wrong, and are served all the same."""
     named = parse_choice(text)
     own = {task.queue for task in app.registry}
-    strange = [name for name in named if not is_pattern(name) and name not in own]
-    if strange:
+    if strange := _fitting_none(named, own):
         stored = {queue.name for queue in app.storage.queues()}
-        if unknown := [name for name in strange if name not in stored]:
+        if unknown := _fitting_none(strange, stored):
             known = ", ".join(sorted(own | stored)[:8]) or "none"
             log.warning("there is no queue %s yet; the queues are %s", ", ".join(unknown), known)
     return named
 
 
-def tell_start(app: Packhorse, settings: Settings, target: str, log_format: str) -> None:
+def _fitting_none(words: list[str], queues: set[str]) -> list[str]:
+    return [word for word in words if word not in queues and not any(is_chosen(queue, [word]) for queue in queues)]
+
+
+def tell_start(app: Packhorse, settings: Settings, target: str, log_format: str, queues: str | None = None) -> None:
     """Say what is about to run: to people in a few lines, to programs in one of theirs."""
     if log_format == "text":
-        for line in banner(app, settings, target):
+        for line in banner(app, settings, target, queues):
             say(line, err=True)
         return
     tasks = sorted(task.name for task in app.registry)
-    facts = {"version": __version__, "url": settings.shown("url"), "app": target, "tasks": tasks}
+    facts: dict[str, Any] = {"version": __version__, "url": settings.shown("url"), "app": target, "tasks": tasks}
+    if queues is not None:
+        facts["serves"] = parse_choice(queues)
     crew = {"min": settings.min_workers, "max": most_workers(settings), "slots": settings.concurrency}
     log.info("Packhorse starts", extra={**facts, **crew})
 
 
-def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
+def banner(app: Packhorse, settings: Settings, target: str, queues: str | None = None) -> Iterator[str]:
     """What is about to run, in a few lines."""
     most = most_workers(settings)
     yield f"Packhorse {__version__}   {settings.shown('url')}   {target}"
@@ -260,6 +265,8 @@ def banner(app: Packhorse, settings: Settings, target: str) -> Iterator[str]:
         yield f"  … and {count_text(len(tasks) - 8, 'more task')}"
     if not tasks:
         yield "  no tasks: write @app.task above a function"
+    if queues is not None:
+        yield f"serves only: {', '.join(parse_choice(queues))}"
     with contextlib.suppress(StorageError):  # one that is away is waited for, and the foreman says so
         if schedules := app.get_schedules():
             yield f"{count_text(len(schedules), 'schedule')}; next: {schedules[0].name}"

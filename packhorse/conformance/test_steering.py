@@ -307,6 +307,16 @@ def test_a_job_that_is_in_the_queue_already_is_left_alone(storage: Storage) -> N
     assert snapshot(storage, job.id) == before
 
 
+def test_a_queue_that_no_job_is_put_in_is_not_made(storage: Storage) -> None:
+    job = in_state(storage, COMPLETED)
+    before = storage.queues()
+
+    answers = storage.set_queue([job.id, "missing"], "slow")
+
+    assert answers == [Steered(job.id, False, COMPLETED), Steered("missing", False)]
+    assert storage.queues() == before
+
+
 def test_a_dead_job_is_retried_in_the_queue_that_it_was_put_in(storage: Storage) -> None:
     job = in_state(storage, DEAD)
     storage.set_queue([job.id], "slow")

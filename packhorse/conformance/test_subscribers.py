@@ -13,6 +13,7 @@ from packhorse.conformance.builders import (
     in_every_state,
     in_state,
     kinds,
+    new_jobs,
     recount,
     stored,
     take,
@@ -23,7 +24,7 @@ from packhorse.event import Kind, Subject
 from packhorse.job import COMPLETED, FINAL, UNFINISHED, State
 from packhorse.outcome import Completed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import ClientInfo, EventFilter, Retention
+from packhorse.storage.records import MOST_MISSED, ClientInfo, EventFilter, Retention
 
 
 @pytest.fixture
@@ -79,6 +80,18 @@ def test_the_event_of_a_client_that_timed_out_names_what_it_wanted(served: Stora
 
     told = served.events(EventFilter(kind=Kind.TIMED_OUT))
     assert {event.owner: event.data for event in told} == {"carl": {"jobs": wanted}, "dora": None}
+
+
+def test_of_many_that_it_wanted_the_event_names_the_first(served: Storage, clock: TurnedClock) -> None:
+    wanted = new_jobs(MOST_MISSED + 1, subscriber="carl")
+    served.enqueue(wanted)
+    clock.turn("2d")
+
+    served.prune(Retention(clients=SECOND))
+
+    (event,) = served.events(EventFilter(kind=Kind.TIMED_OUT, owner="carl"))
+    assert event.data == {"jobs": sorted(job.id for job in wanted)[:MOST_MISSED]}
+    assert {*served.subscribers(wanted[0].id), *served.subscribers(wanted[-1].id)} == set()
 
 
 # --- subscribing ----------------------------------------------------------------------------------------------------

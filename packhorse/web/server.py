@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import signal
 import socket
 import sys
 import threading
@@ -85,6 +86,9 @@ class WebServer:
         """Serve until told to stop, by `stop`, by Ctrl-C or by SIGTERM."""
         _share_memory()
         self._connections.bear(allow_files())
+        if threading.current_thread() is threading.main_thread():
+            # uvicorn raises the signal once more when it has stopped; by default that would kill the process.
+            signal.signal(signal.SIGTERM, lambda *_: self.stop())
         try:
             self._server.run(sockets=[self._socket])
         finally:

@@ -69,6 +69,21 @@ def test_more_than_one_batch_follows_at_once():
         assert app.count() == 0
 
 
+def test_those_that_must_stay_hide_none_behind_them(app: Packhorse):
+    app.register("skip", die, retries=0, skip_dead=True)
+    hidden = app.enqueue("skip")
+    app.pool(1).drain()
+    app.enqueue_many([app.call("skip", persistent=True) for _ in range(100)])
+    app.pool(4).drain()
+    chore = DropDead(app.storage)
+
+    while chore.run() is not None:
+        pass
+
+    assert app.get_or_none(hidden.id) is None
+    assert app.count() == 100
+
+
 def test_a_foreman_does_it(storage: Memory):
     assert any(isinstance(chore, DropDead) for chore in all_chores(storage, Settings(), storage.now))
 

@@ -68,6 +68,7 @@ def test_with_json_an_error_is_an_object(capsys: pytest.CaptureFixture[str]):
         ("cannot open 'postgresql://ann:hunter2@db/x' now", "cannot open 'postgresql://ann:***@db/x' now"),
         ("mysql://db/x?password=hunter2 is wrong", "mysql://db/x?password=*** is wrong"),
         ("http//ann:hunter2@h", "http//ann:***@h"),
+        ("write name:TOKEN@host", "write name:TOKEN@host"),
         ("at 10:30, mail ann@example.org", "at 10:30, mail ann@example.org"),
         ("redis://cache:6379/0", "redis://cache:6379/0"),
     ],

@@ -253,3 +253,4 @@ def test_each_request_is_told_on_the_level_info_and_its_exchange_on_debug(here: 
 
         assert words in told
         assert missing not in told
+        assert process.returncode == 0, "an orderly stop"

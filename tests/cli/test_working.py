@@ -278,6 +278,16 @@ def test_a_queue_that_nobody_knows_is_remarked_with_those_there_are(tmp_path: Pa
     assert "there is no queue posts, mail yet; the queues are post" in work.told()
 
 
+def test_it_says_which_queues_alone_it_serves_and_which_pattern_fits_none(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+
+    work = start("work", "--burst", "--max", "1", "--queues", "po*, bluk.*")
+
+    assert work.process.wait(PATIENCE) == 0
+    assert "serves only: po*, bluk.*\n" in work.told()
+    assert "there is no queue bluk.* yet; the queues are post" in work.told()
+
+
 def test_queues_that_are_there_are_not_remarked(tmp_path: Path, start: Start):
     (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
 

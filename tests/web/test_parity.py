@@ -92,7 +92,7 @@ def test_the_page_comes_back_with_an_option_that_is_none(yard: Yard, web: TestCl
     assert yard.storage.find(Filter()).jobs == []
 
 
-def test_attempt_and_attempts_left_add_up_at_every_step(yard: Yard, web: TestClient) -> None:
+def test_attempt_is_never_above_max_attempts(yard: Yard, web: TestClient) -> None:
     job = yard.add(max_attempts=5)
     retrying = yard.job("retrying", max_attempts=5)
     dead = yard.job("dead", max_attempts=1)
@@ -102,8 +102,9 @@ def test_attempt_and_attempts_left_add_up_at_every_step(yard: Yard, web: TestCli
     names = ("max_attempts", "failures", "attempt", "attempts_left")
     assert [told[job.id][name] for name in names] == [5, 0, 1, 5]
     assert [told[retrying.id][name] for name in names] == [5, 1, 2, 4]
-    assert [told[dead.id][name] for name in names] == [1, 1, 2, 0]
-    assert all(item["attempt"] + item["attempts_left"] == item["max_attempts"] + 1 for item in told.values())
+    assert [told[dead.id][name] for name in names] == [1, 1, 1, 0]
+    event = web.get(f"{API}/events", params={"job": dead.id, "kind": "broken", "object": "true"}).json()["items"][0]
+    assert event["object"]["attempt"] == 1
 
 
 def test_json_tells_the_place_in_line_and_the_runner(yard: Yard, web: TestClient) -> None:

@@ -156,6 +156,16 @@ def test_every_route_that_changes_something_needs_more_than_looking():
     assert all(endpoint.role is Role.ADMIN for endpoint in ENDPOINTS if endpoint.method == "DELETE")
 
 
+def test_a_wrong_token_is_told_from_a_missing_one(guarded_web: TestClient):
+    wrong, missing = (guarded_web.get(f"{API}/queues", headers=headers) for headers in (bearer("wrong"), {}))
+
+    assert [answer.status_code for answer in (wrong, missing)] == [401, 401]
+    assert [answer.json()["title"] for answer in (wrong, missing)] == [
+        "this token is not known here",
+        "nobody is signed in",
+    ]
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/stream", "/api/v1/openapi.json"])
 def test_the_rest_asks_who_it_is_too(guarded_web: TestClient, path: str):
     answer = guarded_web.get(path)
@@ -276,6 +286,17 @@ def test_wrong_tokens_are_counted_for_the_client_that_a_trusted_proxy_names(yard
     assert tried(OTHER) == 401
     assert tried(OTHER, CLIENT) == 429, "what stands before the last, anybody may have written"
     assert tried(CLIENT, PROXY) == 429, "a second proxy of ours"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(f"{CLIENT}:5678", f"{OTHER}:5678"), ("[2001:db8::1]:80", "[2001:db8::2]"), ("::1", "::2")]
+)
+def test_a_client_may_be_named_with_its_port(yard: Yard, one: str, other: str):
+    web = proxied(yard, PROXY)
+
+    answers = [sign_in(web, "wrong", **{"x-forwarded-for": each}).status_code for each in [one] * 6 + [other]]
+
+    assert answers == [401] * 5 + [429, 401]
 
 
 def test_nobody_else_is_believed_who_asks(yard: Yard):
@@ -525,6 +546,27 @@ def test_signing_out_while_the_storage_is_away_is_written_down_when_it_is_back(
     guarded.site.signed_out.look()
 
     assert len(yard.storage.events(EventFilter(kind=Kind.SIGNED_OUT))) == 1
+
+
+def test_after_a_restart_no_session_counts_until_the_storage_says_which_are_over(
+    guarded: Application, yard: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    web = TestClient(guarded, base_url=BASE, follow_redirects=False)
+    cookie = {"cookie": f"packhorse_session={signed_in(web)}"}
+    web.cookies.clear()
+
+    def away(*args: Any, **kwargs: Any) -> None:
+        raise StorageUnavailable("it is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(yard.storage, "events", away)
+        answer = web.get(f"{API}/queues", headers=cookie)
+        by_token = web.get(f"{API}/queues", headers={"authorization": f"Bearer {SECRETS[Role.VIEW]}"})
+        login = web.get("/login", headers=cookie)
+
+    assert (answer.status_code, by_token.status_code, login.status_code) == (503, 200, 200)
+    assert "signed out" in answer.json()["title"]
+    assert web.get(f"{API}/queues", headers=cookie).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\nb"])

@@ -42,10 +42,11 @@ class Steering(Keeper):
         seen: Sequence[Seen] = (),
         options: Mapping[str, Any] | None = None,
     ) -> list[Steered]:
-        self._queues.setdefault(queue, QueueInfo(queue))
-        return self._steer(
-            job_ids, seen, Operation.SET_QUEUE, lambda job: changes.requeued(job, queue, self.now(), by, options)
-        )
+        step: Callable[[Job], Changed] = lambda job: changes.requeued(job, queue, self.now(), by, options)  # noqa: E731
+        answers = self._steer(job_ids, seen, Operation.SET_QUEUE, step)
+        if any(answer.changed for answer in answers):
+            self._queues.setdefault(queue, QueueInfo(queue))
+        return answers
 
     @atomic
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:

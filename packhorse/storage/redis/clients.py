@@ -18,7 +18,7 @@ from packhorse.storage.redis.queues import pairs
 from packhorse.storage.redis.rows import job_of, to_json
 from packhorse.storage.redis.transaction import Transaction
 
-_JOBS_AT_ONCE: Final = 500
+_JOBS_AT_ONCE: Final = MOST_MISSED
 
 
 class Clients(Keeper):
@@ -37,8 +37,9 @@ class Clients(Keeper):
         return self._part_with("leave_client", client_id, Kind.LEFT)
 
     def _part_with(self, name: str, client_id: str, kind: Kind, silent_since: int | None = None) -> bool:
-        """A client goes, with its subscriptions; these in parts, if they are many, and its record with the last.
-        False: unknown, or it was heard of after `silent_since`."""
+        """A client goes, with its subscriptions; these in parts, if they are many, and its record with the last, which
+        has the first ids: the event names them. False: unknown, or it was heard of after `silent_since`."""
+        others: list[str] = []  # which go before the last part
 
         def work(tx: Transaction) -> tuple[bool, bool]:
             beat_at = tx.score(self._keys.client_beats, client_id)
@@ -47,7 +48,10 @@ class Clients(Keeper):
             subs = self._keys.subs(client_id)
             (number,) = tx.ask(("SCARD", subs))
             is_last = number <= _JOBS_AT_ONCE
-            some = tx.members(subs) if is_last else self._some_of(tx, subs)
+            if not is_last and not others:
+                (told,) = tx.ask(("SMEMBERS", subs))
+                others.extend(sorted(job_id.decode() for job_id in told)[_JOBS_AT_ONCE:])
+            some = tx.members(subs) if is_last else others[-_JOBS_AT_ONCE:]
             jobs = tx.jobs(some)
             tx.read_members([self._keys.sub(job_id) for job_id in jobs])
             for job_id in some:
@@ -59,7 +63,7 @@ class Clients(Keeper):
                 return True, False
             tx.do("HDEL", self._keys.clients, client_id)
             tx.do("ZREM", self._keys.client_beats, client_id)
-            missed = sorted(some)[:MOST_MISSED] if kind is Kind.TIMED_OUT else None
+            missed = sorted(some) if kind is Kind.TIMED_OUT else None
             tx.record_about(Subject.CLIENT, kind, owner=client_id, jobs=missed or None)
             return True, True
 
@@ -67,10 +71,7 @@ class Clients(Keeper):
             is_known, is_done = self._change(name, work)
             if is_done:
                 return is_known
-
-    def _some_of(self, tx: Transaction, key: str) -> list[str]:
-        (some,) = tx.ask(("SRANDMEMBER", key, _JOBS_AT_ONCE))
-        return [one.decode() for one in some]
+            del others[-_JOBS_AT_ONCE:]
 
     def clients(self) -> list[ClientInfo]:
         told, beats, wanted = self._server.run("clients")

@@ -40,10 +40,12 @@ class Steering(Keeper):
     ) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             tx.jobs(job_ids)
-            tx.do("HSETNX", self._keys.queues, queue, "")
             step: Step = lambda job, now: changes.requeued(job, queue, now, by, options)  # noqa: E731
             seen_of = seen_by_id(job_ids, seen)
-            return [self._steer_one(tx, Operation.SET_QUEUE, job_id, seen_of, step) for job_id in job_ids]
+            answers = [self._steer_one(tx, Operation.SET_QUEUE, job_id, seen_of, step) for job_id in job_ids]
+            if any(answer.changed for answer in answers):
+                tx.do("HSETNX", self._keys.queues, queue, "")
+            return answers
 
         return self._change("set_queue", work)
 

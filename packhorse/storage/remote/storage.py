@@ -205,6 +205,9 @@ class Remote(Storage):
             return Unanswered(f"HTTP {reply.status}")
         if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
             what = f"the manager at {self._address.shown} wants a token that it knows"
+            if self._address.token is not None and reply.status == HTTPStatus.UNAUTHORIZED:
+                what = f"the manager at {self._address.shown} does not know this token"
+                return NotSignedIn(what, hint="write one that it knows into the address: name:TOKEN@host")
             hint = "write it into the address, before the host: name:TOKEN@host"
             return NotSignedIn(what, why=_title(reply.body), hint=hint)
         try:

@@ -20,6 +20,13 @@ from packhorse.storage.sql.transaction import Transaction
 Step = Callable[[Job, int], Changed]
 
 
+class _NothingMoved(Exception):
+    """No job was put in the other queue. The transaction is undone, and these are the answers."""
+
+    def __init__(self, answers: list[Steered]) -> None:
+        self.answers = answers
+
+
 class Steering(Keeper):
     def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: changes.aborted(job, now, by))
@@ -45,11 +52,17 @@ class Steering(Keeper):
     ) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             tx.execute(self._sql["know_queue"], (queue,))  # before jobs are locked, as enqueueing does
-            return self._steer_all(
+            answers = self._steer_all(
                 tx, Operation.SET_QUEUE, job_ids, seen, lambda job, now: changes.requeued(job, queue, now, by, options)
             )
+            if not any(answer.changed for answer in answers):
+                raise _NothingMoved(answers)  # so that the queue is not made
+            return answers
 
-        return self._write("set_queue", work)
+        try:
+            return self._write("set_queue", work)
+        except _NothingMoved as refused:
+            return refused.answers
 
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
         return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: changes.retried(job, now, by))

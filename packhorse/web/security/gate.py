@@ -19,7 +19,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from packhorse.errors import BadValue, NotAllowed, NotSignedIn, PackhorseError, PayloadTooLarge
+from packhorse.errors import BadValue, NotAllowed, NotSignedIn, PackhorseError, PayloadTooLarge, StorageUnavailable
 from packhorse.web.security.access import Access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.sessions import COOKIE
@@ -149,12 +149,19 @@ class Gate:
         if self._access.is_open:
             self._check_open(headers)
             return self._access.capped(Operator("local", Role.ADMIN))
-        found = await self._known(scope, headers)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        try:
+            found = await self._known(scope, headers)
+        except StorageUnavailable:
+            if path.startswith(OPEN_PATHS):
+                return None
+            raise
         if found is not None:
             return self._access.capped(found)
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path.startswith(OPEN_PATHS):
             return None
+        if "authorization" in headers:
+            raise NotSignedIn("this token is not known here", hint="send Authorization: Bearer TOKEN with one that is")
         raise NotSignedIn("nobody is signed in", hint="send Authorization: Bearer TOKEN, or sign in at /login")
 
     def _check_open(self, headers: Headers) -> None:
@@ -189,8 +196,13 @@ class Gate:
         if session is None:
             return None
         if self._signed_out.is_due:
-            with suppress(TimeoutError):  # a storage that is away keeps nobody out who was in
+            with suppress(TimeoutError):  # a storage that goes away keeps out nobody who was in
                 await asyncio.wait_for(run_in_threadpool(self._signed_out.look), _LOOK)
+        if not self._signed_out.has_looked:  # since this server began: it may be over
+            raise StorageUnavailable(
+                "whether this session was signed out of is not known yet, because the storage does not answer",
+                hint="try again when it does, or send Authorization: Bearer TOKEN",
+            )
         if session.id in self._signed_out:
             return None
         scope["state"]["session"] = session

@@ -34,10 +34,10 @@ class Proxies:
         hops = [hop.strip() for line in headers.getlist("x-forwarded-for") for hop in line.split(",")]
         client = None
         for hop in reversed(hops):
-            if _address(hop) is None:
+            if (address := _address(hop)) is None:
                 return client
-            client = hop
-            if self._all or not self._trusts(hop):
+            client = str(address)
+            if self._all or not self._trusts(client):
                 return client
         return client
 
@@ -47,6 +47,11 @@ class Proxies:
 
 
 def _address(name: str) -> IPv4Address | IPv6Address | None:
+    """With a port, as some proxies write it, or without: 1.2.3.4:5678, [::1]:80."""
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
     try:
         return ip_address(name)
     except ValueError:

@@ -38,15 +38,16 @@ class SignedOut:
         self._unwritten: dict[str, str] = {}  # by whom
         self._tops: deque[tuple[float, int]] = deque()  # when we looked, and the newest event then
         self._looked_at = float("-inf")
-        self._has_looked = False
+        self.has_looked = False
+        """Until it was done once, nothing is known, and no session can be trusted."""
 
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._over or session_id in self._unwritten
 
     @property
     def is_due(self) -> bool:
-        """Is it time to look? Until it was done once, nothing is known."""
-        return not self._has_looked or self._now() - self._looked_at >= EVERY
+        """Is it time to look?"""
+        return not self.has_looked or self._now() - self._looked_at >= EVERY
 
     def end(self, session: Session) -> None:
         """This one is over. It is written down now, or when the storage answers again."""
@@ -61,7 +62,7 @@ class SignedOut:
             self._looked_at = self._now()
             self._write()
             self._read()
-            self._has_looked = True
+            self.has_looked = True
         except StorageError as error:
             log.warning("sessions that were signed out of elsewhere are not known now: %s", error.what)
         finally:

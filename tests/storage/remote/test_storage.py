@@ -79,11 +79,13 @@ def test_a_token_for_work_opens_the_storage(guarded: Manager, clock: TurnedClock
     assert add(storage).state is QUEUED
 
 
-@pytest.mark.parametrize("secret", ["", "nobody-knows-this-one"])
-def test_without_a_known_token_nothing_is_answered(guarded: Manager, secret: str, opened: Opened):
+@pytest.mark.parametrize(
+    ("secret", "told"), [("", "wants a token"), ("nobody-knows-this-one", "does not know this token")]
+)
+def test_without_a_known_token_nothing_is_answered(guarded: Manager, secret: str, told: str, opened: Opened):
     storage = opened(with_token(guarded, secret))
 
-    with pytest.raises(NotSignedIn, match="wants a token") as caught:
+    with pytest.raises(NotSignedIn, match=told) as caught:
         storage.queues()
 
     assert not secret or secret not in str(caught.value)
