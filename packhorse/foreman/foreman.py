@@ -377,7 +377,7 @@ class Foreman:
             elif member.is_condemned:
                 self._drain(member, "it is condemned")
             elif self._seconds_to_thaw(member) <= 0:
-                self.crew.kill_frozen(member, "was stopped by a signal, and its lease is almost over")
+                self.crew.kill_frozen(member, "was killed: a signal had stopped it, and its lease was almost over")
             if not member.is_proven and (member.has_worked or (member.is_online and now - member.started_at >= YOUNG)):
                 member.is_proven = True
                 self.backoff.succeeded()
