@@ -306,7 +306,8 @@ def same_version(patient: Patient) -> Iterator[Symptom]:
 def served(patient: Patient) -> Iterator[Symptom]:
     snapshot = patient.snapshot
     crew = snapshot.alive(Subject.WORKER)
-    waiting = [queue for queue in snapshot.queues if crew and number_in(queue, WAITING)]
+    strange = _queues_of_unknown_tasks(patient)
+    waiting = [each for each in snapshot.queues if crew and each.name not in strange and number_in(each, WAITING)]
     alone = [(queue, lack) for queue in waiting if (lack := snapshot.lack(queue.name)) is not None]
     for queue, lack in alone[:3]:
         waits = count_text(number_in(queue, WAITING), "job waits", "jobs wait")
@@ -315,8 +316,19 @@ def served(patient: Patient) -> Iterator[Symptom]:
         yield well("served", "every queue in which jobs wait is served")
 
 
+def _unknown_tasks(patient: Patient) -> set[str]:
+    """Tasks that jobs name and no worker has ever announced."""
+    return {task.name for task in patient.storage.tasks() if task.announced_at is None}
+
+
+def _queues_of_unknown_tasks(patient: Patient) -> set[str]:
+    """Queues in which jobs of unknown tasks alone wait: more workers would not help. `known` reports them."""
+    unknown = _unknown_tasks(patient)
+    return {queue for queue, tasks in patient.snapshot.tasks_of.items() if unknown.issuperset(tasks)}
+
+
 def known(patient: Patient) -> Iterator[Symptom]:
-    unknown = {task.name for task in patient.storage.tasks() if task.announced_at is None}
+    unknown = _unknown_tasks(patient)
     if unknown and not patient.snapshot.alive(Subject.FOREMAN):
         return  # nobody has told yet what they know
     waiting: Counter[str] = Counter()
@@ -327,7 +339,7 @@ def known(patient: Patient) -> Iterator[Symptom]:
         yield wrong(
             "known",
             f"no worker knows the task {task}; {number:,} of its jobs {'waits' if number == 1 else 'wait'}",
-            "is it misspelt? See: packhorse tasks",
+            f"is it misspelt? See: packhorse tasks; to get rid of them: packhorse abort --where task:{task}",
         )
     if not waiting:
         yield well("known", "every task of which jobs wait is known to a worker")
@@ -343,7 +355,12 @@ def pauses(patient: Patient) -> Iterator[Symptom]:
 
 def waits(patient: Patient) -> Iterator[Symptom]:
     snapshot = patient.snapshot
-    lines = [queue for queue in snapshot.queues if queue.oldest_queued_at is not None and not queue.is_paused]
+    strange = _queues_of_unknown_tasks(patient) if snapshot.alive(Subject.FOREMAN) else set()
+    lines = [
+        queue
+        for queue in snapshot.queues
+        if queue.oldest_queued_at is not None and not queue.is_paused and queue.name not in strange
+    ]
     oldest = min(lines, key=lambda queue: queue.oldest_queued_at or 0, default=None)
     if oldest is None:
         yield well("waiting", "no job waits in line")

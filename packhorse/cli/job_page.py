@@ -121,8 +121,9 @@ def page_lines(
     yield f"{paint(state_text(record), state_style(record.state))}  {paint(_title(record), 'bold')}"
     yield escape(handle.why())
     yield ""
-    limits = _limits(record, next((task for task in tasks if task.name == record.task), None))
-    yield from pair_lines(_facts(record, shown, _took(record), limits))
+    task = next((task for task in tasks if task.name == record.task), None)
+    whose = _whose(task)
+    yield from pair_lines(_facts(record, shown, _counts(record, whose), _took(record), _limits(record, task, whose)))
     if subscribers:
         yield from pair_lines([("subscribers", escape(", ".join(subscribers)))])
     yield from _failure_lines(record)
@@ -136,10 +137,10 @@ def _title(record: Job) -> str:
     return cut(escape(call_text(record)), 200)
 
 
-def _facts(record: Job, shown: Shown, took: str, limits: str) -> Iterator[tuple[str, str]]:
+def _facts(record: Job, shown: Shown, counts: str, took: str, limits: str) -> Iterator[tuple[str, str]]:
     yield "id", record.id
     yield "queue", f"{record.queue}, priority {record.priority}"
-    yield "attempt", _counts(record)
+    yield "attempt", counts
     by = f" by {record.created_by}" if record.created_by else ""
     yield "enqueued", f"{shown.full_time(record.created_at)}{by}"
     for name, at in (("due", record.due_at), ("started", record.started_at), ("finished", record.finished_at)):
@@ -159,8 +160,14 @@ def _facts(record: Job, shown: Shown, took: str, limits: str) -> Iterator[tuple[
     yield "arguments", cut(json_text(stored_json(record.args)), _LONG)
 
 
-def _counts(record: Job) -> str:
-    of_task = " (as its task says)" if "max_attempts" in _left_of(record) else ""
+def _whose(task: TaskInfo | None) -> str:
+    """Where an option comes from that the job leaves to its task."""
+    is_known = task is not None and task.announced_at is not None
+    return " (as its task says)" if is_known else " (default; its task is not known yet)"
+
+
+def _counts(record: Job, whose: str) -> str:
+    of_task = whose if "max_attempts" in _left_of(record) else ""
     text = f"{try_text(record).replace('/', ' of ')}{of_task}"
     counts = {"failed": record.failures, "halted": record.halts, "taken back": record.losses, "snoozed": record.snoozes}
     told = [f"{word} {number} ×" for word, number in counts.items() if number]
@@ -178,7 +185,7 @@ def _took(record: Job) -> str:
     return "" if took is None else f", ran {ran_text(took)}"
 
 
-def _limits(record: Job, task: TaskInfo | None) -> str:
+def _limits(record: Job, task: TaskInfo | None, whose: str) -> str:
     limits = {
         "run": record.timeout,
         "silence": record.idle_timeout,
@@ -187,7 +194,7 @@ def _limits(record: Job, task: TaskInfo | None) -> str:
     }
     of_task = {"run": "timeout", "silence": "idle_timeout"}
     told = [
-        f"{word} {span_text(limit)}{' (as its task says)' if of_task.get(word) in _left_of(record) else ''}"
+        f"{word} {span_text(limit)}{whose if of_task.get(word) in _left_of(record) else ''}"
         for word, limit in limits.items()
         if limit is not None
     ]

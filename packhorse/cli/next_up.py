@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
 
+from packhorse.amounts import count_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, number_option
-from packhorse.cli.output import say, short_ids
+from packhorse.cli.output import escape, say, short_ids
 from packhorse.cli.table import Column, print_table
 from packhorse.job import QUEUED
 from packhorse.job_text import call_text
@@ -36,7 +38,8 @@ def next_up(invocation: Invocation, number: int, explain: bool) -> None:
     Those of paused queues are left out, but for forced ones."""
     invocation.tell_move()
     order = _order(invocation)
-    found = _found(invocation, order)[: number or None]
+    waiting, paused = _found(invocation, order)
+    found = waiting[: number or None]
     if invocation.as_json:
         for one in found:
             invocation.print_json(_fields(one))
@@ -45,17 +48,27 @@ def next_up(invocation: Invocation, number: int, explain: bool) -> None:
         say(_rules(order))
     if not found:
         invocation.note("Nothing is in line.")
+        _tell_paused(invocation, paused)
         return
     ids = short_ids(one.job.id for one in found) if invocation.shown.is_terminal else {}
     print_table(_COLUMNS, [_row(one, ids.get(one.job.id, one.job.id)) for one in found])
+    _tell_paused(invocation, paused)
 
 
-def _found(invocation: Invocation, order: str) -> list[Upcoming]:
+def _tell_paused(invocation: Invocation, paused: Counter[str]) -> None:
+    for queue, number in sorted(paused.items()):
+        waits = count_text(number, "more waits", "more wait")
+        invocation.note(f"{waits} in the paused queue {escape(queue)}: packhorse resume {escape(queue)}")
+
+
+def _found(invocation: Invocation, order: str) -> tuple[list[Upcoming], Counter[str]]:
+    """The jobs in line, and how many are left out of it by paused queue."""
     storage = invocation.storage
     paused = {queue.name for queue in storage.queues() if queue.is_paused}
     line = storage.find(Filter(states=frozenset({QUEUED})), limit=BATCH).jobs
     jobs = [job for job in line if job.queue not in paused or job.is_forced]
-    return in_order(jobs, order, weights_told(storage.tasks()))
+    left_out = Counter(job.queue for job in line if job.queue in paused and not job.is_forced)
+    return in_order(jobs, order, weights_told(storage.tasks())), left_out
 
 
 def _order(invocation: Invocation) -> str:

@@ -231,13 +231,16 @@ def test_whoever_is_silent_is_named(yard: Yard, packhorse: Call, monkeypatch: py
 
 def test_jobs_that_nobody_will_run(yard: Yard, packhorse: Call):
     yard.join()
-    yard.add("mystery", queue="print")
+    yard.add(queue="print")
+    yard.add("mystery", queue="riddles")
     yard.storage.pause("mail", by="ann")
 
     told = found(packhorse)
 
-    assert told["served"][0][1] == "no running worker serves print; 1 job waits"
+    assert [sentence for _, sentence, _ in told["served"]] == ["no running worker serves print; 1 job waits"]
     assert told["known"][0][1] == "no worker knows the task mystery; 1 of its jobs waits"
+    assert told["known"][0][2].endswith("packhorse abort --where task:mystery")
+    assert "riddles" not in told["waiting"][0][1], "more workers would not help"
     assert told["paused"][0][2] == "packhorse resume mail"
 
 

@@ -63,6 +63,14 @@ def test_the_limits_of_a_job_are_told_with_the_memory_that_its_task_may_hold(yar
     assert "run 30s, memory 512 MiB" in packhorse("job", job.id).stdout
 
 
+def test_options_of_a_task_that_is_not_known_yet_are_the_defaults(yard: Yard, packhorse: Call):
+    job = yard.add()
+
+    assert "1 of 4 (default; its task is not known yet)" in packhorse("job", job.id).stdout
+    yard.join()
+    assert "1 of 4 (as its task says)" in packhorse("job", job.id).stdout
+
+
 def test_progress_does_not_crowd_out_what_a_job_says(yard: Yard, packhorse: Call):
     job = yard.start(yard.add())
     yard.storage.append_log(job.token, [LogLine("template ok")])

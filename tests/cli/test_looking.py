@@ -314,8 +314,10 @@ def test_next_lists_who_is_next_with_rank_and_place(yard: Yard, packhorse: Call)
     yard.storage.pause("still")
 
     told = [json.loads(line) for line in packhorse("next", "--json").stdout.splitlines()]
-    explained = packhorse("next", "--explain").stdout
+    ran = packhorse("next", "--explain")
+    explained = ran.stdout
 
+    assert "1 more waits in the paused queue still: packhorse resume still" in ran.stderr
     assert [(one["place"], one["queue"], one["tier"], one["rank"]) for one in told] == [
         (1, "print", "priority 9", 4),
         (2, "mail", "priority 1", 12),
