@@ -18,7 +18,6 @@ from packhorse.clock import Duration
 from packhorse.context import JobContext
 from packhorse.home import Home
 from packhorse.hooks import check_callable
-from packhorse.job import NewJob
 from packhorse.job_handle import JobHandle, aenqueue_job, enqueue_job
 from packhorse.task import RegisteredTask, TaskOptions
 
@@ -97,7 +96,7 @@ class Task(Generic[P, R]):
         Raises BadArguments if they do not fit the function and its hints or cannot become JSON, PayloadTooLarge, and
         NotUnique if the task is unique and rejects twins.
         """
-        return self._put(self._template.fill(args, kwargs))
+        return enqueue_job(self._app, self._template.fill(args, kwargs), self._connection, has_own_id=self._has_own_id)
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Make a job of this call that runs after `delay`: seconds, a timedelta, or text such as "10m"."""
@@ -123,7 +122,7 @@ class Task(Generic[P, R]):
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue`, for coroutines; many at once share one write."""
         self._refuse_connection()
-        return await self._aput(self._template.fill(args, kwargs))
+        return await aenqueue_job(self._app, self._template.fill(args, kwargs), has_own_id=self._has_own_id)
 
     async def aenqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue_in`, for coroutines."""
@@ -145,12 +144,6 @@ class Task(Generic[P, R]):
         return await aenqueue_job(
             self._app, self._template.made_unique().fill(args, kwargs), has_own_id=self._has_own_id
         )
-
-    def _put(self, new: NewJob) -> JobHandle[R]:
-        return enqueue_job(self._app, new, self._connection, has_own_id=self._has_own_id)
-
-    async def _aput(self, new: NewJob) -> JobHandle[R]:
-        return await aenqueue_job(self._app, new, has_own_id=self._has_own_id)
 
     def _refuse_connection(self) -> None:
         refuse_connection(

@@ -5,7 +5,7 @@ question of a remote worker and a plain call from Python meet the same rules, an
 What a parameter or a field must be follows from its annotation and, where that says too little, from its name: `RULES`.
 
 A value that breaks a rule is a BadValue that names its place, and nothing is stored. New jobs and completed attempts
-come by the thousand, and have a short way of their own: `_is_sound_job`, `_outcomes`.
+come by the thousand, and have a short way of their own: `_new_jobs`, `_outcomes`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ FACTS_LIMIT = 1_000_000
 
 Check = Callable[[Any], None]
 _raw = msgspec.json.Decoder(msgspec.Raw).decode
+_NO_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _BIG = 1 << 63
 _MOST = (1 << 31) - 1  # what a column of four bytes holds
@@ -150,7 +151,7 @@ def _json(value: Any) -> None:
         raise _Wrong(f"must be JSON text, not {_shown(value)}", "encode it: packhorse stores text")
     try:
         _raw(value)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except _NO_JSON as error:
         raise _Wrong(f"is not JSON: {_shown(value)} ({error})") from None
     if is_too_deep(value.encode()):
         raise _Wrong(f"is nested deeper than {DEPTH_LIMIT} levels", "store it elsewhere and pass a reference")
@@ -374,6 +375,7 @@ _TOGETHER: dict[str, Check] = {
 _SHORT = 2 * DEPTH_LIMIT  # characters that cannot be nested too deeply
 _check_job = _struct(NewJob)
 _BLANK = NewJob("id", "task", "queue")
+_AT_ONCE, _USUAL_HALTS = _BLANK.delay, _BLANK.max_halts
 _check_outcome = _check_of(Outcome)
 _known_names: set[str] = set()
 """Names of tasks and queues that were found to be well."""
@@ -381,36 +383,56 @@ _MOST_NAMES = 10_000
 
 
 def _new_jobs(jobs: Sequence[NewJob]) -> None:
-    _list(jobs)
+    """Most have little more than a name and arguments, which is soon seen; without a call for each. All others go the
+    long way. A field that is not named here would go unchecked."""
+    if type(jobs) is not list:
+        _list(jobs)
     for number, new in enumerate(jobs):
-        if not _is_sound_job(new):
-            _at(number, _check_job, new)
-            if len(_known_names) < _MOST_NAMES:
-                _known_names.update((new.task, new.queue))
+        if type(new) is NewJob:
+            job_id, args = new.id, new.args
+            if (
+                type(job_id) is type(args) is type(new.task) is type(new.queue) is str
+                and new.task in _known_names
+                and new.queue in _known_names
+                and job_id
+                and len(job_id) <= NAME_LIMIT
+                and job_id.isprintable()
+                and new.due_at is new.timeout is new.idle_timeout is new.expires is new.total_timeout is None
+                and new.unique is None
+                and new.created_by is new.subscriber is new.schedule is new.backoff is new.meta is None
+                and new.copied_from is None
+                and new.chosen is None
+                and (
+                    (  # the very defaults
+                        new.priority is LOWEST_PRIORITY
+                        and new.delay is _AT_ONCE
+                        and new.max_attempts is OF_TASK
+                        and new.max_halts is _USUAL_HALTS
+                        and new.persistent is False
+                    )
+                    or _are_sound_options(new)
+                )
+            ):
+                try:
+                    _raw(args)
+                except _NO_JSON:
+                    pass
+                else:
+                    if len(args) <= _SHORT or not is_too_deep(args.encode()):
+                        continue
+        _at(number, _check_job, new)
+        if len(_known_names) < _MOST_NAMES:
+            _known_names.update((new.task, new.queue))
 
 
-def _is_sound_job(new: NewJob) -> bool:
-    """Is this beyond doubt a job as it may be? Most have little more than a name and arguments, which is soon seen; all
-    others go the long way. A field that is not named here would go unchecked."""
+def _are_sound_options(new: NewJob) -> bool:
     return (
-        type(new) is NewJob
-        and type(new.id) is str
-        and 0 < len(new.id) <= NAME_LIMIT
-        and new.id.isprintable()
-        and type(new.task) is type(new.queue) is type(new.args) is str
-        and new.task in _known_names
-        and new.queue in _known_names
-        and type(new.priority) is type(new.delay) is type(new.max_attempts) is type(new.max_halts) is int
+        type(new.priority) is type(new.delay) is type(new.max_attempts) is type(new.max_halts) is int
         and LOWEST_PRIORITY <= new.priority <= HIGHEST_PRIORITY
         and 0 <= new.delay <= LONGEST
         and OF_TASK <= new.max_attempts <= MOST_ATTEMPTS
         and 0 < new.max_halts <= MOST_HALTS
-        and new.due_at is new.timeout is new.idle_timeout is new.expires is new.total_timeout is None
-        and new.unique is None
-        and new.created_by is new.subscriber is new.schedule is new.backoff is new.meta is new.copied_from is None
-        and new.chosen is None
         and type(new.persistent) is bool
-        and is_sound_json(new.args)
     )
 
 
@@ -418,30 +440,32 @@ def is_sound_json(packed: str) -> bool:
     """Is this the text of JSON, and not nested too deeply?"""
     try:
         _raw(packed)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except _NO_JSON:
         return False
     return len(packed) <= _SHORT or not is_too_deep(packed.encode())
 
 
 def _outcomes(outcomes: Sequence[Outcome]) -> None:
     """Most tell that a task has simply returned, which is soon seen; without a call for each."""
-    _list(outcomes)
+    if type(outcomes) is not list:
+        _list(outcomes)
     sound_owner = None
     for number, outcome in enumerate(outcomes):
         if type(outcome) is Completed and type(outcome.token) is Token:
-            token, result = outcome.token, outcome.result
-            if token.owner is not sound_owner and wrong_with(RULES["Token.owner"], token.owner) is None:
-                sound_owner = token.owner
+            token, result, job_id, fence = outcome.token, outcome.result, outcome.token.job_id, outcome.token.fence
+            owner, ran, ago = token.owner, outcome.ran, outcome.ago
+            if type(owner) is str and owner != sound_owner and wrong_with(RULES["Token.owner"], owner) is None:
+                sound_owner = owner
             if (
-                token.owner is sound_owner
-                and type(token.job_id) is str
-                and len(token.job_id) <= NAME_LIMIT
-                and token.job_id.isprintable()
-                and type(token.fence) is type(outcome.ran) is type(outcome.ago) is int
-                and 0 <= token.fence < _BIG
-                and 0 <= outcome.ran <= LONGEST
-                and 0 <= outcome.ago <= LONGEST
-                and (result is None or (type(result) is str and is_sound_json(result)))
+                type(owner) is type(job_id) is str
+                and owner == sound_owner
+                and len(job_id) <= NAME_LIMIT
+                and job_id.isprintable()
+                and type(fence) is type(ran) is type(ago) is int
+                and 0 <= fence < _BIG
+                and 0 <= ran <= LONGEST
+                and (ago == 0 or 0 < ago <= LONGEST)
+                and (result is None or (type(result) is str and (result == "null" or is_sound_json(result))))
             ):
                 continue
         _at(number, _check_outcome, outcome)
@@ -505,39 +529,30 @@ _SPECIAL: dict[tuple[str, str], Check] = {
 
 def checked(name: str, call: Callable[..., Any], contract: Callable[..., Any]) -> Callable[..., Any]:
     """This call of a storage, which is `name` of the contract, with the checks before it."""
-    checks: Callable[..., None] | None = None
+    by_name: dict[str, Check] | None = None  # made at the first call
 
     @functools.wraps(call)
     def check_first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal checks
-        if checks is None:
-            checks = _checks_before(name, contract)
+        nonlocal by_name
+        if by_name is None:
+            by_name = _checks_before(name, contract)
+        one = ""
         try:
-            checks(*args, **kwargs)
+            # What is given too much, or under another name, the call itself refuses.
+            for (one, check), value in zip(by_name.items(), args):  # noqa: B007, B905 - strict costs as much as a check
+                check(value)
+            for one, value in kwargs.items():
+                if one in by_name:
+                    by_name[one](value)
         except _Wrong as wrong:
-            raise BadValue(f"{name}: {wrong.path} {wrong.what}", hint=wrong.hint) from None
+            raise BadValue(f"{name}: {one}{wrong.path} {wrong.what}", hint=wrong.hint) from None
         return call(self, *args, **kwargs)
 
     return check_first
 
 
-def _checks_before(name: str, contract: Callable[..., Any]) -> Callable[..., None]:
-    """What looks at the arguments of this call."""
+def _checks_before(name: str, contract: Callable[..., Any]) -> dict[str, Check]:
+    """What looks at the arguments of this call, by their names."""
     hints = get_type_hints(contract)
     names = list(inspect.signature(contract).parameters)[1:]
-    by_name = {one: _SPECIAL.get((name, one)) or _check_of(hints[one], f"{name}.{one}", one) for one in names}
-    in_order = list(by_name.items())
-
-    def check(*args: Any, **kwargs: Any) -> None:
-        # What is given too much, or under another name, the call itself refuses.
-        for (one, check_one), value in zip(in_order, args):  # noqa: B905 - strict=False costs as much as a check
-            try:  # as `_at` does, without a call
-                check_one(value)
-            except _Wrong as wrong:
-                wrong.path = f"{one}{wrong.path}"
-                raise
-        for one, value in kwargs.items():
-            if one in by_name:
-                _at(one, by_name[one], value)
-
-    return check
+    return {one: _SPECIAL.get((name, one)) or _check_of(hints[one], f"{name}.{one}", one) for one in names}

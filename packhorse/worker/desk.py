@@ -396,7 +396,8 @@ class Desk:
 
     def _visit(self, now: float) -> None:
         """What needs no storage."""
-        self._next_visit = min([now + VISIT, *(at for seat in self.seats.values() if (at := _mark_at(seat)) > now)])
+        begun = [seat for seat in self.seats.values() if seat.began_at is not None and not seat.is_marked]
+        self._next_visit = min([now + VISIT, *(at for at in map(_mark_at, begun) if at > now)])
         left = self._warden.look_around(self.seats, now)
         if left is not None:
             self._next_visit = min(self._next_visit, now + left)

@@ -23,7 +23,7 @@ from packhorse.fields import event_fields, job_fields, schedule_fields, worker_f
 from packhorse.job import NewJob, Reason, Token
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
-from packhorse.storage.checks import WRITES, _is_sound_job
+from packhorse.storage.checks import WRITES, _new_jobs, _Wrong
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import (
     CheckIn,
@@ -198,8 +198,11 @@ def test_a_wrong_value_in_an_outcome_is_refused_and_the_job_goes_on(storage: Sto
 def test_a_job_that_is_plain_otherwise_is_refused_for_any_of_its_fields(field: str) -> None:
     plain = NewJob("plain", "send", "mail")
 
+    _new_jobs([plain])  # from now on its names are known
+
     for wrong in (object(), [7], {"a": 1}, 1.0, b"x"):
-        assert not _is_sound_job(replace(plain, **{field: wrong}))
+        with pytest.raises(_Wrong):
+            _new_jobs([replace(plain, **{field: wrong})])
 
 
 @pytest.mark.parametrize(
