@@ -50,9 +50,11 @@ class History:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def of_job(self, job_id: str, limit: int, after: int = 0) -> Told:
-        """A job's events, the oldest first; JobNotFound if it is of a queue that does not concern them."""
+        """A job's events, the oldest first; JobNotFound if it is of a queue that does not concern them. A job may be
+        there although none are left: they are kept for a while only, and a broken record may not lead to them."""
         first = self._storage.events(EventFilter(job_id=job_id), limit=1)
-        if not first or not self._operator.sees(first[0].queue):
+        about = first[0] if first else self._storage.get(job_id)
+        if about is None or not self._operator.sees(about.queue):
             raise JobNotFound(job_id)
         found = self._storage.events(EventFilter(job_id=job_id, after=after), limit=limit)
         return self._told(found, found[-1].id if found else after, None)

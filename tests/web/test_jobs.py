@@ -9,7 +9,7 @@ from packhorse.app import Packhorse
 from packhorse.fields import iso, job_fields
 from packhorse.job import State
 from packhorse.outcome import Completed
-from packhorse.storage.records import CheckIn, Filter, Page
+from packhorse.storage.records import CheckIn, EventFilter, Filter, Page, Retention
 from packhorse.web.reader import Reader
 from tests.cli.yard import Yard
 
@@ -126,6 +126,20 @@ def test_the_log_and_the_events_of_a_job(web: TestClient, yard: Yard):
     assert [line["message"] for line in log["items"]][-1] == "template ok"
     assert web.get(f"{API}/jobs/{job.id}/log", params={"after": log["last"]}).json()["items"] == []
     assert [event["kind"] for event in events["items"]] == ["added", "reserved", "started"]
+
+
+def test_a_job_whose_events_are_gone_is_shown(web: TestClient, yard: Yard):
+    job = yard.job("scheduled")
+    yard.job("scheduled")  # the newest event of all stays
+    yard.storage.prune(Retention(events=0))
+    assert yard.storage.events(EventFilter(job_id=job.id)) == []
+
+    page = web.get(f"/jobs/{job.id}")
+    events = web.get(f"{API}/jobs/{job.id}/events")
+
+    assert (page.status_code, events.status_code) == (200, 200)
+    assert job.id in page.text
+    assert events.json()["items"] == []
 
 
 # --- creating ---------------------------------------------------------------------------------------------------------
