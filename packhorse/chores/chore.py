@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from packhorse.outcome import Overrun
+from packhorse.settings import Settings
 from packhorse.storage.records import Outlook
 
 SteadyTime = Callable[[], int | None]
@@ -41,3 +42,11 @@ class Foreseen(Chore, Protocol):
 
     def due_in(self, outlook: Outlook) -> int | None:
         """Microseconds until there is something to do; None: there is nothing."""
+
+
+@runtime_checkable
+class Adjustable(Chore, Protocol):
+    """A chore that does as the settings say, which may be read again while it is at work."""
+
+    def adjust(self, settings: Settings) -> None:
+        """From its next run on, do as these say."""

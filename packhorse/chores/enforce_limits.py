@@ -51,10 +51,14 @@ class EnforceLimits:
     def __init__(self, storage: Storage, settings: Settings, steady_time: SteadyTime, end_worker: EndWorker) -> None:
         self._storage = storage
         self._lease = settings.lease
-        self._grace = settings.abort_grace + GRACE
+        self.adjust(settings)
         self._steady_time = steady_time
         self._end_worker = end_worker
         self._looked_at = float("-inf")
+
+    def adjust(self, settings: Settings) -> None:
+        """Wait as long as these say before a job is ended."""
+        self._grace = settings.abort_grace + GRACE
 
     def due_in(self, outlook: Outlook) -> int | None:
         return round(max(0.0, self._looked_at + LOOK_EVERY - monotonic()) * SECOND) if outlook.held else None

@@ -31,6 +31,10 @@ class Prune:
         self._storage = storage
         self._steady_time = steady_time
         self._time = time
+        self.adjust(settings)
+
+    def adjust(self, settings: Settings) -> None:
+        """Keep things for as long as these say."""
         self._keep = retention(settings)
         # A client that went is to be noticed soon after its time is over.
         self.interval = min(max(settings.client_timeout // 3, 5 * SECOND), MINUTE) / SECOND

@@ -170,11 +170,15 @@ def make_foreman(
     arguments += [f"--{name.replace('_', '-')}" for name in ("burst", "tell_jobs") if options.get(name)]
     _warn_of_limits(app, options)
 
+    order = settings.chosen_order
+
     def launch(settings: Settings) -> Launch:
         return Launch.of(target, settings, [*arguments, "--stop-grace", str(settings.stop_grace / 1e6)])
 
     def reload() -> tuple[Settings, Launch]:
+        nonlocal order
         fresh = _with_options(reload_settings(app.settings), settings.url, options)
+        order = fresh.chosen_order
         return fresh, launch(fresh)
 
     def chores(steady_time: SteadyTime, end_worker: EndWorker) -> list[Chore]:
@@ -194,7 +198,7 @@ def make_foreman(
         gives_up=is_dev,
         ends_on_hangup=is_dev,
         callee=Callee(options.get("checkin_url"), options.get("checkin_cmd")),
-        announce=lambda: announce(app),
+        announce=lambda: announce(app, order) if foreman.record.is_first else announce_again(app, order),
         signals=signals,
         reload=reload,
     )
@@ -212,10 +216,20 @@ def _warn_of_limits(app: Packhorse, options: dict[str, Any]) -> None:
         )
 
 
-def announce(app: Packhorse) -> None:
+def announce(app: Packhorse, order: str | None) -> None:
     """Tell the storage which tasks and schedules the app has: others enqueue by name before any worker is there."""
-    announcement.announce(app.storage, app.announcements(), app.settings.chosen_order)
+    announcement.announce(app.storage, app.announcements(), order)
     app.put_schedules()
+
+
+def announce_again(app: Packhorse, order: str | None) -> None:
+    """The same for a storage that had forgotten this foreman. What it still knows stays: its workers may have newer
+    code than the foreman has."""
+    known = {task.name for task in app.storage.tasks() if task.announced_at is not None}
+    unknown = [task for task in app.announcements() if task.name not in known]
+    announcement.announce(app.storage, unknown, order)
+    if not known:
+        app.put_schedules()
 
 
 def _queues(app: Packhorse, text: str) -> list[str]:

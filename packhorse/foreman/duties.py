@@ -86,6 +86,11 @@ class Duties:
             for each in (self.backlog, self.orders, self.timetable, self.lookout):
                 each.duty.start()
 
+    def adjust(self, settings: Settings) -> None:
+        """The settings were read again."""
+        self.timetable.adjust(settings)
+        self.heartbeat.set_order(settings.chosen_order)
+
     def rest(self) -> None:
         """The foreman stops: no more upkeep, and nobody need know what waits. Orders are still heard."""
         self.timetable.duty.stop()

@@ -261,6 +261,7 @@ class Foreman:
             log.error("the settings stay as they were: %s", error)
             return
         self._settings = replace(settings, heartbeat=self._settings.heartbeat, lease=self._settings.lease)
+        self.duties.adjust(self._settings)
         has_changed = self.size.reset(settings)
         self.crew.set_launch(replace(launch, concurrency=self.size.limits.slots))
         if has_changed:

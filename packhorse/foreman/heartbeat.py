@@ -79,6 +79,7 @@ class Heartbeat:
         self._wake = wake
         self._announce = announce
         self._hasty = hasty
+        self._order: str | None = None  # of queues, which is still to be told
         self._beat_at = 0.0
         self.skew = 0.0  # seconds that this machine's clock is ahead of the storage's, as far as it can be told
         self._has_stops = False  # as the lookout says
@@ -125,6 +126,11 @@ class Heartbeat:
         """Seconds since the storage last accepted a beat."""
         return boot_time() - self.accepted_at if self.accepted_at is not None else float("inf")
 
+    def set_order(self, order: str | None) -> None:
+        """The settings were read again, and have this order of queues; None: they have none."""
+        self._order = order
+        self.duty.wake()
+
     def beat_soon(self) -> None:
         """A worker has come online; it begins nothing before it was beaten for."""
         self._beat_at = 0.0
@@ -139,7 +145,18 @@ class Heartbeat:
             self._beat()
         elif has_stops:
             self._hand_on(self._storage.stops([member.id for member in self._crew.members if member.is_online]))
+        self._tell_order()
         return max(0.0, self._beat_at - boot_time())
+
+    def _tell_order(self) -> None:
+        order, self._order = self._order, None
+        if order is None:
+            return
+        try:
+            self._storage.announce([], order=order)
+        except PackhorseError:
+            self._order = self._order or order  # the next step tries again
+            raise
 
     def _join(self) -> None:
         try:

@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from packhorse.chores.chore import Chore, Foreseen
+from packhorse.chores.chore import Adjustable, Chore, Foreseen
 from packhorse.clock import SECOND
 from packhorse.errors import PackhorseError
 from packhorse.foreman.duty import Duty
+from packhorse.settings import Settings
 from packhorse.storage.records import Outlook
 
 log = logging.getLogger("packhorse")
@@ -61,6 +62,16 @@ class Timetable:
                     is_sooner = True
         if is_sooner:
             self.duty.wake()
+
+    def adjust(self, settings: Settings) -> None:
+        """The settings were read again."""
+        now = self._now()
+        for entry in self._entries:
+            if isinstance(entry.chore, Adjustable):
+                entry.chore.adjust(settings)
+                with self._lock:
+                    entry.at = min(entry.at, now + entry.chore.interval)
+        self.duty.wake()
 
     def step(self) -> float | None:
         """Run what is due; answers how long nothing is."""

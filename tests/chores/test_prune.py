@@ -10,6 +10,7 @@ from packhorse.chores.prune import Prune, retention
 from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import in_state
 from packhorse.event import Kind
+from packhorse.foreman.timetable import Timetable
 from packhorse.job import ABORTED, COMPLETED, DEAD
 from packhorse.settings import Settings
 from packhorse.storage.contract import Storage
@@ -120,3 +121,17 @@ def test_one_run_is_bounded_by_time_and_rests_as_long_as_it_worked(seconds: floa
 @pytest.mark.parametrize(("timeout", "interval"), [(SECOND, 5.0), (15 * SECOND, 5.0), (MINUTE, 20.0), (DAY, 60.0)])
 def test_it_comes_round_often_enough_to_notice_that_a_client_went(storage: Memory, timeout: int, interval: float):
     assert prune_of(storage, Settings(client_timeout=timeout)).interval == interval
+
+
+def test_settings_that_are_read_again_say_how_long_things_are_kept(storage: Memory, clock: TurnedClock):
+    job = in_state(storage, COMPLETED)
+    prune = prune_of(storage, Settings(keep_completed=DAY))
+    timetable = Timetable([prune])
+    clock.turn("2h")
+    prune.run()
+    assert storage.get(job.id) is not None
+
+    timetable.adjust(Settings(keep_completed=HOUR))
+    prune.run()
+
+    assert storage.get(job.id) is None

@@ -23,6 +23,7 @@ import pytest
 
 from packhorse import Packhorse
 from packhorse.cli import working
+from packhorse.storage.records import TaskInfo
 from tests.children import PATIENCE, ROOT, until
 from tests.cli.conftest import Call
 
@@ -365,6 +366,40 @@ def test_a_hangup_reloads_the_settings_and_a_wrong_one_changes_nothing(tmp_path:
     assert work.end() == 0
     assert "from 2 to 3 workers with 5 slots each" in work.told()
     assert "running jobs have 7 s to finish" in work.told()
+
+
+def test_a_foreman_that_joins_again_leaves_what_newer_code_has_announced(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+    work = start("work", "--max", "1")
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        result_of_a_job(tmp_path)
+        newer = [TaskInfo("send", "newer", {"priority": 7})]
+        app.storage.announce(newer)
+        [first] = [each.id for each in app.storage.workers() if each.subject == "foreman"]
+
+        app.storage.leave(first, why="for a test")
+
+        until(
+            lambda: [each.id for each in app.storage.workers() if each.subject == "foreman"] not in ([], [first]),
+            "the foreman has joined again",
+        )
+        [known] = [task for task in app.storage.tasks() if task.name == "send"]
+        assert (known.queue, known.options) == ("newer", {"priority": 7})
+    assert work.end() == 0
+
+
+def test_a_hangup_reloads_the_order_of_queues(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+    work = start("work", "--max", "1")
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        result_of_a_job(tmp_path)
+        assert app.storage.outlook("nobody", []).order == "turns"
+        (tmp_path / "pyproject.toml").write_text("[tool.packhorse]\norder = 'created'\n")
+
+        work.process.send_signal(signal.SIGHUP)
+
+        until(lambda: app.storage.outlook("nobody", []).order == "created", "the order is that of the settings")
+    assert work.end() == 0
 
 
 def test_what_the_command_line_says_goes_before_settings_that_are_reloaded(tmp_path: Path, start: Start):
