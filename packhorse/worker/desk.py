@@ -13,14 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import inf
 
-from msgspec.structs import replace
-
 from packhorse.clock import SECOND
 from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.job import HELD, Job, Reason, Token
+from packhorse.job import HELD, Job, Reason
 from packhorse.log_lines import about
 from packhorse.outcome import Failed, Outcome, Released, Verdict
-from packhorse.spool import SpoolFile
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import BY_AGE, Filter
 from packhorse.worker import lock
@@ -39,6 +36,7 @@ from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 from packhorse.worker.served import LOOK_AGAIN, LOOK_ALONE
 from packhorse.worker.telling import tell_ended, tell_failed, tell_taken
+from packhorse.worker.undelivered import Undelivered, dated
 from packhorse.worker.warden import Warden
 
 log = logging.getLogger("packhorse.worker")
@@ -47,8 +45,6 @@ STALL = 0.003
 """Seconds without a job begun, after which such jobs get all slots: one of them takes longer than the last did."""
 MARK_AFTER = 0.2
 """Seconds. Whatever runs longer is marked as running, so that everybody can see it."""
-LATE = 20_000
-"""Microseconds. An outcome that has waited longer for the storage is told how long."""
 VISIT = 0.25
 """Seconds between two visits of the seats."""
 _USUAL_SLEEP = 1.0
@@ -75,7 +71,7 @@ class Desk:
         scribe: Scribe,
         nap: Nap,
         on_stored: Callable[[Job, Outcome], object] | None = None,
-        spool: SpoolFile | None = None,
+        undelivered: Undelivered | None = None,
     ) -> None:
         self._storage = storage
         self._owner = assignment.owner
@@ -88,8 +84,7 @@ class Desk:
         self.finisher = floor.finisher
         self._scribe = scribe
         self._on_stored = on_stored
-        self._spool = spool
-        self._spooled: set[Token] = set()  # whose outcomes lie there
+        self._undelivered = undelivered or Undelivered(None, floor.finisher)
         self.nap = nap
         self._fetcher = Fetcher(assignment.concurrency)
         self._warden = Warden(floor, assignment.limits, in_program=assignment.in_program)
@@ -170,18 +165,7 @@ class Desk:
         except StorageUnavailable as error:
             self._outage.noticed(error, len(self.finisher))
         if self._outage.is_under_way:
-            self.keep_on_disk()
-
-    def keep_on_disk(self) -> bool:
-        """Put what waits to be written down where it outlives this process. False: there is nothing, or no way to."""
-        if self._spool is None:
-            return False
-        waiting = self.finisher.waiting()
-        new = [(seat, outcome) for seat, outcome in waiting if outcome.token not in self._spooled]
-        if new and not self._spool.put(_dated(new)):
-            return False
-        self._spooled.update(outcome.token for _, outcome in new)
-        return bool(waiting)
+            self._undelivered.keep()
 
     def _widen(self, now: float) -> None:
         """Short jobs run one after the other; should one of them hold up the rest, they get all slots."""
@@ -254,7 +238,7 @@ class Desk:
     def _call(self, batch: list[tuple[Seat, Outcome]], wanted: int) -> tuple[list[Verdict], list[Job]]:
         try:
             self._scribe.write_down([seat for seat, _ in batch])
-            outcomes = _dated(batch)
+            outcomes = dated(batch)
             if not outcomes:
                 return [], self._reserve(wanted)
             try:
@@ -276,7 +260,7 @@ class Desk:
 
     def _finish_in_portions(self, batch: list[tuple[Seat, Outcome]]) -> list[Verdict]:
         """Not together, because the storage does not take them so. `batch` has what was written from then on."""
-        written = finish_in_portions(batch, lambda portion: self._storage.finish(_dated(portion)))
+        written = finish_in_portions(batch, lambda portion: self._storage.finish(dated(portion)))
         for seat in written.lost:
             self._forget(seat)
             self._slots.clear(seat)
@@ -287,6 +271,7 @@ class Desk:
 
     def _settle(self, batch: Sequence[tuple[Seat, Outcome]], verdicts: Sequence[Verdict]) -> None:
         runs = []
+        self.finisher.answered()
         tell_ended(batch, verdicts)
         for (seat, outcome), verdict in zip(batch, verdicts, strict=True):
             self._forget(seat)
@@ -301,10 +286,7 @@ class Desk:
                 self._count(seat, outcome)
                 runs.append(outcome.ran)
         self._fetcher.note(runs)
-        if self._spooled and self._spool is not None:
-            self._spooled.intersection_update([outcome.token for _, outcome in self.finisher.waiting()])
-            if not self._spooled:
-                self._spool.clear()
+        self._undelivered.settled()
 
     def _count(self, seat: Seat, outcome: Outcome) -> None:
         self.done += 1
@@ -447,7 +429,7 @@ class Desk:
             except StorageUnavailable as error:
                 self._outage.most = len(batch)  # which is halved
                 self._outage.noticed(error, len(self.finisher))
-                self.keep_on_disk()
+                self._undelivered.keep()
                 if time.monotonic() >= until:
                     raise
                 time.sleep(max(0.0, min(until, self._outage.next_try) - time.monotonic()))
@@ -575,21 +557,6 @@ class Desk:
                 self.nap.sleep_here(seconds)
         finally:
             self.nap.place = None
-
-
-def _dated(batch: Sequence[tuple[Seat, Outcome]]) -> list[Outcome]:
-    """The outcomes, with how long ago each ended where that shows: where its log tells of a moment before, or where
-    the first of them, and so perhaps all, have waited long for the storage."""
-    now = time.monotonic()
-    is_late = bool(batch) and _ended_ago(*batch[0], now) > LATE
-    return [
-        replace(outcome, ago=max(0, _ended_ago(seat, outcome, now))) if is_late or seat.has_spoken else outcome
-        for seat, outcome in batch
-    ]
-
-
-def _ended_ago(seat: Seat, outcome: Outcome, now: float) -> int:
-    return 0 if seat.began_at is None else round((now - seat.began_at) * SECOND) - outcome.ran
 
 
 def _mark_at(seat: Seat) -> float:

@@ -36,6 +36,8 @@ class Finisher:
         self._code_version = code_version
         self._board = board
         self._waiting: deque[tuple[Seat, Outcome]] = deque()
+        self._taken: list[tuple[Seat, Outcome]] = []  # by the desk, which has no answer of the storage yet
+        self._taken_at = 0.0
         self._is_urgent = False
         self._first_at = 0.0
         self.in_hand = 0  # jobs that the worker holds; the desk says how many
@@ -95,17 +97,29 @@ class Finisher:
     def take_now(self, most: int) -> list[tuple[Seat, Outcome]]:
         """What has gathered, due or not."""
         taken: list[tuple[Seat, Outcome]] = []
+        self._taken, self._taken_at = taken, time.monotonic()  # first: nobody must find an outcome in neither
         while self._waiting and len(taken) < most:
-            taken.append(self._waiting.popleft())
+            taken.append(self._waiting[0])
+            self._waiting.popleft()
         return taken
 
     def give_back(self, outcomes: list[tuple[Seat, Outcome]]) -> None:
         """The storage was away; they keep their place."""
         self._waiting.extendleft(reversed(outcomes))
+        self._taken = []
 
-    def waiting(self) -> list[tuple[Seat, Outcome]]:
-        """What has gathered; it stays."""
-        return list(self._waiting)
+    def answered(self) -> None:
+        """The storage has said what became of those that were taken."""
+        self._taken = []
+
+    def unanswered_for(self) -> float:
+        """Seconds since outcomes were taken for which the storage has not answered yet; 0: there are none."""
+        return time.monotonic() - self._taken_at if self._taken else 0.0
+
+    def unwritten(self) -> list[tuple[Seat, Outcome]]:
+        """What was taken and has no answer yet, and what has gathered. One may be there twice. It stays."""
+        waiting = list(self._waiting)  # first: what is taken meanwhile is found among those that were taken
+        return [*self._taken, *waiting]
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -47,6 +47,7 @@ from packhorse.worker.report import Report
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
 from packhorse.worker.stacks import coroutine_text, dump_stacks, thread_stacks, title_of
+from packhorse.worker.undelivered import Undelivered
 
 log = logging.getLogger("packhorse.worker")
 
@@ -99,8 +100,9 @@ class WorkerProcess:
         self.floor = Floor(app, assignment, finisher, self._condemn, board=board, nursery=nursery)
         scribe = Scribe(storage, app.settings.keep_log_lines)
         on_stored = self._handlers.put if app.has_result_handlers else None
-        self._spool = SpoolFile(Path(assignment.spool)) if assignment.spool is not None else None
-        self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored, self._spool)
+        spool = SpoolFile(Path(assignment.spool)) if assignment.spool is not None else None
+        self._undelivered = Undelivered(spool, finisher)
+        self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored, self._undelivered)
         self._report = Report(
             self.desk, assignment.concurrency, say, self._limits.max_rss, storage.measured, storage.connections
         )
@@ -122,6 +124,7 @@ class WorkerProcess:
         return self._work()
 
     def _work(self) -> int:
+        self._undelivered.start()
         try:
             while not (self._is_over() or self.makes_way):
                 self.desk.turn(LONGEST_WAIT)
@@ -268,10 +271,9 @@ class WorkerProcess:
             self.desk.hand_back_the_running("its worker was told to stop", until)
             self._storage.leave(self._owner, why=self._condemned or self._told_why)
         if left := len(self.desk.finisher):
-            kept = "the next start here delivers them" if self.desk.keep_on_disk() else "their jobs will run again"
+            kept = "the next start here delivers them" if self._undelivered.keep() else "their jobs will run again"
             log.error("%d outcomes could not be delivered: the storage is away; %s", left, kept)
-        if self._spool is not None:
-            self._spool.close()
+        self._undelivered.close()
         counts = {"done": self.desk.done, "failed": self.desk.failed}
         why = self._condemned or "drained"
         self._say({"say": "leaving", "why": why, **counts, "found_nothing": self._found_nothing})

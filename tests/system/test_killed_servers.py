@@ -76,12 +76,13 @@ def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job
     assert_sound(site)
 
 
+@pytest.mark.parametrize("patience", ["500ms", "10m"])
 def test_a_result_outlives_its_worker_that_is_told_to_stop_while_the_server_is_away(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, patience: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKHORSE_STATE_DIR", str(tmp_path / "state"))
     gate = tmp_path / "gate"
-    with attended(Site(tmp_path, f"{server.url}?patience=500ms")) as site:
+    with attended(Site(tmp_path, f"{server.url}?patience={patience}")) as site:
         crew = site.start(stop_grace=0.5, abort_grace=0.5)
         (job,) = site.add("nap", {"gate": str(gate)})
         site.until_begun(job)

@@ -1633,7 +1633,7 @@ def test_during_an_outage_each_outcome_is_kept_on_disk_once(works: Works, tmp_pa
     works.shaky.is_away = True
     for number, gate in enumerate(gates, 1):
         gate.set()
-        works.until(lambda number=number: len(works.worker.desk._spooled) == number)
+        works.until(lambda number=number: len(works.worker._undelivered._kept) == number)
 
     text = path.read_text()
     assert [text.count(job.id) for job in jobs] == [1, 1, 1]
@@ -1662,4 +1662,28 @@ def test_what_a_worker_leaves_on_disk_at_its_end_is_there_for_others(
 
     assert works.ended() == 0
     assert Spool(path.parent).deliver(works.storage) == Delivered(1, 0)
+    assert works.state(job) is COMPLETED
+
+
+def test_an_outcome_is_kept_on_disk_while_the_storage_does_not_answer(
+    works: Works, gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    answers = threading.Event()
+    finish, both = works.storage.finish, works.storage.finish_and_reserve
+    monkeypatch.setattr(works.storage, "finish", lambda *args: answers.wait(DEADLINE) and finish(*args))
+    monkeypatch.setattr(works.storage, "finish_and_reserve", lambda *args: answers.wait(DEADLINE) and both(*args))
+
+    @works.app.task
+    def task() -> None:
+        gate.wait(DEADLINE)
+
+    path = tmp_path / "storage" / "ann.outcomes"
+    works.run(1, spool=str(path))
+    job = task.enqueue()
+    works.until(lambda: works.has_begun(job))
+    gate.set()
+    until(lambda: path.exists() and path.read_text().count(job.id) == 1, "it is on the disk")
+    answers.set()
+    until(lambda: not path.exists(), "it is delivered, and the file is gone")
+
     assert works.state(job) is COMPLETED
