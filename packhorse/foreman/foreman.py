@@ -391,9 +391,13 @@ class Foreman:
     def _seconds_to_thaw(self, member: Member) -> float:
         """How long a worker that a signal has stopped has to go on. Then it is killed, and its children: when the lease
         is over its jobs may be run elsewhere."""
-        if not member.is_frozen or member.beaten_at is None or member.why_killed is not None:
+        if not member.is_frozen or member.why_killed is not None:
             return math.inf
-        return member.beaten_at + _LEASE_IN_DANGER * self._settings.lease / SECOND - boot_time()
+        if member.beaten_at is None:
+            silent = time.monotonic() - member.started_at
+        else:
+            silent = boot_time() - member.beaten_at
+        return _LEASE_IN_DANGER * self._settings.lease / SECOND - silent
 
     def _pause(self) -> float:
         """Seconds until the loop has something to do that nobody wakes it for."""

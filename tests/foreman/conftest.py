@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,9 @@ def start(url: str, storage: Storage, scratch: Path) -> Iterator[Start]:
     for foreman in foremen:
         if not foreman.is_over():
             foreman.process.kill()
+        for pid in children_left([foreman]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # one that is stopped would keep our end of its pipe waiting
         _, told = foreman.process.communicate()
         print(told)  # shown when a test fails
     until(lambda: not children_left(foremen), "no worker is left behind")

@@ -30,7 +30,7 @@ from packhorse.storage import open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--mode", default="obedient")  # broken, stubborn, spent
+parser.add_argument("--mode", default="obedient")  # broken, stubborn, spent, frozen
 for name in ("--id", "--board", "--foreman", "--url"):
     parser.add_argument(name)
 for name in ("--channel", "--parent", "--concurrency", "--max-jobs"):
@@ -161,4 +161,6 @@ class FakeWorker:
 if __name__ == "__main__":
     if options.mode == "broken":
         raise ImportError("no module named horse")
+    if options.mode == "frozen":
+        os.kill(os.getpid(), signal.SIGSTOP)
     FakeWorker().run()

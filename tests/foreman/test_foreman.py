@@ -362,6 +362,14 @@ def test_a_worker_that_a_signal_has_stopped_is_killed_before_its_lease_is_over(s
     assert events_of(storage, worker.id) == [Kind.STARTED, Kind.DIED]
 
 
+def test_a_worker_that_a_signal_stops_before_it_is_online_is_killed_too(start: Start) -> None:
+    foreman = start(online=0, mode="frozen", lease=LEASE)
+    until(lambda: children_left([foreman]), "it is started")
+    pid = children_left([foreman])[0]
+
+    until(lambda: not death.is_alive(pid), "it is killed when a lease is almost over")
+
+
 # --- outages and deaths of the foreman --------------------------------------------------------------------------------
 
 
