@@ -28,6 +28,8 @@ _TOLD = (
     *("priority", "weight", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires", "total_timeout"),
     *("persistent", "isolate", "memory_limit", "unique", "redact", "skip_dead"),
 )
+MOST_ATTEMPTS = "most_attempts"
+"""Where an announcement says how many attempts the task allows for some errors, if those are more than for others."""
 _USUAL = {name: getattr(NewJob("", "", ""), name) for name in SETTLED_LATER if name != "queue"}
 """What a job has of these options if neither its caller nor its task says anything."""
 _ENQUEUED = frozenset({Kind.ADDED, Kind.REPLACED})
@@ -146,6 +148,9 @@ def _plain(task: RegisteredTask) -> dict[str, Any]:
     if task.signature.plain_defaults:  # any of its jobs may be made unique by who enqueues it
         told["defaults"] = task.signature.plain_defaults
     told["parameters"] = parameters_of(task.signature)
+    for_errors = [rule.max_attempts for rule in task.options.per_error if rule.max_attempts is not None]
+    if for_errors and max(for_errors) > task.options.max_attempts:
+        told[MOST_ATTEMPTS] = max(for_errors)
     plain: dict[str, Any] = msgspec.json.decode(
         canonical_json({name: value for name, value in told.items() if value is not None and value != ()})
     )

@@ -32,6 +32,20 @@ def worker_of(storage: Memory, **options: Any) -> Packhorse:
     return app
 
 
+def test_the_most_attempts_that_an_error_may_have_are_announced() -> None:
+    app = Packhorse("memory://")
+    app.task(name="plain", retries=2)(_nothing)
+    app.task(name="patient", retries=0, per_error={ConnectionError: {"retries": 8}})(_nothing)
+    app.task(name="strict", retries=3, per_error={ValueError: {"retries": 0}})(_nothing)
+
+    told = {task.name: task.options.get("most_attempts") for task in app.announcements()}
+
+    assert told == {"plain": None, "patient": 9, "strict": None}
+
+
+def _nothing() -> None: ...
+
+
 def test_a_worker_announces_each_task_with_its_queue_and_options(storage: Memory):
     app = worker_of(storage, queue="reports", weight=5, retries=1, timeout="1m", unique={"by": ["kind"], "period": 60})
 

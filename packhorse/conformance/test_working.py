@@ -49,7 +49,7 @@ from packhorse.job import (
 )
 from packhorse.outcome import Completed, Failed, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine, dropped_lines
+from packhorse.storage.records import CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine, TaskInfo, dropped_lines
 
 OUTCOMES: dict[str, Callable[[Token], Outcome]] = {
     "completed": lambda token: Completed(token, result="1", ran=SECOND),
@@ -294,6 +294,8 @@ def test_no_worker_can_have_more_attempts_than_the_job_has(storage: Storage, ret
 
 def test_a_task_may_allow_more_attempts_for_an_error(storage: Storage) -> None:
     job = add(storage, max_attempts=1)
+    # A manager lets workers elsewhere have no more than was announced.
+    storage.announce([TaskInfo(job.task, job.queue, {"max_attempts": 1, "most_attempts": 3})])
     states = [
         finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=0, max_attempts=3)).state for _ in range(3)
     ]

@@ -46,6 +46,41 @@ def test_who_is_late_is_told_so(web: TestClient):
     assert ask(web, "finish", outcomes=[{"type": "completed", "token": token}]) == ["stale"]
 
 
+def fail(web: TestClient, outcome: dict[str, Any], job: dict[str, Any], tasks: list[dict[str, Any]]) -> str:
+    """Have a foreign worker run a job, and say of its first attempt what `outcome` says. Answers the job's state."""
+    ask(web, "announce", tasks=tasks)
+    ask(web, "enqueue", jobs=[{"id": "job-1", "task": "add", "queue": "sums", "args": "{}", **job}])
+    ask(web, "join", worker={"id": "ruby-1", "queues": ["sums"]})
+    (taken,) = ask(web, "reserve", owner="ruby-1", queues={"sums": 1}, limit=1)
+    token = {"job_id": "job-1", "owner": "ruby-1", "fence": taken["fence"]}
+    ask(web, "start", tokens=[token])
+    assert ask(web, "finish", outcomes=[{"token": token, "retry_in": 0, **outcome}]) == ["accepted"]
+    return web.get("/api/v1/jobs/job-1").json()["state"]
+
+
+FAILED = {"type": "failed", "failure": {"type": "TypeError", "message": "x is no number"}}
+OVERRUN = {"type": "overrun", "why": "it took too long"}
+
+
+@pytest.mark.parametrize("outcome", [FAILED, OVERRUN], ids=["failed", "overrun"])
+def test_no_worker_gets_more_attempts_by_asking_for_them(web: TestClient, outcome: dict[str, Any]):
+    state = fail(web, {**outcome, "max_attempts": 99}, {"max_attempts": 1}, [])
+
+    assert state == ("dead" if outcome is FAILED else "aborted")
+
+
+def test_no_worker_gets_more_attempts_than_the_task_has_announced(web: TestClient):
+    announced = [{"name": "add", "queue": "sums", "options": {"max_attempts": 1}}]
+
+    assert fail(web, {**FAILED, "max_attempts": 99}, {"max_attempts": 0}, announced) == "dead"
+
+
+def test_a_worker_may_ask_for_what_the_task_has_announced_for_some_errors(web: TestClient):
+    announced = [{"name": "add", "queue": "sums", "options": {"max_attempts": 1, "most_attempts": 3}}]
+
+    assert fail(web, {**FAILED, "max_attempts": 99}, {"max_attempts": 1}, announced) == "queued"
+
+
 def _without_words(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {name: _without_words(part) for name, part in schema.items() if name != "description"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -21,10 +21,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from packhorse import __version__
+from packhorse.announcement import MOST_ATTEMPTS
 from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable
-from packhorse.job import effective
+from packhorse.job import Job, effective
 from packhorse.order import Do
-from packhorse.outcome import Failed, Outcome
+from packhorse.outcome import Failed, Outcome, Overrun
 from packhorse.presence import is_alive
 from packhorse.retention import retention
 from packhorse.storage import Storage
@@ -144,15 +145,19 @@ class Work:
             )
 
     def _with_attempts(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Failures with the number of attempts that their task allows, where neither the worker, who may be of another
-        language, nor the job itself says it."""
-        bare = [one.token.job_id for one in outcomes if _is_bare(one)]
-        if not bare:
+        """Failures with the number of attempts that the job has, or its task allows. A worker may ask for as many as
+        the task has announced for some errors, and for no more."""
+        asking = [one.token.job_id for one in outcomes if _wants_another(one)]
+        if not asking:
             return outcomes
         options = {task.name: task.options for task in self._storage.tasks()}
-        jobs = self._storage.get_many(bare)
-        most = {job.id: effective(job, options.get(job.task)).max_attempts for job in jobs}
-        return [replace(one, max_attempts=most.get(one.token.job_id)) if _is_bare(one) else one for one in outcomes]
+        jobs = {job.id: job for job in self._storage.get_many(asking)}
+        return [
+            _within_limits(one, job, options.get(job.task, {}))
+            if _wants_another(one) and (job := jobs.get(one.token.job_id)) is not None
+            else one
+            for one in outcomes
+        ]
 
     async def _sleep(self, request: Request, body: bytes) -> bytes:
         """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
@@ -171,9 +176,15 @@ class Work:
                 return b"false"
 
 
-def _is_bare(outcome: Outcome) -> TypeGuard[Failed]:
-    """Does its worker want another attempt, and not say of how many?"""
-    return isinstance(outcome, Failed) and outcome.retry_in is not None and not outcome.max_attempts
+def _wants_another(outcome: Outcome) -> TypeGuard[Failed | Overrun]:
+    """Does its worker want another attempt?"""
+    return isinstance(outcome, Failed | Overrun) and outcome.retry_in is not None
+
+
+def _within_limits(outcome: Failed | Overrun, job: Job, announced: Mapping[str, Any]) -> Failed | Overrun:
+    own, for_errors = effective(job, announced).max_attempts, announced.get(MOST_ATTEMPTS)
+    most = max(own, for_errors) if isinstance(for_errors, int) else own
+    return replace(outcome, max_attempts=min(outcome.max_attempts or own, most))
 
 
 @contextmanager
