@@ -20,7 +20,7 @@ class State(StrEnum):
 
     SCHEDULED = "scheduled"  # not due yet
     QUEUED = "queued"  # may be reserved
-    RESERVED = "reserved"  # in a worker's hands, not begun
+    RESERVED = "reserved"  # in a worker's hands: not begun, or only just
     RUNNING = "running"  # begun
     RETRYING = "retrying"  # failed, waits for its next attempt
     COMPLETED = "completed"  # returned a value

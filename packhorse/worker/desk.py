@@ -313,7 +313,7 @@ class Desk:
         kinds = {(seat.task.name, seat.is_async) for seat in seats}
         long = {task for task, _ in kinds if self._durations.are_long(task)}
         for seat in seats:
-            if seat.job.losses > 0 or seat.task.name in long:
+            if seat.job.losses > 0 or seat.job.max_halts <= 1 or seat.task.name in long:
                 seat.starts_first = True
         are_short = all(not is_async and self._durations.are_short(task) for task, is_async in kinds)
         if are_short:

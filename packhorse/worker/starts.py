@@ -1,8 +1,9 @@
 """Starts that are written down before the job's first line.
 
 A job that was lost before may be the one that kills its workers: should it die with everybody who could tell, the
-storage must know that it had begun. Jobs of tasks that take long are shown as running from the beginning. Such a job
-waits in its slot until the desk has written its start, so only a job that begins is marked as running.
+storage must know that it had begun. So it must of a job that one halt ends. Jobs of tasks that take long are shown as
+running from the beginning. Such a job waits in its slot until the desk has written its start, so only a job that begins
+is marked as running.
 """
 
 from __future__ import annotations

@@ -250,6 +250,21 @@ def test_a_job_that_kills_its_foreman_too_is_dead_of_its_halts(any_site: Site) -
     assert_sound(site)
 
 
+def test_a_job_that_one_halt_ends_runs_once_though_it_kills_its_foreman_too(any_site: Site) -> None:
+    site = any_site
+    (job_id,) = site.add("kill_all", max_halts=1)
+
+    crew = site.start(slots=1, online=False)
+    until(crew.is_over, "it has killed its foreman")
+    site.start(slots=1)
+    site.until_final()
+
+    job = site.job(job_id)
+    assert (job.state, job.halts, job.attempts, job.reason) == (DEAD, 1, 1, Reason.RUNNER_TIMEOUT)
+    assert len(site.ledger.begun()) == 1
+    assert_sound(site)
+
+
 def test_what_had_begun_in_a_worker_that_falls_silent_at_once_is_halted(any_site: Site) -> None:
     site = any_site
     crew = site.start(slots=1, lease=2 * LEASE)

@@ -363,6 +363,20 @@ def test_a_job_that_was_lost_before_is_marked_before_it_runs(works: Works):
     assert seen == [(RUNNING, 1)]
 
 
+def test_a_job_that_one_halt_ends_is_marked_before_it_runs(works: Works):
+    seen = []
+
+    @works.app.task(max_halts=1)
+    def task() -> None:
+        seen.append(works.storage.get(current_job().id).state)  # type: ignore[union-attr]
+
+    works.open()
+
+    works.finish(task.enqueue())
+
+    assert seen == [RUNNING]
+
+
 def test_of_jobs_that_were_lost_before_only_those_that_begin_are_marked(
     works: Works, gate: threading.Event, tmp_path: Path
 ):
