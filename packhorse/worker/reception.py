@@ -7,6 +7,7 @@ goes on elsewhere. Both stay away for a while, uncounted.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
 
 from packhorse.clock import SECOND
@@ -15,7 +16,9 @@ from packhorse.failure import Failure
 from packhorse.job import Job
 from packhorse.log_lines import about
 from packhorse.outcome import Outcome, Released
+from packhorse.serving import serves
 from packhorse.storage.contract import Storage
+from packhorse.storage.records import WorkerInfo
 from packhorse.worker.floor import Floor
 from packhorse.worker.outage import Outage
 from packhorse.worker.refusals import finish_in_portions
@@ -25,6 +28,8 @@ log = logging.getLogger("packhorse.worker")
 
 UNKNOWN_WAIT = 10 * SECOND
 """How long a job whose task this worker does not know stays away from it."""
+LOOK_AT_WORKERS = 1.0
+"""Seconds between two looks at who else runs jobs, while one after another is of an unknown task."""
 DOUBLE_WAIT = 3 * SECOND
 """How long a job whose last run still goes on stays away, before it is looked at again; each time twice as long,"""
 LONGEST_DOUBLE_WAIT = 30 * SECOND
@@ -41,6 +46,8 @@ class Reception:
         self._outage = outage
         self._refused: list[Outcome] = []
         self._doubles: dict[str, int] = {}  # how long each of them was to stay away
+        self._workers: list[WorkerInfo] = []  # all there are,
+        self._looked_at = float("-inf")  # as of then
 
     def seats_for(self, jobs: Sequence[Job]) -> list[Seat]:
         """Seats for these jobs, but for those that cannot run here now."""
@@ -69,8 +76,25 @@ class Reception:
         except TaskNotFound as error:
             log.warning("job %s is handed back: %s", job.id, error, extra=about(job))
             self.refuse([job], f"{self._owner} does not know its task", UNKNOWN_WAIT)
-            self._floor.served.met_unknown(job.queue)
+            if self._floor.served.is_of_others(job.queue) and self._others_take(job):
+                self._floor.served.met_unknown(job.queue)
             return None
+
+    def _others_take(self, job: Job) -> bool:
+        """Does another worker take jobs of this task from this queue? Also True while nobody can tell.
+
+        If so, whoever leaves the queue alone for a while does not delay jobs of theirs. If not, the jobs that are known
+        here, and stand behind it, would wait in vain.
+        """
+        now = time.monotonic()
+        if now >= self._looked_at + LOOK_AT_WORKERS:
+            try:
+                self._workers = self._storage.workers()
+            except StorageUnavailable as error:
+                self._outage.noticed(error, len(self._floor.finisher))
+                return True
+            self._looked_at = now
+        return any(each.id != self._owner and serves(each, job.queue, [job.task]) for each in self._workers)
 
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run

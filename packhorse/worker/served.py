@@ -94,9 +94,13 @@ class Served:
             self._put_together()
             return not before.keys() >= self._queues.keys()
 
+    def is_of_others(self, queue: str) -> bool:
+        """Is this a queue that no task here names, and that was not asked for by name?"""
+        return queue in self._others
+
     def met_unknown(self, queue: str) -> None:
-        """A job in this queue is of a task that is not known here: it is mainly another program's, whose jobs must not
-        be handed back and forth."""
+        """A job in this queue is of a task that is not known here, but to another worker: jobs of other programs must
+        not be handed back and forth."""
         with self._lock:
             if queue in self._others:
                 self._away_until[queue] = self._now() + STAY_AWAY

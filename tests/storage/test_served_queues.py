@@ -139,6 +139,27 @@ def test_an_unknown_task_in_a_shared_queue_waits_and_blocks_nobody(crew: Crew) -
     until(lambda: {crew.state(job.id) for job in strangers} == {SCHEDULED}, "the others wait")
 
 
+def test_jobs_that_nobody_knows_keep_no_known_one_waiting_in_a_queue_that_no_task_names(crew: Crew) -> None:
+    strangers = [NewJob(f"{number:016}", "strange", "bulk") for number in range(60)]
+    crew.storage.enqueue([*strangers, NewJob("f" * 16, "send", "bulk")])
+
+    crew.start(crew.app("send"))
+
+    until(lambda: crew.state("f" * 16) is COMPLETED, "the known one is done")
+
+
+def test_a_queue_in_which_others_take_what_is_unknown_here_is_left_to_them_for_a_while(crew: Crew) -> None:
+    crew.storage.join(WorkerInfo("bob", queues=["bulk"]))
+    crew.storage.enqueue([NewJob("a" * 16, "strange", "bulk"), NewJob("b" * 16, "send", "bulk", delay=3_600_000_000)])
+
+    crew.start(crew.app("send"))
+
+    until(lambda: crew.state("a" * 16) is SCHEDULED, "it is handed back")
+    served = crew._running[0][0].floor.served
+    assert served.is_of_others("bulk")
+    assert "bulk" not in served.queues
+
+
 def test_by_age_the_oldest_goes_first_whatever_its_queue(crew: Crew) -> None:
     queues = ("a", "b", "a", "a", "c", "b", "a", "b")
     app = Packhorse(crew.storage)
