@@ -33,6 +33,22 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Section
 from packhorse.storage.records import EventFilter, FailureGroup, Filter, Point, Retention, Span
 
+# --- what no storage holds ------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_found_under_a_name_with_a_nul_character(storage: Storage) -> None:
+    job = add(storage)
+    name = job.id + "\0"
+
+    assert storage.get(name) is None
+    assert ids(storage.get_many([name, job.id])) == [job.id]
+    for where in (EventFilter(job_id=name), EventFilter(queue=name), EventFilter(owner=name)):
+        assert storage.events(where) == []
+    assert storage.log_lines(name) == []
+    assert storage.subscribers(name) == []
+    assert storage.outcomes_for(name) == []
+
+
 # --- events ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import psycopg
 from msgspec.structs import replace
 
 from packhorse.errors import StorageError
-from packhorse.job import NewJob, State
+from packhorse.job import Job, NewJob, State
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres import packs
@@ -21,6 +21,7 @@ from packhorse.storage.postgres.guest import await_pipeline, guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.trouble import translate, without_password
+from packhorse.storage.postgres.values import can_be_stored
 from packhorse.storage.records import Enqueued, Placement, QueueInfo
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import to_json
@@ -130,6 +131,9 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         is not for the caller's transaction."""
         ((_, *self._here),) = self._db.read("whereabouts", self._sql["whereabouts"])
         return self._here
+
+    def get_many(self, job_ids: Sequence[str]) -> list[Job]:
+        return super().get_many([job_id for job_id in job_ids if can_be_stored(job_id)])
 
     def queues(self) -> list[QueueInfo]:
         paused: dict[str, list[Any]] = {}

@@ -10,7 +10,8 @@ from packhorse.event import Event
 from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import packs
 from packhorse.storage.postgres.keeper import PostgresKeeper
-from packhorse.storage.records import EventFilter
+from packhorse.storage.postgres.values import can_be_stored
+from packhorse.storage.records import EventFilter, LogLine
 from packhorse.storage.sql import records
 from packhorse.storage.sql.rows import event_of
 
@@ -51,9 +52,14 @@ WHERE passed < ? + {BATCH} AND {{conditions}} ORDER BY each.id {{direction}} LIM
 
 class Records(PostgresKeeper, records.Records):
     def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
+        if not all(can_be_stored(text) for text in (where.job_id, where.queue, where.owner) if text is not None):
+            return []
         # Does somebody follow the events by their ids? One that became visible late would never be seen.
         is_followed = where.after is not None and where.job_id is None and not newest_first
         return self._walk_events(where, limit, "DESC" if newest_first else "ASC", is_followed=is_followed)
+
+    def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
+        return super().log_lines(job_id, after=after, limit=limit) if can_be_stored(job_id) else []
 
     def _walk_events(self, where: EventFilter, limit: int, direction: str, *, is_followed: bool) -> list[Event]:
         settled, theirs = self._settled() if is_followed else ("true", [])

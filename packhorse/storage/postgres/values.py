@@ -14,6 +14,11 @@ ADAPTERS = AdaptersMap(types=types)
 register_default_adapters(ADAPTERS)
 
 
+def can_be_stored(text: str) -> bool:
+    """May this text be in a table? One with a NUL is in none, and PostgreSQL refuses even to look for it."""
+    return "\0" not in text
+
+
 class PlainCursor(psycopg.RawCursor[tuple[Any, ...]]):
     """A cursor with `$1` marks and tuples for rows on anybody's connection, deaf to what that one was taught."""
 

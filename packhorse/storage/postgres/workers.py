@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packhorse.job import Job
 from packhorse.storage.postgres.keeper import PostgresKeeper
+from packhorse.storage.postgres.values import can_be_stored
 from packhorse.storage.records import Beat
 from packhorse.storage.sql import workers
 from packhorse.storage.sql.rows import to_json
@@ -13,6 +15,12 @@ from packhorse.storage.sql.workers import stop_of
 
 
 class Workers(PostgresKeeper, workers.Workers):
+    def subscribers(self, job_id: str) -> list[str]:
+        return super().subscribers(job_id) if can_be_stored(job_id) else []
+
+    def outcomes_for(self, client_id: str, *, limit: int = 100) -> list[Job]:
+        return super().outcomes_for(client_id, limit=limit) if can_be_stored(client_id) else []
+
     def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
         said = [{"owner": owner, "report": to_json(report)} for owner, report in sorted(reports.items())]
         rows = self._db.run("beat", self._sql["beat"], (to_json(said), self._moment()))
