@@ -14,6 +14,7 @@ from packhorse.announcement import announce
 from packhorse.app import Packhorse
 from packhorse.clock import SECOND
 from packhorse.conformance.builders import FAILURE
+from packhorse.context import current_job
 from packhorse.event import Kind
 from packhorse.fields import job_fields
 from packhorse.job import NO_LIMIT, OF_TASK, State
@@ -134,6 +135,26 @@ def test_a_deploy_that_changes_retries_reaches_jobs_that_wait(storage: Storage) 
     work(app_with(storage, retries=1, backoff=0))
 
     assert [(each.refresh().state, each.attempts) for each in (job, own)] == [(State.DEAD, 2), (State.DEAD, 3)]
+
+
+def test_a_deploy_that_changes_the_timeout_reaches_jobs_that_wait(storage: Storage) -> None:
+    left: dict[str, float | None] = {}
+
+    def note(name: str) -> None:
+        left[name] = current_job().seconds_left
+
+    before = Packhorse(storage).register("note", note, timeout="10h")
+    before.enqueue("note", {"name": "plain"})
+    before.enqueue("note", {"name": "chosen"}, timeout="5h")
+    before.enqueue("note", {"name": "none"}, timeout=None)
+
+    work(Packhorse(storage).register("note", note, timeout="1h"))
+
+    plain, chosen = left["plain"], left["chosen"]
+    assert plain is not None
+    assert chosen is not None
+    assert plain <= 3_600 < chosen <= 5 * 3_600
+    assert left["none"] is None
 
 
 def test_only_what_was_chosen_is_stored(storage: Storage) -> None:
