@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from packhorse.clock import SECOND, TurnedClock
-from packhorse.conformance.builders import add, in_state, join, stored
+from packhorse.conformance.builders import add, find_all, in_state, join, stored
 from packhorse.conformance.estate import everything, furnish
 from packhorse.copying import End, copy_storage
 from packhorse.fields import event_fields, job_fields, log_fields, schedule_fields, worker_fields
@@ -140,6 +140,7 @@ def live_on(storage: Storage, broken: list[str]) -> None:
     storage.abort(broken)
     storage.delete(broken)
     assert storage.get_many(broken) == []
+    assert {job.id for job in find_all(storage)}.isdisjoint(broken)
     look_at_all(storage)
 
 
@@ -158,7 +159,10 @@ def garbled(vandal: Vandal, job: Job) -> list[Callable[[], bool]]:
     if not vandal.is_sql:
         head, body = vandal.keys.head(job.id), vandal.keys.body(job.id)
         texts = [(head, text) for text in GARBAGE_HEADS] + [(body, text) for text in (*GARBAGE_BODIES, *_bodies())]
-        return [lambda key=key, text=text: vandal.put("SET", key, text) for key, text in texts]
+        ways = [lambda key=key, text=text: vandal.put("SET", key, text) for key, text in texts]
+        ways.append(lambda: vandal.put("DEL", body))
+        ways.append(lambda: vandal.put("DEL", body) and vandal.put("SADD", body, "x"))
+        return ways
     hints = get_type_hints(Job)
     ways = []
     for name in Job.__struct_fields__:
@@ -189,6 +193,26 @@ def test_a_job_that_is_garbled_anywhere_stands_in_nobodys_way(storage: Storage, 
 
     assert sum(done) > 40
     live_on(storage, [job.id for job in jobs])
+
+
+@pytest.mark.parametrize("garbage", [None, *GARBAGE_BODIES])
+def test_a_job_whose_body_is_lost_or_garbled_ends_in_its_queue_and_is_counted_there(
+    storage: Storage, vandal: Vandal, garbage: bytes | None
+) -> None:
+    if vandal.is_sql:
+        pytest.skip("only Redis keeps a job in two keys")
+    join(storage, "bob")
+    job, other = add(storage, queue="mail"), add(storage, queue="mail")
+    key = vandal.keys.body(job.id)
+    vandal.put("DEL", key) if garbage is None else vandal.put("SET", key, garbage)
+
+    assert [done.id for done in work(storage)] == [other.id]
+
+    broken = stored(storage, job.id)
+    assert (broken.state, broken.queue, broken.task) == (State.DEAD, "mail", job.task)
+    assert {tally.state: tally.number for tally in storage.tallies()} == {State.DEAD: 1, COMPLETED: 1}
+    assert [steered.changed for steered in storage.delete([job.id])] == [True]
+    assert {tally.state: tally.number for tally in storage.tallies()} == {COMPLETED: 1}
 
 
 @pytest.mark.parametrize("state", [QUEUED, COMPLETED])

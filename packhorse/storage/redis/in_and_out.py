@@ -154,9 +154,9 @@ class InAndOut(Keeper):
     def _get_some(self, job_ids: Sequence[str]) -> list[Job]:
         reply = self._server.run("get", *job_ids)
         return [
-            job_of(job_id, head, body)
+            job_of(job_id, head, body or b"")
             for job_id, head, body in zip(job_ids, reply[::2], reply[1::2], strict=True)
-            if head is not None and body is not None
+            if head is not None
         ]
 
 

@@ -17,7 +17,7 @@ from packhorse.event import Event, Subject, kind_of, subject_of
 from packhorse.job import FINAL, HELD, Job, NewJob, Reason, Token
 from packhorse.storage.broken import facts_in, mended_job
 from packhorse.storage.records import Stop
-from packhorse.storage.redis.keys import LETTERS, STATES, place
+from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
 
 ODD, HAS_RESULT, SUBSCRIBED, PERSISTENT = 1, 2, 4, 8
 """Flags of a head. ODD: whoever takes or completes the job has to look into `cold`."""
@@ -290,7 +290,9 @@ def _head_fields(head: bytes) -> dict[str, Any]:
         "owner" if is_held else "last_owner": owner,
     }
     position = 36 + length
-    position += 2 + _LENGTH.unpack_from(head, position)[0]
+    length = _LENGTH.unpack_from(head, position)[0]
+    raw["queue"], raw["task"] = names_of(head[position + 2 : position + 2 + length])  # where it is listed and counted
+    position += 2 + length
     raw["seq"], length = _SEQ.unpack_from(head, position)
     raw["created_at"], raw["priority"], raw["rank"], _ = _BIRTH.unpack_from(head, position + _SEQ.size + length)
     start, end = _ends_of(head)

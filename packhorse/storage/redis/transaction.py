@@ -73,11 +73,9 @@ class Transaction:
         """The jobs with these ids that exist, as this transaction sees them."""
         wanted = list(dict.fromkeys(job_ids))
         for some in chunks([job_id for job_id in wanted if job_id not in self._known], _AT_ONCE):
-            heads, bodies = self.ask(
-                ("MGET", *(self._keys.head(job_id) for job_id in some)),
-                ("MGET", *(self._keys.body(job_id) for job_id in some)),
-            )
-            for job_id, head, body in zip(some, heads, bodies, strict=True):
+            # In one command: else a head might be read just before its job goes, and its body just after.
+            (texts,) = self.ask(("MGET", *map(self._keys.head, some), *map(self._keys.body, some)))
+            for job_id, head, body in zip(some, texts[: len(some)], texts[len(some) :], strict=True):
                 self._learn(job_id, head, body)
         found = ((job_id, self._present(job_id)) for job_id in wanted)
         return {job_id: job for job_id, job in found if job is not None}
@@ -119,7 +117,7 @@ class Transaction:
         if head is None:
             self._known[job_id] = Known()
         else:
-            self._known[job_id] = Known(None if body is None else job_of(job_id, head, body), marks_of(head))
+            self._known[job_id] = Known(job_of(job_id, head, body or b""), marks_of(head))
 
     def _present(self, job_id: str) -> Job | None:
         jobs = self._plan.jobs

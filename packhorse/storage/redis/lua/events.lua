@@ -29,7 +29,7 @@ end
 -- The numbers of the entries about a job: the older ones in a list, the latest at the end of its head.
 local function of_job()
   local key, latest = P .. 'g:' .. name, {}
-  local head = call('GET', P .. 'j:' .. name)
+  local head = call('MGET', P .. 'j:' .. name)[1] -- a key of another kind is as good as none
   if head then
     local told = { pcall(struct.unpack, '>c1BI4I4I8I8I8Hc0Hc0I8I4c0I8BBI4c0', head) }
     for position = told[1] and told[17] or #head, #head - 7, 8 do latest[#latest + 1] = (struct.unpack('>I8', head, position)) end

@@ -94,8 +94,8 @@ local function skip_the_young(keys)
     local middle = math.floor((low + high) / 2)
     local id, score = unpack(call('ZREVRANGE', largest, middle, middle, 'WITHSCORES'))
     local head = call('GET', P .. 'j:' .. id)
-    if not head then break end
-    local _, created = parts_of(head)
+    local is_whole, _, created = pcall(parts_of, head)
+    if not is_whole then break end
     if created >= asked.too_young then low, seq = middle, tonumber(score) else high = middle end
   end
   if seq then after = {-seq, 0} end

@@ -221,7 +221,7 @@ local function hand_over(chosen, owner)
   for i = 1, #ids do
     local id, head, body = ids[i], texts[i], texts[#ids + i]
     local is_whole, flags, fence, attempts, last_owner, place, rest_at, rest
-    if head and body and sub(head, 1, 1) == 'q' then -- one that cannot be read leaves the line, and is nobody's
+    if head and sub(head, 1, 1) == 'q' then -- one that cannot be read leaves the line, and is nobody's
       is_whole, flags, fence, attempts, last_owner, place, rest_at = pcall(read, TAKEN, head)
     end
     if is_whole then
@@ -243,7 +243,7 @@ local function hand_over(chosen, owner)
       head = front('r', flags, fence + 1, attempts) .. sub(head, 19, 34) .. middle .. rest .. entry
       put[2 * count - 1], put[2 * count] = keys[i], head
       held[2 * count - 1], held[2 * count] = scores[i], id
-      jobs[size + 1], jobs[size + 2], jobs[size + 3] = id, head, body
+      jobs[size + 1], jobs[size + 2], jobs[size + 3] = id, head, body or '' -- without a body, the job is broken
       size = size + 3
       places[place] = places[place] + 1
       told[n], fences[n], told_queues[n] = id, fence + 1, queues[i]
