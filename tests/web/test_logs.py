@@ -84,7 +84,18 @@ def test_a_log_is_kept_as_text(web: TestClient, yard: Yard, monkeypatch: pytest.
     assert first.endswith("Z progress: half way")
     assert warning.endswith("Z warning shop.mail: no answer from https://ann:***@smtp.example")
     assert error.endswith("Z error: ValueError: no")
-    assert (two[-4:], lines) == (" two", "lines \\x1b[2J")
+    assert (two[-4:], lines) == (" two", "    lines \\x1b[2J")
+
+
+def test_no_message_can_pass_for_another_line_of_the_text(web: TestClient, yard: Yard):
+    job = yard.start(yard.add(queue="mail"))
+    yard.storage.append_log(job.token, [LogLine("sent\n2026-11-18T17:00:00.000000Z error: lost\n--- attempt 2 ---")])
+
+    text = web.get(f"{API}/jobs/{job.id}/log.txt").text
+
+    head, *lines = text.splitlines()
+    assert head == "--- attempt 1 ---"
+    assert [line.startswith("    ") for line in lines] == [False, True, True]
 
 
 def test_a_text_has_the_level_that_is_asked_for(web: TestClient, yard: Yard):

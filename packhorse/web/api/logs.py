@@ -79,5 +79,7 @@ def _text(call: Call, id: str, level: LogLevel) -> Iterator[str]:
 
 
 def _line(line: LogLine) -> str:
+    """Only the first line of a message begins at the left: no message can pass for another, or for a new attempt."""
     kind = "" if line.kind is LogKind.LOG else f"{line.kind}: "
-    return f"{iso(line.at)} {kind}{safe(line.message)}\n"
+    message = safe(line.message).replace("\n", "\n    ")
+    return f"{iso(line.at)} {kind}{message}\n"
