@@ -113,8 +113,11 @@ class Finisher:
         self._taken = []
 
     def unanswered_for(self) -> float:
-        """Seconds since outcomes were taken for which the storage has not answered yet; 0: there are none."""
-        return time.monotonic() - self._taken_at if self._taken else 0.0
+        """Seconds since outcomes were taken for which the storage has not answered yet, or for which the desk has not
+        come to those that have gathered, as it does while another of its calls takes long; 0: there are none."""
+        if self._taken:
+            return time.monotonic() - self._taken_at
+        return time.monotonic() - max(self._first_at, self._taken_at) if self._waiting else 0.0
 
     def unwritten(self) -> list[tuple[Seat, Outcome]]:
         """What was taken and has no answer yet, and what has gathered. One may be there twice. It stays."""

@@ -2,7 +2,7 @@
 
 The desk calls `keep` when the storage is away. While a call of the desk is under way, it can do nothing: a storage with
 much patience, or one behind a network that drops packets, may not answer for longer than a worker that was told to stop
-may live. So a thread of its own looks after such calls.
+may live, whatever the call is about. So a thread of its own looks after such calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packhorse.worker.seat import Seat
 LATE = 20_000
 """Microseconds. An outcome that has waited longer for the storage says for how long."""
 LONG_CALL = 1.0
-"""Seconds. Outcomes of a call that takes longer are kept on disk."""
+"""Seconds. Outcomes that wait longer, for the answer to a call or for its end, are kept on disk."""
 LOOK = 0.5
 """Seconds between two looks at the call that is under way."""
 

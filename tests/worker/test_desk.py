@@ -1701,3 +1701,33 @@ def test_an_outcome_is_kept_on_disk_while_the_storage_does_not_answer(
     until(lambda: not path.exists(), "it is delivered, and the file is gone")
 
     assert works.state(job) is COMPLETED
+
+
+@pytest.mark.parametrize("call", ["check_in", "append_log"])
+def test_an_outcome_is_kept_on_disk_while_another_call_is_not_answered(
+    works: Works, gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    asked, answers = threading.Event(), threading.Event()
+    answer = getattr(works.storage, call)
+
+    def late(*args: Any, **options: Any) -> Any:
+        asked.set()
+        return answers.wait(DEADLINE) and answer(*args, **options)
+
+    monkeypatch.setattr(works.storage, call, late)
+
+    @works.app.task
+    def task() -> None:
+        current_job().progress(50)
+        gate.wait(DEADLINE)
+
+    path = tmp_path / "storage" / "ann.outcomes"
+    works.run(1, spool=str(path))
+    job = task.enqueue()
+    assert asked.wait(DEADLINE)
+    gate.set()
+    until(lambda: path.exists() and path.read_text().count(job.id) == 1, "it is on the disk")
+    answers.set()
+    until(lambda: not path.exists(), "it is delivered, and the file is gone")
+
+    assert works.state(job) is COMPLETED
