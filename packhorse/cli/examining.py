@@ -24,11 +24,11 @@ from packhorse.errors import AppNotFound, BadValue, PackhorseError, StorageError
 from packhorse.event import Subject
 from packhorse.findings import overdue
 from packhorse.idleness import Idle, idle_text, idlers, remedy
-from packhorse.job import HELD, WAITING, State
+from packhorse.job import HELD, WAITING, Job, State
 from packhorse.named_filters import usable_filters
 from packhorse.pause_text import pause_text
 from packhorse.presence import is_alive
-from packhorse.storage import Storage
+from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken import is_broken
 from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
@@ -42,6 +42,8 @@ _STUBBORN = MINUTE  # a job that was asked to stop so long ago does not
 _OFTEN = 0.2
 _FEW_RUNS = 10
 _NEWEST = 200  # jobs whose records are looked at
+_MOST_HELD = 500
+_MOST_PAGES = 5  # of a queue that counts more jobs in work than workers hold
 
 
 class Verdict(StrEnum):
@@ -398,7 +400,7 @@ def records(patient: Patient) -> Iterator[Symptom]:
     find = patient.storage.find
     seen = [*find(Filter(order="created"), limit=_NEWEST).jobs, *find(Filter(states=frozenset({State.DEAD}))).jobs]
     broken = sorted({job.id for job in seen if is_broken(job)})
-    unowned = [job for job in seen if job.state in HELD and not job.owner]
+    unowned = _unowned(patient)
     if broken:
         said = count_text(len(broken), "job has a record", "jobs have records")
         fix = f"packhorse job {broken[0]}; packhorse delete {broken[0]}"
@@ -408,6 +410,26 @@ def records(patient: Patient) -> Iterator[Symptom]:
         yield wrong("records", f"job {job.id} is {job.state} and nobody holds it", fix)
     if not broken and not unowned:
         yield well("records", "nothing is stored that cannot be right")
+
+
+def _unowned(patient: Patient) -> list[Job]:
+    """The jobs that are reserved or running and name no worker. The list of held jobs may not have them: some storages
+    make it of what workers hold. So each queue that counts more than that is looked through, up to a limit."""
+    storage = patient.storage
+    held = storage.find(Filter(states=HELD), limit=_MOST_HELD).jobs
+    counted = Counter(job.queue for job in held if job.owner)
+    found = {job.id: job for job in held if not job.owner}
+    for queue in storage.queues():
+        if sum(queue.counts.get(state, 0) for state in HELD) <= counted[queue.name]:
+            continue
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = storage.find(Filter(queue=queue.name, order="created"), cursor=cursor, limit=BATCH)
+            found.update((job.id, job) for job in page.jobs if job.state in HELD and not job.owner)
+            cursor = page.next
+            if cursor is None:
+                break
+    return list(found.values())
 
 
 def failing(patient: Patient) -> Iterator[Symptom]:

@@ -18,6 +18,8 @@ from packhorse.cli.examining import HERE, THERE
 from packhorse.clock import DAY, SECOND
 from packhorse.event import Subject
 from packhorse.failure import Failure
+from packhorse.ids import new_id
+from packhorse.job import NewJob
 from packhorse.outcome import Failed
 from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
 from tests.cli.conftest import Call
@@ -292,6 +294,16 @@ def test_a_record_that_cannot_be_right_is_bad_and_shown(yard: Yard, packhorse: C
 def test_a_running_job_that_nobody_holds_is_bad(yard: Yard, packhorse: Call):
     job = yard.start(yard.add())
     assert found(packhorse)["records"] == [("ok", "nothing is stored that cannot be right", None)]
+    garble(yard, job.id, "owner", "NULL")
+
+    told = found(packhorse)["records"]
+
+    assert told[0][:2] == ("bad", f"job {job.id} is running and nobody holds it")
+
+
+def test_such_a_job_is_found_behind_many_newer_ones(yard: Yard, packhorse: Call):
+    job = yard.start(yard.add())
+    yard.storage.enqueue([NewJob(id=new_id(), task="resize", queue="resize") for _ in range(300)])
     garble(yard, job.id, "owner", "NULL")
 
     told = found(packhorse)["records"]
