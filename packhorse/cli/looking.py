@@ -334,6 +334,9 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
 @click.option("--queue", metavar="QUEUE", help="Only of this queue and its jobs.", shell_complete=complete_queue)
 @click.option("--kind", metavar="KIND", help="Only of this kind: added, completed, failed, broken, halted, paused …")
 @click.option("--worker", metavar="ID", help="Only of this worker.", shell_complete=complete_worker)
+@click.option(
+    "--subject", type=click.Choice([each.value for each in Subject]), help="Only about jobs, workers, foremen …"
+)
 @number_option("-n", "number", default=_ROWS, show_default=True, help="How many of the latest.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @click.option(
@@ -349,6 +352,7 @@ def events(
         kind=_kind(rest["kind"]),
         queue=rest["queue"],
         owner=_owner(invocation, rest["worker"]),
+        subject=Subject(rest["subject"]) if rest["subject"] else None,
     )
     last = newest_event(invocation.storage) if follow else 0
     found = invocation.storage.events(where, limit=number, newest_first=True)[::-1] if number else []

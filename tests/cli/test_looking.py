@@ -232,6 +232,8 @@ def test_events_are_filtered(yard: Yard, packhorse: Call):
     assert kinds("--queue", "mail", "--kind", "added") == ["added"]
     assert kinds("--worker", WORKER) == ["started", "reserved", "started", "broken"]
     assert kinds("--job", second.id) == ["added"]
+    assert kinds("--subject", "worker") == ["started"]
+    assert kinds("--subject", "job", "--kind", "started") == ["started"]
 
 
 def test_events_show_the_job_and_the_worker_as_they_were(yard: Yard, packhorse: Call):
@@ -260,6 +262,13 @@ def test_events_of_a_deleted_job_are_still_there(yard: Yard, packhorse: Call):
 
     assert result.exit_code == 0
     assert "deleted" in result.stdout
+
+
+def test_events_of_an_unknown_subject_are_refused(yard: Yard, packhorse: Call):
+    result = packhorse("events", "--subject", "wagon")
+
+    assert result.exit_code == 2
+    assert "foreman" in result.stderr
 
 
 def test_an_unknown_kind_brings_the_nearest(yard: Yard, packhorse: Call):
