@@ -18,13 +18,18 @@ from packhorse.event import Subject
 from packhorse.presence import is_alive
 from packhorse.settings import Settings
 from packhorse.storage import Storage
+from packhorse.storage.records import Outlook
 
 log = logging.getLogger("packhorse.chores")
+
+_LONGEST = 10.0
+"""Seconds between two looks while nobody holds a job. A job that seems held, by nobody, is found by them, too."""
 
 
 class Rescue:
     """What a lone foreman finds on its first round was lost before it came: the whole application had died, and those
-    jobs go first."""
+    jobs go first. While nobody holds a job, nobody can lose one: it looks less often then, only for those that are
+    gone and still listed."""
 
     name = "rescue"
 
@@ -45,11 +50,17 @@ class Rescue:
         self._frozen: Collection[str] = ()
         self._look_at = 0.0
         self._is_first_round = True
+        self._looked_at = float("-inf")
         # Often enough that whoever died with a whole machine is found soon after its lease, whenever that was.
-        self.interval = min(settings.heartbeat, settings.lease / 5) / SECOND
+        self._look_every = min(settings.heartbeat, settings.lease / 5) / SECOND
+        self.interval = max(self._look_every, min(settings.lease * 2 / 3 / SECOND, _LONGEST))
+
+    def due_in(self, outlook: Outlook) -> int | None:
+        return round(max(0.0, self._looked_at + self._look_every - monotonic()) * SECOND) if outlook.held else None
 
     def run(self) -> float | None:
         """Rescue until nothing is left, or the foreman is steady no more."""
+        self._looked_at = monotonic()
         now = self._steady_time()
         recovered = now is not None and self._is_first_round and self._is_alone(now)
         if now is not None:

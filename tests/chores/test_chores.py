@@ -26,8 +26,8 @@ def test_a_foreman_has_these_chores(storage: Memory):
         "drop_dead",
         "roll_up",
     ]
-    assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 600.0, 3.0, 600.0, 60.0, 60.0, 60.0]
-    assert [isinstance(chore, Foreseen) for chore in chores] == [True] * 4 + [False, True, False, False, False]
+    assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 600.0, 10.0, 600.0, 60.0, 60.0, 60.0]
+    assert [isinstance(chore, Foreseen) for chore in chores] == [True] * 6 + [False] * 3
 
 
 def test_on_an_empty_storage_all_wait_for_their_interval(storage: Memory):

@@ -11,7 +11,7 @@ from packhorse.event import Kind, Subject
 from packhorse.job import HELD, QUEUED, RANK_HALTED, RANK_RECOVERED, RUNNING
 from packhorse.settings import Settings
 from packhorse.storage.memory import Memory
-from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.storage.records import Filter, Outlook, WorkerInfo
 
 
 def rescue(storage: Memory, *steady: bool) -> Rescue:
@@ -147,8 +147,29 @@ def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, 
     assert stored(storage, job.id).rank == RANK_HALTED
 
 
-def test_it_comes_round_with_the_heartbeat(storage: Memory):
-    assert Rescue(storage, Settings(heartbeat=2 * SECOND), storage.now).interval == 2.0
+def test_while_somebody_holds_a_job_it_comes_round_with_the_heartbeat(storage: Memory):
+    chore = Rescue(storage, Settings(heartbeat=2 * SECOND), storage.now)
+    at_first = chore.due_in(Outlook(storage.now(), held=True))
+    chore.run()
+
+    due_in = chore.due_in(Outlook(storage.now(), held=True))
+
+    assert at_first == 0
+    assert due_in is not None
+    assert 0 <= due_in <= 2 * SECOND
+
+
+def test_while_nobody_holds_a_job_it_comes_round_less_often(storage: Memory):
+    chore = rescue(storage)
+
+    assert chore.due_in(Outlook(storage.now(), held=False)) is None
+    assert chore.interval == 10.0
+
+
+def test_however_long_the_lease_is_it_looks_for_jobs_that_nobody_holds(storage: Memory):
+    chore = Rescue(storage, Settings(heartbeat=5 * SECOND, lease=600 * SECOND), storage.now)
+
+    assert chore.interval == 10.0
 
 
 def test_a_frozen_worker_of_this_machine_is_ended_before_its_jobs_are_taken_back(storage: Memory, clock: TurnedClock):
