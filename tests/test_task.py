@@ -392,6 +392,40 @@ def test_another_object_of_the_same_class_does_not_take_the_name_silently() -> N
     assert getattr(registry.get("fibonacci").function, "__self__", None) is first
 
 
+def test_another_object_that_is_called_itself_does_not_take_the_name_silently() -> None:
+    class Times:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        def __call__(self, number: int) -> int:
+            return self.factor * number
+
+    registry, first = Registry(), Times(2)
+    registry.add(first, "times")
+    registry.add(first, "times")
+
+    with pytest.raises(TaskExists, match="'times'"):
+        registry.add(Times(3), "times")
+
+    assert registry.get("times").function is first
+
+
+def test_a_function_within_an_object_that_decorates_it_may_be_loaded_again() -> None:
+    class Traced:
+        def __init__(self, function: Callable[..., object]) -> None:
+            functools.update_wrapper(self, function)
+            self.function = function
+
+        def __call__(self, *args: object, **named: object) -> object:
+            return self.function(*args, **named)
+
+    registry, again = Registry(), Traced(send_notice)
+    registry.add(Traced(send_notice), "send")
+    registry.add(again, "send")
+
+    assert registry.get("send").function is again
+
+
 @pytest.mark.parametrize("name", ["fib onacci", "fib/onacci"])
 def test_a_name_with_a_space_or_a_slash_is_refused(name: str) -> None:
     with pytest.raises(BadValue, match="contains"):
