@@ -458,7 +458,9 @@ def _own_method(target: Any, name: str) -> Function | None:
 def _class_of(function: Function) -> type | None:
     """The class of the object whose method this is, or that is called itself; loaded anew it is another."""
     owner = getattr(function, "__self__", None)
-    if inspect.isfunction(getattr(type(function), "__call__", None)) and not hasattr(function, "__wrapped__"):
+    if inspect.isfunction(inspect.getattr_static(type(function), "__call__", None)) and not hasattr(
+        function, "__wrapped__"
+    ):
         owner = function  # not a decorator around a function, which is what counts then
     return None if owner is None or isinstance(owner, type) or inspect.ismodule(owner) else type(owner)
 
