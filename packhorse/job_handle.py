@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar, Unpack
@@ -61,11 +60,12 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     _new: NewJob | None = None
     _record: Job | None = None
     _written_at: int | None = None  # about when, if it is to show `_new` as it was written then
+    _is_for_coroutine: bool = False  # an async method answered it: it does not ask the storage on an event loop
 
     @classmethod
-    def of(cls, app: Home, record: Job) -> Self:
+    def of(cls, app: Home, record: Job, *, for_coroutine: bool = False) -> Self:
         """A job that was looked up."""
-        return cls(app, record.id, _record=record)
+        return cls(app, record.id, _record=record, _is_for_coroutine=for_coroutine)
 
     def __repr__(self) -> str:
         known = self._record or self._new
@@ -124,10 +124,24 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         looked at since: as it was written, with times by the clock of this machine and a `seq` of 0."""
         if self._record is None and self._new is not None and self._written_at is not None:
             self._record = added_job(self._new, 0, self._written_at)
+        if self._record is None and not self._may_ask():
+            raise JobNotFound(self.id)  # as the last look has said
         if self._record is None:
             self.refresh()
         assert self._record is not None
         return self._record
+
+    def _may_ask(self) -> bool:
+        """Whether there is time to ask the storage: a job of a coroutine must not hold up its event loop."""
+        if not self._is_for_coroutine:
+            return True
+        from asyncio import get_running_loop
+
+        try:
+            get_running_loop()
+        except RuntimeError:
+            return True
+        return False
 
     @property
     def effective(self) -> EffectiveJob:
@@ -246,9 +260,9 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     @property
     def result(self) -> R_co:
-        """What the task returned. Looks again unless the job had ended; raises WrongState if it still has not, and
-        JobFailed if it ended dead or aborted."""
-        if not self.is_finished:
+        """What the task returned. Looks again unless the job had ended, or comes from an async method and is asked on
+        an event loop; raises WrongState if it has not ended, and JobFailed if it ended dead or aborted."""
+        if not self.is_finished and self._may_ask():
             self.refresh()
         return self._result()
 
@@ -292,7 +306,8 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     def _result(self) -> R_co:
         job = self.record
         if job.state not in FINAL:
-            raise WrongState(self.id, "read the result of", job.state, hint="wait for it with job.wait()")
+            hint = "wait for it with job.wait()" if self._may_ask() else "wait for it with await job.aresult()"
+            raise WrongState(self.id, "read the result of", job.state, hint=hint)
         if job.state is not COMPLETED:
             raise job_failed(job)
         if job.result is None:
@@ -459,11 +474,20 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         return await aenqueue_job(self._app, await self._app._courier.call(self._copied, args, options))
 
     def _looked_at(self, steer: Callable[[], Self]) -> Self:
-        """This job after a step, with a look at what became of it: on the event loop there is no time for one."""
-        steer()
-        with suppress(JobNotFound):  # which whoever asks it for more will be told
-            self.refresh()
-        return self
+        """This job after a step, or after one that was refused, with a look at what became of it: on the event loop
+        there is no time for one."""
+        last = self._record, self._new, self._written_at
+        try:
+            return steer()
+        finally:
+            if self._record is None and self._new is None:  # they were out of date
+                try:
+                    self.refresh()
+                except JobNotFound:
+                    pass  # which whoever asks it for more will be told
+                except BaseException:
+                    self._record, self._new, self._written_at = last
+                    raise
 
 
 # --- new ones -----------------------------------------------------------------------------------------------------
@@ -483,8 +507,11 @@ async def aenqueue_job(app: Home, new: NewJob, *, has_own_id: bool = False) -> J
         new = await app._courier.call(app.hooks.before_enqueue, new)
     answer = await app._courier.share(app._submit, new)
     if has_own_id and _is_repeated(new, answer):
-        return await app._courier.call(handle_of, app, new, answer, has_own_id=True)
+        handle = await app._courier.call(handle_of, app, new, answer, has_own_id=True)
+        handle._is_for_coroutine = True
+        return handle
     handle = handle_of(app, new, answer)
+    handle._is_for_coroutine = True
     if handle._new is None:  # a twin that was there before
         handle._record = await app._courier.share(app._get_each, handle.id)
     else:
@@ -502,7 +529,7 @@ def for_coroutine(app: Home, handles: list[JobHandle[Any]]) -> list[JobHandle[An
         for handle, record in zip(some, app._get_each([one.id for one in some]), strict=True):
             handle._record = record
     for handle in handles:
-        handle._written_at = now
+        handle._written_at, handle._is_for_coroutine = now, True
     return handles
 
 

@@ -178,7 +178,7 @@ class Client:
         while not self._closed.is_set():
             fresh = await self._app._courier.call(self._fresh, shown)
             for job in fresh:
-                yield JobHandle.of(self._app, job)
+                yield JobHandle.of(self._app, job, for_coroutine=True)
             pause = pauses.after(bool(fresh))
             if pause is None:
                 return

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from packhorse import Client, JobHandle, JobNotFound, NewJob, Packhorse, Storage, Task
+from packhorse import Client, JobHandle, JobNotFound, NewJob, Packhorse, Storage, Task, WrongState
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.errors import PackhorseError
 from packhorse.storage import open_storage
@@ -179,6 +179,85 @@ def test_a_job_that_was_steered_shows_what_became_of_it(send: Task[[str], str]):
         await job.adelete()
 
     asyncio.run(steer())
+
+
+def properties_of(job: JobHandle[Any]) -> dict[str, Any]:
+    """All that can be asked of a job without a call."""
+    names = [name for name in public_members(JobHandle) if isinstance(getattr(JobHandle, name), property)]
+    return {name: getattr(job, name) for name in names if name != "result"}
+
+
+WAYS = ["aenqueue", "by name", "own id", "repeated id", "twin", "many", "copy", "aget", "aget_or_none", "ajobs"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_property_of_a_job_from_an_async_method_asks_the_storage(app: Packhorse, send: Task[[str], str], way: str):
+
+    async def job_by(way: str) -> JobHandle[Any]:
+        first = await send.using(id="chosen-id", unique=True).aenqueue("ann")
+        match way:
+            case "aenqueue":
+                return await send.aenqueue("bob")
+            case "by name":
+                return await app.aenqueue("send", {"to": "bob"})
+            case "own id":
+                return first
+            case "repeated id":
+                return await send.using(id="chosen-id").aenqueue("ann")
+            case "twin":
+                return await send.aenqueue_unique("ann")
+            case "many":
+                return (await app.aenqueue_many([send.call("bob")]))[0]
+            case "copy":
+                return await (await send.aenqueue("bob")).acopy()
+            case "aget":
+                return await app.aget(first.id)
+            case "aget_or_none":
+                found = await app.aget_or_none(first.id)
+                assert found is not None
+                return found
+            case _:
+                (found,) = [job async for job in app.ajobs()]
+                return found
+
+    async def look() -> None:
+        job = await job_by(way)
+        assert properties_of(job)["state"] == "queued"
+        with pytest.raises(WrongState, match=r"it is queued - wait for it with await job\.aresult\(\)"):
+            job.result  # noqa: B018 - it is a property that raises
+
+    asyncio.run(look())
+
+
+def test_a_job_from_an_async_method_looks_for_its_result_where_no_event_loop_runs(send: Task[[str], str]):
+    job = asyncio.run(send.aenqueue("ann"))
+    job._app.storage.delete([job.id])
+
+    with pytest.raises(JobNotFound):
+        job.result  # noqa: B018 - it is a property that raises
+
+
+def test_a_job_whose_steering_was_refused_shows_what_it_is_without_asking(app: Packhorse, send: Task[[str], str]):
+
+    async def steer() -> None:
+        job = await send.aenqueue("ann")
+        await (await app.aget(job.id)).aabort()
+        with pytest.raises(WrongState):
+            await job.aabort()
+        assert job.state == "aborted"
+
+    asyncio.run(steer())
+
+
+def test_a_job_that_an_async_method_found_gone_is_not_asked_for_again(send: Task[[str], str]):
+
+    async def look() -> None:
+        job = await send.aenqueue("ann")
+        await job.adelete()
+        with pytest.raises(JobNotFound):
+            job.state  # noqa: B018 - it is a property that raises
+
+    asyncio.run(look())
 
 
 # --- every method -----------------------------------------------------------------------------------------------------

@@ -54,12 +54,13 @@ class Looking(Home):
 
     async def aget(self, id: str) -> JobHandle[Any]:
         """`get`, for coroutines; many at once share one read."""
-        return self._found(id, await self._courier.share(self._get_each, id))
+        record = await self._courier.share(self._get_each, id)
+        return self._found(id, record, for_coroutine=True)
 
     async def aget_or_none(self, id: str) -> JobHandle[Any] | None:
         """`get_or_none`, for coroutines; many at once share one read."""
         record = await self._courier.share(self._get_each, id)
-        return None if record is None else JobHandle.of(self, record)
+        return None if record is None else JobHandle.of(self, record, for_coroutine=True)
 
     def ajobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> AsyncIterator[JobHandle[Any]]:
         """`jobs`, for coroutines: `async for job in app.ajobs(…)`."""
@@ -70,10 +71,10 @@ class Looking(Home):
         """`count`, for coroutines."""
         return await self._courier.call(self.count, **where)
 
-    def _found(self, id: str, record: Job | None) -> JobHandle[Any]:
+    def _found(self, id: str, record: Job | None, *, for_coroutine: bool = False) -> JobHandle[Any]:
         if record is None:
             raise JobNotFound(id)
-        return JobHandle.of(self, record)
+        return JobHandle.of(self, record, for_coroutine=for_coroutine)
 
     def _page(self, where: Filter, cursor: str | None, left: int, *, learns: bool = False) -> Page:
         page = self.storage.find(where, cursor=cursor, limit=min(left, _PAGE))
@@ -98,13 +99,13 @@ class Looking(Home):
         where = await self._courier.call(lambda: parse_filter(words, self.storage.now))
         if where.order == "took":
             for handle in await self._courier.call(lambda: list(self._pages(where, left))):
-                yield handle
+                yield JobHandle.of(self, handle.record, for_coroutine=True)
             return
         cursor = None
         while left > 0:
             page = await self._courier.call(self._page, where, cursor, left, learns=True)
             for job in page.jobs:
-                yield JobHandle.of(self, job)
+                yield JobHandle.of(self, job, for_coroutine=True)
             left, cursor = left - len(page.jobs), page.next
             if cursor is None:
                 return
