@@ -15,6 +15,15 @@ from tests.children import PATIENCE, ROOT
 
 BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+APPS = """
+from django.apps import AppConfig
+
+class ShopConfig(AppConfig):
+    name = "shop"
+
+    def ready(self):
+        import shop.jobs  # as its signals would
+"""
 SETTINGS = """
 from pathlib import Path
 BASE_DIR = Path(__file__).parent.parent
@@ -22,6 +31,7 @@ SECRET_KEY = "x"
 INSTALLED_APPS = ["shop"]
 ROOT_URLCONF = "shop.urls"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "shop.db", "CONN_MAX_AGE": 0}}
+DATABASES["default"]["TEST"] = {"NAME": BASE_DIR / "test.db"}  # a file: one in memory cannot be closed
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 PACKHORSE_URL = f"sqlite:///{BASE_DIR / 'shop.db'}"
@@ -96,7 +106,12 @@ def project(tmp_path: Path) -> Path:
     assert "`import shop.coroutines`" in text
     files["shop/worker.py"] += "import shop.coroutines\nimport shop.probes\n"
     files |= {"shop/settings.py": SETTINGS, "shop/models.py": MODELS, "shop/urls.py": URLS, "manage.py": MANAGE}
-    files |= {"shop/__init__.py": "", "shop/probes.py": PROBES, "shop/test_forgetful.py": FORGETFUL}
+    files |= {
+        "shop/__init__.py": "",
+        "shop/apps.py": APPS,
+        "shop/probes.py": PROBES,
+        "shop/test_forgetful.py": FORGETFUL,
+    }
     (tmp_path / "shop").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content, "utf-8")
