@@ -14,13 +14,19 @@ def count_text(number: int, one: str, many: str | None = None) -> str:
     return f"1 {one}" if number == 1 else f"{number:,} {many or f'{one}s'}"
 
 
-def significant(value: float) -> str:
-    """Three significant digits, and all digits of a larger number; never an exponent.
+def significant(value: float, digits: int = 3) -> str:
+    """So many significant digits, and all digits of a larger number; never an exponent.
 
-    >>> significant(0.1234), significant(999.6), significant(1_234.5)
-    ('0.123', '1,000', '1,234')
+    >>> significant(0.1234), significant(999.6), significant(1_234.5), significant(0.0000123, 2)
+    ('0.123', '1,000', '1,234', '0.000012')
     """
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    if abs(value) >= 10**digits - 0.5:
+        return f"{value:,.0f}"
+    text = f"{value:.{digits}g}"
+    if "e" not in text:
+        return text
+    first, _, exponent = text.partition("e")
+    return f"{value:.{len(first.strip('-').replace('.', '')) - 1 - int(exponent)}f}"
 
 
 def size_text(number: int) -> str:

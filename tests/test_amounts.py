@@ -65,10 +65,18 @@ def test_counts_have_the_right_word():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (0.1234, "0.123"), (99.95, "100"), (999.4, "999"), (999.6, "1,000"), (12_345.6, "12,346")],
+    [
+        *((0.0, "0"), (0.1234, "0.123"), (99.95, "100"), (999.4, "999"), (999.6, "1,000"), (12_345.6, "12,346")),
+        *((0.0001234, "0.000123"), (0.00001234, "0.0000123"), (0.00003, "0.00003"), (-0.00001234, "-0.0000123")),
+    ],
 )
 def test_no_number_has_an_exponent(value: float, text: str):
     assert significant(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(99.4, "99"), (99.6, "100"), (0.126, "0.13"), (0.0000123, "0.000012")])
+def test_fewer_digits_may_be_wanted(value: float, text: str):
+    assert significant(value, 2) == text
 
 
 def test_the_command_line_shows_just_under_a_second_in_plain_digits():

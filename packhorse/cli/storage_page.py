@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from packhorse.amounts import count_text, fact_text, size_text
+from packhorse.amounts import count_text, fact_text, significant, size_text
 from packhorse.cli.failing import masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
@@ -96,4 +96,4 @@ def _facts(health: Health, write: int | None, source: str) -> Iterator[tuple[str
 
 
 def _milliseconds(duration: int) -> str:
-    return f"{duration / 1_000:.2g} ms" if duration < 100_000 else f"{duration / 1_000:,.0f} ms"
+    return f"{significant(duration / 1_000, 2)} ms"

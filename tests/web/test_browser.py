@@ -15,7 +15,7 @@ from packhorse.failure import Failure
 from packhorse.ids import new_id
 from packhorse.job import State
 from packhorse.outcome import Completed, Failed
-from packhorse.storage.records import LogLine, WorkerInfo
+from packhorse.storage.records import EventFilter, Filter, LogLine, WorkerInfo
 from packhorse.web.application import Application
 from packhorse.web.pages.serving import LIVE
 from tests.children import until
@@ -47,10 +47,12 @@ def test_no_page_complains_or_runs_over_the_edge(
     browser: Any, application: Application, yard: Yard, theme: str, width: int
 ):
     jobs = fill(yard)
+    long_id = next(job.id for job in yard.storage.find(Filter(queue="q" * 128)).jobs)
     (group,) = yard.storage.failures()
     paths = [
         *LISTS,
         *(f"/jobs/{job_id}" for job_id in jobs.values()),
+        *(f"/jobs/{event.job_id}?event={event.id}" for event in yard.storage.events(EventFilter(job_id=long_id))),
         f"/failures/{group.cause}",
         f"/queues/{'q' * 128}",
         "/tasks/resize",

@@ -427,7 +427,7 @@ def _counted_back(grew: Sequence[int], present: int) -> list[int]:
 
 
 def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2g}"
+    return significant(value, 2)
 
 
 def _count(value: float) -> str:
