@@ -127,7 +127,7 @@ class Foreman:
         with self._signals:
             self._signals.take_stops()
             # What was started with nohup stays, whatever becomes of the terminal.
-            self._terminal = Terminal(is_there=has_terminal() and not self._signals.hangup_was_ignored)
+            self._terminal = Terminal(is_there=self._signals.had_terminal and not self._signals.hangup_was_ignored)
             remove_leftovers()
             if self._parent is not None:
                 hear_of_parents_end(signal.SIGCHLD)  # a signal that does nothing but wake the loop

@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from packhorse.terminal import has_terminal
+
 STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 QUIET = frozenset({signal.SIGUSR1, signal.SIGTSTP})
 RESTART_ASKED = signal.SIGUSR2
@@ -35,11 +37,14 @@ class Signals:
         self._mouth.setblocking(False)
         self._before: dict[signal.Signals, Any] = {}
         self._fd_before = -1
+        self.had_terminal = False
+        """Was there a controlling terminal when the watch began? It may be closed while the program still starts."""
 
     def __enter__(self) -> Signals:
         if not self._before and threading.current_thread() is threading.main_thread():
             self._fd_before = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
             self._take(_WATCHED - STOP)
+            self.had_terminal = has_terminal()
         return self
 
     def take_stops(self) -> None:

@@ -562,6 +562,22 @@ def test_when_the_terminal_is_closed_running_jobs_finish_and_it_ends(
         assert (job.refresh().state, job.record.attempts) == ("completed", 1)
 
 
+def test_a_terminal_that_is_closed_while_the_app_is_imported_ends_the_program_too(
+    tmp_path: Path, in_terminal: Callable[..., InTerminal]
+):
+    (tmp_path / "jobs.py").write_text(
+        "import pathlib, time\nprint('importing', flush=True)\n"
+        "while not pathlib.Path('go').exists():\n    time.sleep(0.01)\n" + APP.format(text="sent")
+    )
+    work = in_terminal("work", "--quiet", "--max", "1")
+    work.until_told("importing")
+
+    work.close()
+    (tmp_path / "go").touch()
+
+    assert work.process.wait(PATIENCE) == 0
+
+
 def test_a_hangup_while_the_terminal_is_there_restarts_the_workers(in_terminal: Callable[..., InTerminal]):
     work = in_terminal("work", "--max", "1")
     work.until_told("Ctrl-C once")
