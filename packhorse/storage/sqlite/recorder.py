@@ -130,8 +130,8 @@ def _row(
     return (now + at, kind, "job", job_id, queue, state, owner, fence, "" if data is None else to_json(data))
 
 
-def events_of(row: Row) -> list[Event]:
-    """The events of a row of `EVENT_COLUMNS`: one, or all those of a pack."""
+def events_of(row: Row, job_id: str | None = None) -> list[Event]:
+    """The events of a row of `EVENT_COLUMNS`: one, or all those of a pack; with `job_id`, of a pack only this job's."""
     number, at, kind, _, _, queue, state, owner, _, data, jobs, span = row
     if jobs is None:
         return [event_of(row[:-2])]
@@ -141,6 +141,7 @@ def events_of(row: Row) -> list[Event]:
         return [
             _unpacked(number - span + place, at, kind_of(kind), its_queue, state, owner, *packed)
             for place, (its_queue, packed) in enumerate(zip(queues, told, strict=False))
+            if job_id is None or packed[0] == job_id
         ]
     except (msgspec.MsgspecError, TypeError, ValueError):  # somebody has garbled it
         return [event_of((*row[:9], jobs))]

@@ -46,7 +46,7 @@ class Records(SQLiteKeeper, records.Records):
             # No LIMIT: of a pack that is half beyond the bounds, or that a job has left, nothing may fit.
             cursor = connection.execute(sql, values)
             while len(found) < limit and (row := cursor.fetchone()) is not None:
-                fitting = [event for event in events_of(row) if _is_asked(event, where)]
+                fitting = [event for event in events_of(row, where.job_id) if _is_asked(event, where)]
                 found += reversed(fitting) if newest_first else fitting
             cursor.close()
             return found[:limit]
