@@ -154,10 +154,11 @@ class WorkerProcess:
                 return
 
     def _join(self) -> None:
+        has_foreman = self.assignment.foreman is not None and not self.assignment.is_alone  # which has said so
+        # First: many earlier jobs may have to be settled, and nobody beats for this worker before it is online.
+        announce(self._storage, self.app.announcements(), None if has_foreman else self.app.settings.chosen_order)
         self.desk.look_for_queues()
         self._storage.join(self._record(self.assignment.concurrency))
-        has_foreman = self.assignment.foreman is not None and not self.assignment.is_alone  # which has said so
-        announce(self._storage, self.app.announcements(), None if has_foreman else self.app.settings.chosen_order)
         self.desk.follow(self._storage.outlook(self._owner, []).order)
         self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
         served = self.floor.served

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packhorse import __version__
+from packhorse import Packhorse, __version__
 from packhorse.board import Board
 from packhorse.channel import CONDEMNED
 from packhorse.clock import SECOND
@@ -58,6 +58,26 @@ def test_a_worker_joins_and_announces_its_tasks(works: Works):
     assert [task.name for task in works.storage.tasks() if task.announced_at] == ["mail", "post"]
     (online,) = said(works, "online")
     assert (online["tasks"], online["queues"]) == (["mail", "post"], {"mail": 3})
+
+
+def test_a_worker_joins_when_the_earlier_jobs_of_its_tasks_are_settled(works: Works, monkeypatch: pytest.MonkeyPatch):
+    @works.app.task(queue="post")
+    def mail() -> None: ...
+
+    job = Packhorse(works.storage).enqueue("mail")
+    joined: list[str] = []
+    set_queue = works.storage.set_queue
+
+    def settle(*args: Any, **options: Any) -> Any:
+        joined.extend(worker.id for worker in works.storage.workers())
+        return set_queue(*args, **options)
+
+    monkeypatch.setattr(works.storage, "set_queue", settle)
+    works.run()
+    works.until(lambda: works.state(job) is COMPLETED)
+
+    assert works.job(job).queue == "post"
+    assert joined == [], "nobody beats for it yet"
 
 
 def test_a_worker_serves_only_the_queues_that_it_was_given(works: Works):
