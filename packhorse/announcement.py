@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from packhorse.codec import Signature, canonical_json
+from packhorse.earlier_jobs import settle_earlier_jobs
 from packhorse.errors import BadValue
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import LOWEST_PRIORITY, SETTLED_LATER, WAITING, Job, NewJob
 from packhorse.parameters import Parameters, parameters_of, signature_of
-from packhorse.storage import BATCH, Storage
-from packhorse.storage.records import EventFilter, Filter, TaskInfo
+from packhorse.storage import Storage
+from packhorse.storage.records import TaskInfo
 from packhorse.task import RegisteredTask, TaskOptions, parse_unique
 
 _TOLD = (
@@ -30,11 +29,6 @@ _TOLD = (
 )
 MOST_ATTEMPTS = "most_attempts"
 """Where an announcement says how many attempts the task allows for some errors, if those are more than for others."""
-_USUAL = {name: getattr(NewJob("", "", ""), name) for name in SETTLED_LATER if name != "queue"}
-"""What a job has of these options if neither its caller nor its task says anything."""
-_ENQUEUED = frozenset({Kind.ADDED, Kind.REPLACED})
-_BY_TASK = "its task"
-"""Who is told to have changed a job that was enqueued before its task was known."""
 _TRUSTED_FOR = 300.0
 """Seconds for which an announcement is taken to be true."""
 _ASK_AGAIN_AFTER = 5.0
@@ -82,65 +76,9 @@ def announce(storage: Storage, tasks: Sequence[TaskInfo], order: str | None = No
     what their callers chose stays."""
     known = {task.name for task in storage.tasks() if task.announced_at is not None}
     new = [task for task in tasks if task.name not in known]
-    for task in new:
-        bring_into_line(storage, task)
+    settle_earlier_jobs(storage, new)
     storage.announce(tasks, order=order)
-    for task in new:  # whoever came between
-        bring_into_line(storage, task)
-
-
-def bring_into_line(storage: Storage, task: TaskInfo) -> None:
-    """Give the waiting jobs of a task that was not known its queue and options. What their callers chose stays, and so
-    does where an operator has put them since."""
-    wanted = {name: task.options.get(name, usual) for name, usual in _USUAL.items()}
-    if task.queue == task.name and wanted == _USUAL:
-        return
-    where, cursor = Filter(states=WAITING, task=task.name), None
-    while True:
-        page = storage.find(where, cursor=cursor, limit=BATCH)
-        astray = [job for job in page.jobs if _is_astray(job, task.queue, wanted)]
-        chosen = _chosen(storage, astray)
-        groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for job in astray:
-            queue, names = _settled(job, task, chosen.get(job.id))
-            groups.setdefault((queue, names), []).append(job.id)
-        for (queue, names), ids in groups.items():
-            storage.set_queue(ids, queue, by=_BY_TASK, options={name: wanted[name] for name in names})
-        if page.next is None:
-            return
-        cursor = page.next
-
-
-def _is_astray(job: Job, queue: str, wanted: Mapping[str, Any]) -> bool:
-    return job.queue != queue or any(getattr(job, name) != value for name, value in wanted.items())
-
-
-def _settled(job: Job, task: TaskInfo, chosen: Collection[str] | None) -> tuple[str, tuple[str, ...]]:
-    """The queue for this job, and the options that it takes from its task. Programs of an earlier version did not write
-    what was chosen: their jobs take queue and priority if they have the usual ones, and nothing else."""
-    kept = ("max_halts", "expires", "total_timeout", "persistent") if chosen is None else chosen
-    queue = task.queue if job.queue == task.name and "queue" not in kept else job.queue
-    names = [name for name in _USUAL if name not in kept]
-    if job.priority != LOWEST_PRIORITY and "priority" in names:
-        names.remove("priority")
-    return queue, tuple(names)
-
-
-def _chosen(storage: Storage, jobs: Sequence[Job]) -> dict[str, Collection[str]]:
-    """What the callers of these jobs chose, by the events of their enqueueing. Most of these are the latest of their
-    queue; the others are read one by one."""
-    told: dict[str, Event] = {}
-    for queue in {job.queue for job in jobs}:
-        latest = EventFilter(subject=Subject.JOB, kinds=_ENQUEUED, queue=queue)
-        for event in storage.events(latest, limit=BATCH, newest_first=True):
-            told.setdefault(event.job_id or "", event)
-    for job in jobs:
-        if job.id not in told:
-            of_job = EventFilter(job_id=job.id, kinds=_ENQUEUED)
-            for event in storage.events(of_job, limit=1, newest_first=True):
-                told[job.id] = event
-    facts = {job.id: (told[job.id].data or {}).get("chosen") for job in jobs if job.id in told}
-    return {job_id: chosen for job_id, chosen in facts.items() if isinstance(chosen, list | tuple)}
+    settle_earlier_jobs(storage, new)  # whoever came between
 
 
 def _plain(task: RegisteredTask) -> dict[str, Any]:

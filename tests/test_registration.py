@@ -15,12 +15,15 @@ from packhorse.app import Packhorse
 from packhorse.clock import SECOND
 from packhorse.conformance.builders import FAILURE
 from packhorse.context import current_job
+from packhorse.earlier_jobs import settle_earlier_jobs
+from packhorse.errors import StorageUnavailable
 from packhorse.event import Kind
 from packhorse.fields import job_fields
 from packhorse.job import NO_LIMIT, OF_TASK, State
+from packhorse.job_handle import JobHandle
 from packhorse.outcome import Failed
 from packhorse.storage import Storage, open_storage
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.process import WorkerProcess
 from tests.children import until
@@ -47,6 +50,22 @@ def app_with(storage: Storage, **options: Any) -> Packhorse:
 def work(app: Packhorse) -> None:
     """Run what is there."""
     WorkerProcess(app, app.storage, Assignment("ann", concurrency=1, burst=True)).run()
+
+
+def count_calls(storage: Storage, name: str, monkeypatch: pytest.MonkeyPatch, most: int | None = None) -> list[str]:
+    """One word for each call of this operation; after so many the storage is away once."""
+    calls: list[str] = []
+    operation, left = getattr(storage, name), [most]
+
+    def counted(*args: Any, **options: Any) -> Any:
+        if left[0] is not None and len(calls) == left[0]:
+            left[0] = None
+            raise StorageUnavailable("the storage is away")
+        calls.append(name)
+        return operation(*args, **options)
+
+    monkeypatch.setattr(storage, name, counted)
+    return calls
 
 
 def test_a_job_that_was_enqueued_by_name_before_any_worker_is_tried_as_its_task_says(storage: Storage) -> None:
@@ -116,6 +135,98 @@ def test_many_jobs_that_came_first_are_settled_wherever_they_are(storage: Storag
 
     told = [(job.queue, job.priority) for job in storage.get_many([job.id for job in jobs])]
     assert told == [("elsewhere", 5)] + [("money", 5)] * 1_099 + [("money", 1)] * 3
+
+
+def test_the_choices_of_many_jobs_are_read_many_at_a_time(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = Packhorse(storage)
+    chosen: list[dict[str, Any]] = [{}, {"priority": 1}, {}]
+    for options in chosen:
+        stranger.enqueue_many([stranger.call("charge", **options) for _ in range(900)])
+    reads = count_calls(storage, "events", monkeypatch)
+
+    announce(storage, app_with(storage, priority=5, queue="money").announcements())
+
+    assert len(reads) < 100
+    assert storage.count(Filter(queue="money", min_priority=5)).number == 1_800
+    assert storage.count(Filter(queue="money", max_priority=1)).number == 900
+
+
+def test_what_was_chosen_is_found_among_the_events_of_others(storage: Storage) -> None:
+    stranger = Packhorse(storage)
+    chosen: list[dict[str, Any]] = [{}, {"priority": 1}, {"queue": "mine"}, {"max_halts": 3}]
+    jobs: list[JobHandle[Any]] = []
+    for number in range(24):
+        jobs.append(stranger.enqueue("charge", **chosen[number % 4]))
+        stranger.enqueue_many([stranger.call("other") for _ in range(30 * (number % 3))])
+
+    announce(storage, app_with(storage, priority=5, queue="money", max_halts=1).announcements())
+
+    told = [(job.queue, job.priority, job.max_halts) for job in storage.get_many([job.id for job in jobs])]
+    assert told == [("money", 5, 1), ("money", 1, 1), ("mine", 5, 1), ("money", 5, 3)] * 6
+
+
+def test_of_a_job_that_was_replaced_the_later_choice_counts(storage: Storage) -> None:
+    stranger = Packhorse(storage)
+    unique = {"by": ["order"], "on_conflict": "replace"}
+    jobs = [stranger.enqueue("charge", {"order": number}, unique=unique) for number in range(6)]
+    stranger.enqueue_many([stranger.call("charge") for _ in range(1_000)])
+    for number in (2, 3, 4):
+        stranger.enqueue("charge", {"order": number}, unique=unique, priority=1)
+
+    announce(storage, app_with(storage, priority=5, queue="money").announcements())
+
+    assert [job.refresh().priority for job in jobs] == [5, 5, 1, 1, 1, 5]
+
+
+def test_what_an_operator_orders_meanwhile_stays(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = Packhorse(storage)
+    moved, raised, plain = (stranger.enqueue("charge") for _ in range(3))
+    set_queue = storage.set_queue
+
+    def after_the_operator(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(storage, "set_queue", set_queue)
+        moved.set_queue("elsewhere")
+        raised.set_priority(9)
+        return set_queue(*args, **options)
+
+    monkeypatch.setattr(storage, "set_queue", after_the_operator)
+    announce(storage, app_with(storage, priority=5, queue="money").announcements())
+
+    told = [(job.refresh().queue, job.priority) for job in (moved, raised, plain)]
+    assert told == [("elsewhere", 5), ("money", 9), ("money", 5)]
+
+
+def test_who_is_cut_off_on_the_way_leaves_the_rest_to_the_next(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = Packhorse(storage)
+    stranger.enqueue_many([stranger.call("charge") for _ in range(1_000)])
+    stranger.enqueue_many([stranger.call("charge") for _ in range(10)])
+    told = app_with(storage, priority=5, queue="money").announcements()
+    writes = count_calls(storage, "set_queue", monkeypatch, most=1)
+
+    with pytest.raises(StorageUnavailable):
+        announce(storage, told)
+    half = storage.count(Filter(queue="money")).number
+    writes.clear()
+    announce(storage, told)
+    announce(storage, told)
+
+    assert half == 1_000
+    assert len(writes) == 1
+    assert storage.count(Filter(queue="money", min_priority=5)).number == 1_010
+
+
+def test_who_comes_second_writes_nothing_for_what_is_settled(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = Packhorse(storage)
+    stranger.enqueue_many([stranger.call("charge"), stranger.call("charge", queue="mine"), stranger.call("charge")])
+    told = app_with(storage, priority=5, queue="money").announcements()
+    settle_earlier_jobs(storage, told)
+    writes = count_calls(storage, "set_queue", monkeypatch)
+
+    announce(storage, told)
+
+    assert not writes
 
 
 def test_a_task_that_was_known_before_moves_nobody(storage: Storage) -> None:

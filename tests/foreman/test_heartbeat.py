@@ -99,6 +99,26 @@ def test_what_may_lie_in_the_way_to_the_storage_is_no_skew(wall: float, took: fl
     assert skew_of(wall, took, now) == skew
 
 
+# --- joining --------------------------------------------------------------------------------------------------------
+
+
+def test_a_foreman_announces_before_it_can_be_taken_for_dead(clock: TurnedClock) -> None:
+    storage, known = Memory(clock), []
+    crew, record = create_autospec(Crew, instance=True, members=[]), Record(storage, {})
+
+    def announce() -> None:
+        clock.turn(600.0)
+        known.append([worker.id for worker in storage.workers()])
+
+    heartbeat = Heartbeat(
+        storage, crew, record, heartbeat=5.0, lease=15.0, report=dict, wake=lambda: None, announce=announce
+    )
+    heartbeat.step()
+
+    assert known == [[]]
+    assert [worker.id for worker in storage.workers()] == [record.id]
+
+
 # --- one worker's trouble ---------------------------------------------------------------------------------------------
 
 
