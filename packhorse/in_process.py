@@ -2,7 +2,8 @@
 
 The worker is the one that `packhorse work` starts; only its process is not its own. A worker that must give way,
 because a job on a thread will not end, gives way to another one in the same process. It stays beside that one, without
-slots, until all that it has begun has ended: so no job runs beside itself.
+slots, until all that it has begun has ended or the pool stops: so no job runs beside itself. What still runs when the
+pool has stopped is handed back, and refused by every pool of this process until it has returned (`unreturned.py`).
 """
 
 from __future__ import annotations

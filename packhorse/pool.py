@@ -82,7 +82,8 @@ class Pool:
 
     def stop(self) -> None:
         """Take no more jobs, let the running ones finish for `stop_grace` (30 s unless set), hand back what is left,
-        and return. Does nothing if it does not run."""
+        and return. Does nothing if it does not run. A function that still runs goes on: its job, whose id is logged,
+        does not begin again in this program before that has returned; in another one it may."""
         with self._lock:
             running, self._running = self._running, None
             if self in self._app._clients:

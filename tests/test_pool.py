@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from packhorse.event import Kind, Subject
 from packhorse.job_handle import JobHandle
 from packhorse.worker import desk, fetcher, reception
 from packhorse.worker.assignment import Limits
+from packhorse.worker.unreturned import unreturned
 from tests.children import PATIENCE, ROOT, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
@@ -332,10 +334,10 @@ class Stubborn:
         return "done"
 
 
-def was_refused(app: Packhorse, job: JobHandle[Any]) -> bool:
+def was_refused(app: Packhorse, job: JobHandle[Any], where: str = "worker") -> bool:
     """Has a worker taken it, and handed it back because its last run goes on?"""
     why = [(event.data or {}).get("why", "") for event in app.events(job=job.id) if event.kind is Kind.READDED]
-    return any("its last run would not end, and still goes on in worker" in each for each in why)
+    return any(f"its last run would not end, and still goes on in {where}" in each for each in why)
 
 
 def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatch: pytest.MonkeyPatch):
@@ -372,6 +374,99 @@ def test_a_pool_with_a_job_that_does_not_end_stops_at_once(app: Packhorse):
     assert [each for each in app.workers() if each.subject is not Subject.CLIENT] == []
     assert stubborn.running == 1
     stubborn.may_end.set()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_the_next_start(
+    is_async: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(reception, "DOUBLE_WAIT", 100_000)
+    begun, may_end, runs = threading.Event(), threading.Event(), []
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}", stop_grace=0.1, abort_grace=0.1) as app:
+
+        def busy() -> str:
+            runs.append(may_end.is_set())
+            begun.set()
+            may_end.wait(PATIENCE)
+            return "done"
+
+        async def blocking() -> str:
+            return busy()
+
+        app.register("busy", blocking if is_async else busy)
+        job, pool = app.enqueue("busy"), app.pool(1).start()
+        assert begun.wait(PATIENCE)
+        pool.stop()
+        assert [record.levelname for record in caplog.records if f"has ended: {job.id};" in record.message] == [
+            "WARNING"
+        ]
+        with app.pool(1):  # another pool of this program
+            until(lambda: was_refused(app, job, "this program"), "it is handed back")
+            may_end.set()
+
+            assert job.wait(timeout=PATIENCE) == "done"
+        assert runs == [False, True]
+        assert (job.failures, job.halts) == (0, 0)
+
+
+def test_a_job_whose_time_was_over_waits_for_its_last_run_also_after_a_stop(
+    app: Packhorse, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reception, "DOUBLE_WAIT", 100_000)
+    stubborn, pool = Stubborn(app), app.pool(1)
+    with pool:
+        job = app.enqueue("stubborn")
+        until(lambda: job.refresh().failures == 1, "it is given up")
+    with pool:
+        until(lambda: was_refused(app, job, "this program"), "it is handed back")
+        stubborn.may_end.set()
+
+        assert job.wait(timeout=PATIENCE) == "done"
+    assert (stubborn.began, stubborn.most) == (2, 1)
+
+
+def test_a_coroutine_that_swallows_its_cancellation_ends_with_its_loop_and_begins_again(tmp_path: Path):
+    begun, runs = threading.Event(), []
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}", stop_grace=0.1, abort_grace=0.1) as app:
+
+        @app.task
+        async def deaf() -> str:
+            runs.append(1)
+            begun.set()
+            while len(runs) == 1:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(PATIENCE)
+            return "done"
+
+        job, pool = deaf.enqueue(), app.pool(1).start()
+        assert begun.wait(PATIENCE)
+        pool.stop()
+        with pool:
+            assert job.wait(timeout=PATIENCE) == "done"
+
+
+def test_a_job_that_runs_on_while_the_storage_is_away_is_not_forgotten(tmp_path: Path):
+    begun, may_end = threading.Event(), threading.Event()
+    url = f"sqlite:///{tmp_path / 'jobs.db'}?patience=100ms"
+    with Packhorse(url, stop_grace=0.1, abort_grace=0.1) as app:
+
+        @app.task
+        def busy() -> None:
+            begun.set()
+            may_end.wait(PATIENCE)
+
+        job, pool = busy.enqueue(), app.pool(1).start()
+        assert begun.wait(PATIENCE)
+        until(lambda: job.refresh().state == "running", "the storage knows that it runs")
+        held = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+        held.execute("BEGIN IMMEDIATE")  # from here on nobody can write
+        pool.stop()
+        held.execute("ROLLBACK")
+        held.close()
+
+        assert job.id in unreturned()
+        may_end.set()
+        until(lambda: job.id not in unreturned(), "it has returned")
 
 
 def test_a_job_beside_one_that_does_not_end_runs_once(app: Packhorse, monkeypatch: pytest.MonkeyPatch):

@@ -38,6 +38,8 @@ class Assignment(msgspec.Struct, frozen=True):
     queues: list[str] | None = None  # None: those of all its tasks
     burst: bool = False  # end when nothing is left to run
     is_alone: bool = False  # no foreman tells it of queues that hold jobs of its tasks: it looks for itself
-    in_program: bool = False  # its threads do not end with it: nothing that still runs there is given to others
+    in_program: bool = False
+    """Its threads do not end with it. A run that was given up keeps it there until that returns, or until its pool
+    stops. What still runs then is handed back: the pools of this program wait for its return, others may take it."""
     limits: Limits = Limits()
     spool: str | None = None  # the file for outcomes that cannot be delivered

@@ -20,7 +20,7 @@ from packhorse.log_lines import about
 from packhorse.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import BY_AGE, Filter
-from packhorse.worker import lock
+from packhorse.worker import lock, unreturned
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.by_age import reserve_by_age
 from packhorse.worker.deputy import Deputed, depute
@@ -76,6 +76,7 @@ class Desk:
         self._storage = storage
         self._owner = assignment.owner
         self._by_age = False
+        self._in_program = assignment.in_program
         self._is_alone = assignment.is_alone or assignment.foreman is None
         self._max_jobs = assignment.limits.max_jobs
         self._floor = floor
@@ -92,6 +93,7 @@ class Desk:
         self._outage = Outage()
         self._reception = Reception(storage, assignment.owner, floor, self._outage)
         self.seats: dict[str, Seat] = {}
+        self._handed_back: list[Seat] = []  # while they ran, when the worker ended
         self._may_hold_more = False  # the answer to a `reserve` was lost
         self._looks: list[float] = []  # when to look for it again: it may be on its way still
         self._goes_itself = False  # the last deputy was disturbed
@@ -119,7 +121,7 @@ class Desk:
     @property
     def has_run_on(self) -> bool:
         """Does a job still run that was given up?"""
-        return self._warden.has_run_on
+        return bool(self._warden.run_on)
 
     def hand_all_back(self, why: str) -> None:
         """Hand back what has not begun."""
@@ -442,12 +444,31 @@ class Desk:
         StorageUnavailable as `write_down_the_rest`."""
         while True:
             for seat in list(self.seats.values()):
+                if seat.is_settled:  # its outcome is on its way
+                    continue
+                self._note_run(seat)
                 ran = max(1, seat.ran) if seat.is_claimed else 0
                 self.finisher.put(seat, of_told(seat) or Released(seat.job.token, why, ran=ran))
             self.write_down_the_rest(until)
             if not self.seats or time.monotonic() >= until:
                 return
             time.sleep(0.001)  # the thread of one that has just ended is about to put its outcome in
+
+    def leave_the_running(self) -> list[str]:
+        """When all is written down that can be: the jobs that still run, for which nobody waits any more."""
+        for seat in list(self.seats.values()):  # of these the storage could not be told
+            if not seat.is_settled:
+                self._note_run(seat)
+                if not seat.settle():
+                    seat.has_returned = True
+        left = [*self._warden.run_on, *self._handed_back]
+        return [seat.job.id for seat in left if not seat.has_returned]
+
+    def _note_run(self, seat: Seat) -> None:
+        """Before its job is in other hands: no pool of this process may begin it beside this run."""
+        if self._in_program and seat.is_claimed:
+            unreturned.note(seat)
+            self._handed_back.append(seat)
 
     # --- sleeping -------------------------------------------------------------------------------------------------
 

@@ -275,9 +275,18 @@ class WorkerProcess:
             kept = "the next start here delivers them" if self._undelivered.keep() else "their jobs will run again"
             log.error("%d outcomes could not be delivered: the storage is away; %s", left, kept)
         self._undelivered.close()
+        self._tell_of_unreturned(self.desk.leave_the_running())
         counts = {"done": self.desk.done, "failed": self.desk.failed}
         why = self._condemned or "drained"
         self._say({"say": "leaving", "why": why, **counts, "found_nothing": self._found_nothing})
+
+    def _tell_of_unreturned(self, jobs: Sequence[str]) -> None:
+        if jobs:
+            told = (
+                "%d jobs still run in this program although their worker has ended: %s; no pool of this program begins"
+                " them again before they return, but another program may"
+            )
+            log.warning(told, len(jobs), ", ".join(jobs))
 
     # --- what the foreman and signals may ask ---------------------------------------------------------------------
 

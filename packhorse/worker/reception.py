@@ -1,7 +1,7 @@
 """The reception: which of the jobs that were reserved may have a seat here. The desk asks, and hands the others back.
 
 A job of a task that this worker does not know waits for another; so does one whose last run would not end and still
-goes on elsewhere. Both stay away for a while, uncounted.
+goes on, in a worker that is there yet or on a thread of this very program. Both stay away for a while, uncounted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from packhorse.worker.floor import Floor
 from packhorse.worker.outage import Outage
 from packhorse.worker.refusals import finish_in_portions
 from packhorse.worker.seat import Seat
+from packhorse.worker.unreturned import unreturned
 
 log = logging.getLogger("packhorse.worker")
 
@@ -97,22 +98,29 @@ class Reception:
         return any(each.id != self._owner and serves(each, job.queue, [job.task]) for each in self._workers)
 
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """These jobs but for those whose last run would not end and still goes on elsewhere: somebody has had them run
-        again, and they wait until that worker is gone."""
-        failed = [job for job in jobs if job.error is not None]  # hardly any: this is on the way of every job
-        doubles = {job.id: worker for job in failed if (worker := Failure.goes_on_in(job.error)) is not None}
-        if not doubles:
+        """These jobs but for those whose last run would not end and still goes on: they wait until it has returned, or
+        its worker is gone."""
+        going_on = self._going_on(jobs)
+        if not going_on and not self._doubles:
             return jobs
-        there = self._still_there(set(doubles.values()))
         for job in jobs:
-            if (worker := doubles.get(job.id)) in there:
+            if job.id in going_on:
                 longer = min(2 * self._doubles.get(job.id, 0), LONGEST_DOUBLE_WAIT)
                 self._doubles[job.id] = max(DOUBLE_WAIT, longer)
-                why = f"its last run would not end, and still goes on in worker {worker}"
+                why = f"its last run would not end, and still goes on in {going_on[job.id]}"
                 self.refuse([job], why, self._doubles[job.id])
             else:
                 self._doubles.pop(job.id, None)
-        return [job for job in jobs if doubles.get(job.id) not in there]
+        return [job for job in jobs if job.id not in going_on]
+
+    def _going_on(self, jobs: Sequence[Job]) -> dict[str, str]:
+        """Where the last run of a job goes on, for those of which it does: hardly any, and all jobs come by here."""
+        here = unreturned()
+        found = {job.id: "this program" for job in jobs if job.id in here} if here else {}
+        failed = [job for job in jobs if job.error is not None]
+        workers = {job.id: worker for job in failed if (worker := Failure.goes_on_in(job.error)) is not None}
+        there = self._still_there(set(workers.values())) if workers else set()
+        return found | {job_id: f"worker {worker}" for job_id, worker in workers.items() if worker in there}
 
     def _still_there(self, workers: set[str]) -> set[str]:
         """Those of these workers that have not gone; all of them, while nobody can tell."""

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from packhorse.clock import SECOND
 from packhorse.job import Reason
 from packhorse.outcome import Stopped
+from packhorse.worker import unreturned
 from packhorse.worker.assignment import Limits
 from packhorse.worker.ending import of_given_up, overrun, time_left
 from packhorse.worker.floor import Floor
@@ -25,6 +26,7 @@ class Warden:
     def __init__(self, floor: Floor, limits: Limits, *, in_program: bool = False) -> None:
         self._floor = floor
         self._grace = limits.abort_grace
+        self._in_program = in_program
         self._goes_on = 0 if in_program else round(limits.last_seconds * SECOND)
         self._given_up: list[Seat] = []
         self._stops: SimpleQueue[tuple[str, int, Reason]] = SimpleQueue()
@@ -34,10 +36,10 @@ class Warden:
         self._stops.put((job_id, fence, reason))
 
     @property
-    def has_run_on(self) -> bool:
-        """Does a job still run that was given up?"""
+    def run_on(self) -> list[Seat]:
+        """The jobs that were given up and still run."""
         self._given_up = [seat for seat in self._given_up if not seat.has_returned]
-        return bool(self._given_up)
+        return self._given_up
 
     def look_around(self, seats: Mapping[str, Seat], now: float) -> float | None:
         """Ask those to end that should, and end those that were asked. Answers the seconds until the nearest limit."""
@@ -89,6 +91,8 @@ class Warden:
         if isinstance(outcome, Stopped) and outcome.failure is not None:
             seat.log(outcome.failure.message, "error")  # that of a failed attempt is in its log anyway
         self._given_up.append(seat)
+        if self._in_program:
+            unreturned.note(seat)
         self._floor.finisher.put(seat, outcome)
         self._floor.condemn(
             f"job {seat.job.id} ({seat.task.name}) did not end within {self._grace:g} s of being asked to"

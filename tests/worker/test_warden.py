@@ -234,6 +234,6 @@ def test_in_a_program_a_run_that_was_given_up_goes_on_until_it_returns():
     assert isinstance(outcome, Failed)
     assert outcome.failure.message.endswith("did not end when asked: it goes on in its program until it returns")
     assert (outcome.retry_in, Failure.goes_on_in(outcome.failure.to_json())) == (3 * SECOND, "ann")
-    assert warden.has_run_on
+    assert warden.run_on == [seat]
     seat.has_returned = True
-    assert not warden.has_run_on
+    assert warden.run_on == []

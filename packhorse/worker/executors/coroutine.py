@@ -38,16 +38,21 @@ class CoroutineExecutor:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 # Plain tasks below async middleware run in these threads; asyncio's own number would be too few.
-                self._loop.set_default_executor(ThreadPoolExecutor(self._slots.number, "packhorse-inner"))
-                threading.Thread(target=self._turn, args=(self._loop,), name="packhorse-loop", daemon=True).start()
+                inner = ThreadPoolExecutor(self._slots.number, "packhorse-inner")
+                self._loop.set_default_executor(inner)
+                args = (self._loop, inner)
+                threading.Thread(target=self._turn, args=args, name="packhorse-loop", daemon=True).start()
             return self._loop
 
-    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _turn(self, loop: asyncio.AbstractEventLoop, inner: ThreadPoolExecutor) -> None:
         try:
             loop.run_forever()
             loop.run_until_complete(self._unwind())
         finally:
             loop.close()
+            inner.shutdown()  # waits for its threads
+            for seat in self._tasks:  # nothing of these runs any more
+                seat.has_returned = True
 
     async def _unwind(self) -> None:
         """Whatever is still here is cancelled, unless it was already and cleans up. What goes on after that is left."""
