@@ -65,7 +65,7 @@ class InProcess:
         self._changed = threading.Condition()  # when there is another worker, or none any more
         self._worker: WorkerProcess | None = None
         self._lingering: list[threading.Thread] = []  # each with a worker that has made way
-        self._error: PackhorseError | None = None  # what ended it
+        self._error: Exception | None = None  # what ended it
         # A storage that was handed in has no address by which the next program could know it.
         self._spool = Spool(None) if app._is_handed else Spool.of(app.settings)
         self._beats = _Beats(self._storage, app, concurrency, self._spool)
@@ -83,9 +83,12 @@ class InProcess:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it."""
+        """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it.
+        Raises what had ended it before."""
         self._drain_soon()
         self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _drain_soon(self) -> None:
         self._is_stopping.set()
@@ -116,6 +119,13 @@ class InProcess:
     # --- in its own thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            self._error = error
+            log.exception("the pool has ended: %s", type(error).__name__)
+
+    def _serve(self) -> None:
         self._beats.duty.start()
         try:
             if self._is_known():
@@ -194,6 +204,8 @@ class InProcess:
             worker.linger()
         except StorageError as error:
             log.warning("a worker of the pool that had made way has ended: %s", error)
+        except Exception:
+            log.exception("a worker of the pool that had made way has ended")
         finally:
             self._end_for(worker.assignment.owner)
 

@@ -13,6 +13,7 @@ import importlib
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -26,7 +27,8 @@ class Running(Protocol):
     """One start of a pool, until it has stopped: `in_process.InProcess`."""
 
     def stop(self) -> None:
-        """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it."""
+        """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it.
+        Raises what had ended it before."""
 
     def wait_until_empty(self) -> None:
         """Wait until nothing is left to run, or it has ended. Raises what ended it."""
@@ -83,7 +85,8 @@ class Pool:
     def stop(self) -> None:
         """Take no more jobs, let the running ones finish for `stop_grace` (30 s unless set), hand back what is left,
         and return. Does nothing if it does not run. A function that still runs goes on: its job, whose id is logged,
-        does not begin again in this program before that has returned; in another one it may."""
+        does not begin again in this program before that has returned; in another one it may. Raises the error that had
+        ended the pool before, if one had."""
         with self._lock:
             running, self._running = self._running, None
             if self in self._app._clients:
@@ -94,7 +97,7 @@ class Pool:
     def drain(self) -> None:
         """Work until nothing is left to run now, then return. A pool that runs goes on running; one that does not is
         started for it and stopped again. Jobs that come in meanwhile are run too; those that are not due, or whose
-        queue is paused, are left."""
+        queue is paused, are left. Raises the error that has ended the pool, if one has."""
         was_running = self.is_running
         self.start()
         try:
@@ -106,14 +109,18 @@ class Pool:
                 self.stop()
 
     def close(self) -> None:
-        """`stop`; an app that is closed does it."""
-        self.stop()
+        """`stop`, without raising what had ended it, which is in the log; an app that is closed does it."""
+        with suppress(Exception):
+            self.stop()
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
+        if error is None:
+            self.stop()
+        else:
+            self.close()
 
 
 def _refuse_isolated(task: RegisteredTask) -> None:
@@ -129,4 +136,4 @@ def _refuse_isolated(task: RegisteredTask) -> None:
 def _stop(pool: weakref.ref[Pool]) -> None:
     left = pool()
     if left is not None:
-        left.stop()
+        left.close()

@@ -23,6 +23,7 @@ from packhorse.event import Kind, Subject
 from packhorse.job_handle import JobHandle
 from packhorse.worker import desk, fetcher, reception
 from packhorse.worker.assignment import Limits
+from packhorse.worker.reception import Reception
 from packhorse.worker.unreturned import unreturned
 from tests.children import PATIENCE, ROOT, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
@@ -518,6 +519,53 @@ def test_a_storage_that_cannot_be_used_at_all_is_told_by_drain(app: Packhorse):
 
     with pytest.raises(SchemaTooNew):
         app.pool(1).drain()
+
+
+class Broken(Exception):
+    """A mistake in the worker itself."""
+
+
+@pytest.fixture
+def broken(app: Packhorse, monkeypatch: pytest.MonkeyPatch) -> JobHandle[Any]:
+    """A job that its worker stumbles over."""
+
+    def stumble(self: Reception, jobs: Any) -> Any:
+        raise Broken("of the worker's own")
+
+    job = shop(app)[0].enqueue(1)
+    monkeypatch.setattr(Reception, "seats_for", stumble)
+    return job
+
+
+def test_a_pool_that_an_error_has_ended_is_not_taken_for_an_empty_one(
+    app: Packhorse, broken: JobHandle[Any], caplog: pytest.LogCaptureFixture
+):
+    with pytest.raises(Broken, match="of the worker's own"):
+        app.pool(1).drain()
+
+    assert [record.levelname for record in caplog.records if record.exc_info and "pool" in record.message] == ["ERROR"]
+    assert [each for each in app.workers() if each.subject is not Subject.CLIENT] == []
+
+
+def test_stopping_a_pool_that_an_error_has_ended_raises_it_once(app: Packhorse, broken: JobHandle[Any]):
+    pool = app.pool(1).start()
+    until(lambda: not pool.is_running, "it has ended by itself")
+
+    with pytest.raises(Broken):
+        pool.stop()
+    pool.stop()
+
+
+def test_the_error_that_has_ended_a_pool_hides_no_other(app: Packhorse, broken: JobHandle[Any]):
+    def fail() -> None:
+        with app.pool(1) as pool:
+            until(lambda: not pool.is_running, "it has ended by itself")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    app.pool(1).start()
+    app.close()
 
 
 def test_a_pool_serves_a_queue_that_no_task_names(app: Packhorse) -> None:
