@@ -40,6 +40,9 @@ _OF_THE_WAY = frozenset({"patience", "timeout", "connections", "ca"})
 _OF_THE_STORAGE = (StorageError, NotSignedIn, TooBusy)
 """What is wrong with the storage or the way to it, and not with an outcome."""
 _OTHERS_WRITE = 0o022
+_WAIT_FOR_OTHERS = 5.0
+"""Seconds to wait for somebody else who delivers the outcomes of a worker that has ended."""
+_LOOK_AGAIN = 0.02
 
 
 class Spooled(msgspec.Struct, frozen=True):
@@ -146,7 +149,7 @@ def _deliver(storage: Storage, path: Path, *, has_ended: bool) -> list[Verdict]:
         _put_aside(path)
         return []
     with file:
-        if not has_ended and not _is_left(file):
+        if not (_is_ours(file) if has_ended else _is_left(file)):
             return []
         outcomes, is_whole = _decoded(path, file.readall())
         verdicts: list[Verdict] = []
@@ -241,6 +244,20 @@ def _is_left(file: FileIO) -> bool:
     except BlockingIOError:
         return False
     return os.fstat(file.fileno()).st_nlink > 0
+
+
+def _is_ours(file: FileIO) -> bool:
+    """The same of a worker that has ended: whoever has the lock delivers the file, and is waited for. False: that is
+    done. Who takes too long, or has only inherited the lock from the worker, is not waited for any more: then the
+    outcomes may be sent twice, and the storage takes the first."""
+    until = time.monotonic() + _WAIT_FOR_OTHERS
+    while not _is_left(file):
+        if os.fstat(file.fileno()).st_nlink == 0:
+            return False
+        if time.monotonic() >= until:
+            return True
+        time.sleep(_LOOK_AGAIN)  # nobody tells when a lock is free, but a call that may not return
+    return True
 
 
 def _append(file: FileIO, packed: bytes) -> None:

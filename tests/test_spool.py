@@ -5,6 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import threading
+from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,7 @@ from packhorse.outcome import Completed, Failed, Outcome, Verdict
 from packhorse.settings import Settings
 from packhorse.spool import Delivered, Spool, SpoolFile
 from packhorse.storage.memory import Memory
-from tests.children import Parent, forked
+from tests.children import PATIENCE, Parent, forked, until
 
 
 @pytest.fixture
@@ -107,6 +110,48 @@ def test_what_a_killed_worker_has_kept_is_delivered_and_nothing_stays(storage: M
 
     assert spool.deliver(storage) == Delivered(1, 0)
     assert list(path.parent.iterdir()) == []
+
+
+def test_two_that_deliver_the_file_of_an_ended_worker_do_not_send_it_twice(
+    storage: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch
+):
+    job = in_state(storage, RUNNING)
+    keep(spool, "ann", Completed(job.token))
+    delivered: list[Delivered] = []
+    foreman = threading.Thread(target=lambda: delivered.append(spool.deliver(storage, "ann")))
+    has_looked, finish, lock = threading.Event(), storage.finish, fcntl.flock
+
+    def locked(file: FileIO, how: int) -> None:
+        if threading.current_thread() is foreman:
+            has_looked.set()
+        lock(file, how)
+
+    def slow(outcomes: Sequence[Outcome]) -> list[Verdict]:
+        if threading.current_thread() is not foreman:
+            foreman.start()
+            until(lambda: has_looked.is_set() or not foreman.is_alive(), "the foreman of the worker delivers it, too")
+        return finish(outcomes)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    monkeypatch.setattr(storage, "finish", slow)
+
+    delivered.append(spool.deliver(storage))  # as another foreman that starts
+    foreman.join(PATIENCE)
+
+    assert delivered == [Delivered(1, 0), Delivered(0, 0)]
+
+
+def test_who_holds_the_lock_of_an_ended_worker_for_too_long_keeps_nobody_from_delivering(
+    storage: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch
+):
+    job = in_state(storage, RUNNING)
+    path = keep(spool, "ann", Completed(job.token))
+    monkeypatch.setattr("packhorse.spool._WAIT_FOR_OTHERS", 0.05)
+
+    with path.open("rb") as inherited:  # by a process that a job has forked
+        fcntl.flock(inherited, fcntl.LOCK_EX)
+
+        assert spool.deliver(storage, "ann") == Delivered(1, 0)
 
 
 def test_of_a_worker_that_was_killed_while_it_wrote_the_rest_is_delivered(storage: Memory, spool: Spool):
