@@ -154,7 +154,7 @@ def _describe(value: Any, fault: str | None) -> tuple[str, str]:
         case "nan":
             return f"{value!r} cannot become JSON, which has no NaN or Infinity", "pass None, or text"
         case "nul":
-            return "text with a NUL character cannot be stored by PostgreSQL", "remove the '\\0', or pass bytes"
+            return "the text has a NUL character ('\\0'), which no storage takes", "remove it, or pass bytes"
     if isinstance(value, int):
         return "an integer of more than 4,300 digits cannot become JSON", "pass it as text, in hexadecimal"
     if isinstance(value, dict):

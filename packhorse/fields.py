@@ -17,7 +17,6 @@ from packhorse.event import Event, Kind, Subject
 from packhorse.event_objects import served
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, HELD, OF_TASK, Job, Operation, Reason, State, effective
-from packhorse.replay import unknown_in
 from packhorse.storage.checks import is_sound_json
 from packhorse.storage.records import (
     ClientInfo,
@@ -187,7 +186,7 @@ def object_fields(event: Event) -> dict[str, Any] | None:
     if job.max_attempts == OF_TASK:  # what its task said at that time nobody has kept
         known.pop("max_attempts", None)
     known |= {name: getattr(job, name) for name, needed in _DERIVED.items() if all(each in known for each in needed)}
-    unknown = [name for name in unknown_in(event.object) if name in JobFields.__struct_fields__]
+    unknown = [name for name in JobFields.__struct_fields__ if name not in known and name not in _ONLY_NOW]
     return {**known, "unknown": unknown} if unknown else known
 
 
@@ -195,6 +194,7 @@ _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("id", "task", "queue", "args", "state"), ""),
     **dict.fromkeys(("seq", "priority", "rank", "created_at", "updated_at"), 0),
 }
+_ONLY_NOW = ("took", "from_task")  # of a job as it is, not as it was
 _DERIVED = {
     "attempt": ("failures", "state"),
     "attempts_left": ("failures", "max_attempts"),

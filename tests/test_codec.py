@@ -470,8 +470,8 @@ def circle() -> Any:
         (Address(math.nan), "argument 'value' at value.street: nan cannot become JSON"),  # type: ignore[arg-type]
         ("a\ud800", "argument 'value': text with half a character (a lone surrogate) cannot become JSON"),
         ({"\ud800": 1}, "argument 'value': text with half a character"),
-        (["a\0b"], "argument 'value' at value[0]: text with a NUL character cannot be stored by PostgreSQL"),
-        ("\\\\\0", "argument 'value': text with a NUL character"),
+        (["a\0b"], "argument 'value' at value[0]: the text has a NUL character ('\\0'), which no storage takes"),
+        ("\\\\\0", "argument 'value': the text has a NUL character"),
         ([10**5000], "argument 'value' at value[0]: an integer of more than 4,300 digits cannot become JSON"),
         (circle(), "argument 'value': it contains itself"),
         (deep(DEPTH_LIMIT), "argument 'value': it is nested deeper than 64 levels"),
@@ -577,6 +577,10 @@ def test_a_result_that_cannot_become_json_says_so() -> None:
     with pytest.raises(BadResult, match=r"^the result at \[0\]: <User object> cannot become JSON") as caught:
         encode_result([User()])
     assert caught.value.hint == "return its id, or make it a dataclass"
+    with pytest.raises(
+        BadResult, match=r"^the result at \[1\]: the text has a NUL character \('\\0'\), which no storage"
+    ):
+        encode_result(["a", "a\0b"])
     with pytest.raises(PayloadTooLarge, match=r"the data of the result are .* or raise `result_limit`"):
         encode_result("x" * 100, limit=10)
 

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import FAILURE, add, finish, history, new_job, run, take, unique
 from packhorse.event import Event, Kind, kind_of
+from packhorse.event_objects import with_objects
 from packhorse.failure import Failure
+from packhorse.fields import JobFields, object_fields
 from packhorse.job import OF_TASK, RESERVED, Job, Reason
 from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.replay import replay, unknown_in
@@ -208,3 +210,30 @@ def test_after_an_event_of_a_newer_program_nothing_is_taken_for_granted(storage:
 
 def test_no_events_no_objects() -> None:
     assert replay([], None) == []
+
+
+@pytest.mark.parametrize("of_task", [True, False])
+def test_in_json_whatever_is_missing_is_named_as_unknown(storage: Memory, of_task: bool) -> None:
+    job = add(storage, max_attempts=OF_TASK if of_task else 3)
+    (event,) = with_objects(storage, history(storage, job.id))
+
+    told = object_fields(event)
+
+    assert told is not None
+    assert told.pop("unknown", []) == (["max_attempts", "attempts_left"] if of_task else [])
+    assert set(JobFields.__struct_fields__) - set(told) == {
+        *(["max_attempts", "attempts_left"] if of_task else []),
+        *("took", "from_task"),
+    }
+
+
+def test_what_is_made_of_something_unknown_is_unknown_in_json(storage: Memory) -> None:
+    job = add(storage)
+    take(storage, job)
+    (latest,) = replay(history(storage, job.id)[-1:], None)
+
+    told = object_fields(replace(history(storage, job.id)[-1], object=latest))
+
+    assert told is not None
+    assert {"failures", "attempt", "rank", "is_forced"} <= set(told["unknown"])
+    assert not set(told["unknown"]) & set(told)
