@@ -357,6 +357,28 @@ def test_many_lines_are_walked_to_their_ends(storage: Storage) -> None:
     ]
 
 
+def test_several_texts_must_all_be_found_wherever_they_stand_and_one_as_it_stands(storage: Storage) -> None:
+    add(storage, "phrase", args='{"note": "a Declined charge"}')
+    add(storage, "reversed", args='{"note": "the charge was declined"}')
+    apart = add(storage, "apart", queue="cards", task="charge")
+    finish(storage, Failed(run(storage, apart).token, Failure("CardError", "DECLINED by the bank"), retry_in=HOUR))
+    add(storage, "only-one", args='{"note": "declined"}')
+    add(storage, "only-the-other", args='{"note": "charge"}')
+
+    for where, found in (
+        (Filter(text=("declined", "charge")), ["apart", "phrase", "reversed"]),
+        (Filter(text=("charge", "declined")), ["apart", "phrase", "reversed"]),
+        (Filter(text=("declined charge",)), ["phrase"]),
+        (Filter(text="declined charge"), ["phrase"]),
+        (Filter(text=("declined charge", "the")), []),
+        (Filter(text=("the charge", "declined")), ["reversed"]),
+        (Filter(text=("declined", "charge"), states=frozenset({QUEUED})), ["phrase", "reversed"]),
+        (Filter(text=("declined", "charge"), queue="cards"), ["apart"]),
+    ):
+        assert sorted(ids(find_all(storage, where))) == found, where
+        assert storage.count(where) == Count(len(found)), where
+
+
 @pytest.mark.parametrize("text", ["%", "_", "\\", "'", "*", "[a]", "50%_\\\\'*[a]"])
 def test_signs_that_mean_something_to_a_database_are_only_text(storage: Storage, text: str) -> None:
     add(storage, "without", args='{"n": 1}', task="send")

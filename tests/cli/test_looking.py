@@ -51,6 +51,27 @@ def test_options_and_words_filter_together(yard: Yard, packhorse: Call):
     assert result.stdout == f"{wanted.id}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("declined", "charge"), ["apart", "phrase"]),
+        (("declined charge",), ["apart", "phrase"]),
+        (("charge", "declined"), ["apart", "phrase"]),
+        (('"declined charge"',), ["phrase"]),
+        (("text:'declined charge'",), ["phrase"]),
+    ],
+)
+def test_words_are_found_wherever_they_stand_and_quoted_ones_as_they_stand(
+    yard: Yard, packhorse: Call, words: tuple[str, ...], found: list[str]
+):
+    notes = {"phrase": "a declined charge", "apart": "the charge was declined", "one": "declined"}
+    jobs = {yard.add(args={"note": note}).id: name for name, note in notes.items()}
+
+    result = packhorse("jobs", *words, "--ids")
+
+    assert sorted(jobs[job_id] for job_id in result.stdout.split()) == found
+
+
 def test_json_is_an_object_on_each_line_with_decoded_fields(yard: Yard, packhorse: Call):
     yard.add(args={"n": 1, "text": "two\nlines \x1b[2J"}, meta='{"tenant": "acme"}', timeout=1_500_000)
     dead = yard.job("dead")

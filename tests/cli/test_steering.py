@@ -217,6 +217,16 @@ def test_an_empty_filter_does_not_mean_everything(yard: Yard, packhorse: Call, w
     assert "every job" in result.stderr
 
 
+@pytest.mark.parametrize(("where", "left"), [("declined charge", ["one"]), ('"declined charge"', ["apart", "one"])])
+def test_words_mean_the_same_where_something_is_done(yard: Yard, packhorse: Call, where: str, left: list[str]):
+    notes = {"phrase": "a declined charge", "apart": "the charge was declined", "one": "declined"}
+    jobs = {name: yard.add(args={"note": note}).id for name, note in notes.items()}
+
+    assert packhorse("delete", "--where", where, "--yes").exit_code == 0
+
+    assert sorted(name for name, job_id in jobs.items() if yard.storage.get(job_id) is not None) == left
+
+
 def test_no_jobs_fit_is_no_error(yard: Yard, packhorse: Call):
     yard.add()
 

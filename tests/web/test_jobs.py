@@ -42,6 +42,32 @@ def test_filter_words_and_parameters_narrow_together(web: TestClient, yard: Yard
     assert ids(web.get(f"{API}/jobs", params={"text": "anna b"}).json()) == [wanted.id]
 
 
+@pytest.mark.parametrize(
+    ("params", "found"),
+    [
+        ({"q": "declined charge"}, ["apart", "phrase"]),
+        ({"q": "charge declined"}, ["apart", "phrase"]),
+        ({"q": '"declined charge"'}, ["phrase"]),
+        ({"q": "'declined charge'"}, ["phrase"]),
+        ({"q": 'text:"declined charge"'}, ["phrase"]),
+        ({"text": "declined charge"}, ["phrase"]),
+    ],
+)
+def test_words_are_found_wherever_they_stand_and_quoted_ones_as_they_stand(
+    web: TestClient, yard: Yard, params: dict[str, str], found: list[str]
+):
+    notes = {"phrase": "a declined charge", "apart": "the charge was declined", "one": "declined"}
+    jobs = {yard.add(args={"note": note}).id: name for name, note in notes.items()}
+
+    listed = web.get(f"{API}/jobs", params=params)
+    counted = web.get(f"{API}/count", params=params)
+    page = web.get("/jobs", params=params, headers={"accept": "text/html"})
+
+    assert sorted(jobs[job_id] for job_id in ids(listed.json())) == found
+    assert counted.json()["number"] == len(found)
+    assert sorted(name for job_id, name in jobs.items() if f'href="/jobs/{job_id}"' in page.text) == found
+
+
 def test_a_cursor_goes_through_all_jobs_once(web: TestClient, yard: Yard):
     added = [yard.add().id for _ in range(7)]
     seen, cursor = [], ""
