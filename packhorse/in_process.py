@@ -37,7 +37,7 @@ from packhorse.foreman.timetable import Timetable
 from packhorse.order import Do
 from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LEASE_S, Stop
+from packhorse.storage.records import LEASE_S, TELLS_RESULTS, Stop
 from packhorse.task import NAME_LIMIT
 from packhorse.worker.assignment import Assignment, Limits
 from packhorse.worker.process import WorkerProcess
@@ -292,6 +292,7 @@ class _Beats:
             "concurrency": concurrency,
             "drain_s": settings.stop_grace / SECOND,
             LEASE_S: settings.lease / SECOND,
+            TELLS_RESULTS: app.has_result_handlers,
             "version": __version__,
             PROCESS_SPACE: process_space(),
         }

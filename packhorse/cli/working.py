@@ -197,6 +197,7 @@ def make_foreman(
         parent=options.get("parent"),
         gives_up=is_dev,
         ends_on_hangup=is_dev,
+        tells_results=app.has_result_handlers,
         callee=Callee(options.get("checkin_url"), options.get("checkin_cmd")),
         announce=lambda: announce(app, order) if foreman.record.is_first else announce_again(app, order),
         signals=signals,

@@ -40,7 +40,7 @@ from packhorse.local_liveness import SignOfLife
 from packhorse.order import Do, Order
 from packhorse.settings import Settings
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LEASE_S
+from packhorse.storage.records import LEASE_S, TELLS_RESULTS
 from packhorse.terminal import Terminal, has_terminal, let_go_of_terminal
 
 log = logging.getLogger("packhorse")
@@ -62,8 +62,8 @@ class Foreman:
     the process that started it, has ended. With `gives_up`, workers that keep dying young are not started again before
     the next SIGHUP. The `callee` is called every minute, as a sign of life. What `announce` tells the storage, it tells
     when it begins. `signals` are those that the program has watched while it started. A SIGHUP restarts its workers; it
-    stops when the terminal was closed, and with `ends_on_hangup` in any case. A restart asks `reload` for the settings
-    of the fresh workers.
+    stops when the terminal was closed, and with `ends_on_hangup` in any case. `tells_results`: its app has result
+    handlers. A restart asks `reload` for the settings of the fresh workers.
 
     >>> Foreman(Launch.of("app:app", app.settings), app.settings, app.storage).run()
     """
@@ -82,6 +82,7 @@ class Foreman:
         announce: Callable[[], None] = lambda: None,
         signals: Signals | None = None,
         ends_on_hangup: bool = False,
+        tells_results: bool = False,
         reload: Callable[[], tuple[Settings, Launch]] | None = None,
     ) -> None:
         self.size = Size(settings, burst=burst)
@@ -102,7 +103,7 @@ class Foreman:
         self._selector = selectors.DefaultSelector()
         self.backoff = Backoff(gives_up=gives_up)
         self.crew = Crew(launch, self._selector, on_online=lambda: self.duties.heartbeat.beat_soon())
-        self.record = Record(storage, self._about(launch.target))
+        self.record = Record(storage, {**self._about(launch.target), TELLS_RESULTS: tells_results})
         wake = self._signals.ring
         self.duties = Duties(
             storage,

@@ -220,6 +220,8 @@ def seen_by_id(job_ids: Sequence[str], seen: Sequence[Seen]) -> dict[str, Seen]:
 # --- workers and clients ------------------------------------------------------------------------------------------
 
 
+TELLS_RESULTS = "tells_results"
+"""In the `info` of a foreman: does its app have result handlers?"""
 LEASE_S = "lease_s"
 """Where the record of a foreman or a worker says for how many seconds it may be silent. Storages read it, too."""
 _LONGEST_LEASE_S = 86_400  # as the settings allow

@@ -20,6 +20,8 @@ from packhorse import current_job
 
 LEDGER = "SITE_LEDGER"
 """The environment variable that names the file."""
+TOLD = "told"
+"""The first word of a line that a result handler adds."""
 
 
 @contextmanager
@@ -75,6 +77,10 @@ class Ledger:
         lines = [line for line in self.path.read_text().splitlines() if line.endswith(" .")]
         words = [line.split() for line in lines]
         return [Line(word, job_id, int(fence), int(pid), int(at)) for word, job_id, fence, pid, at, _ in words]
+
+    def told(self) -> list[str]:
+        """The jobs of whose ends a result handler was told, in their order."""
+        return [line.job_id for line in self.lines() if line.word == TOLD]
 
     def begun(self, job_id: str | None = None) -> list[Line]:
         """The executions that began, in their order; of this job, or of all."""

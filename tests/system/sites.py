@@ -129,14 +129,21 @@ class Site:
     # --- foremen ----------------------------------------------------------------------------------------------------
 
     def start(
-        self, workers: int = 1, slots: int = 2, *, words: Sequence[str] = (), online: bool = True, **settings: float
+        self,
+        workers: int = 1,
+        slots: int = 2,
+        *,
+        words: Sequence[str] = (),
+        online: bool = True,
+        target: str = "tests.system.site_tasks:app",
+        **settings: float,
     ) -> Crew:
         """`packhorse work` with so many workers; comes back when they are online. Only with a short `lease` does it
         take jobs from whoever is silent, and loses its own to others."""
         lease = settings.setdefault("lease", LONG_LEASE)
         settings.setdefault("heartbeat", HEARTBEAT if lease == LONG_LEASE else lease * HEARTBEAT / LEASE)
         environment = {f"PACKHORSE_{name.upper()}": str(value) for name, value in settings.items()}
-        command = [sys.executable, "-m", "packhorse", "work", "tests.system.site_tasks:app", "--url", self.url]
+        command = [sys.executable, "-m", "packhorse", "work", target, "--url", self.url]
         size = ["--min", str(workers), "--max", str(workers), "-c", str(slots)]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
