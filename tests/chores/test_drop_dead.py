@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from packhorse import BadValue, Packhorse
 from packhorse.chores import all_chores
 from packhorse.chores.drop_dead import DropDead
+from packhorse.clock import TurnedClock
+from packhorse.conformance.builders import in_state
 from packhorse.event import Kind
+from packhorse.job import DEAD
 from packhorse.settings import Settings
 from packhorse.storage.memory import Memory
+from packhorse.storage.records import ClientInfo, TaskInfo
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
 
@@ -82,6 +87,58 @@ def test_those_that_must_stay_hide_none_behind_them(app: Packhorse):
 
     assert app.get_or_none(hidden.id) is None
     assert app.count() == 100
+
+
+def add_dead(storage: Memory, number: int = 1, **options: Any) -> list[str]:
+    storage.announce([TaskInfo("skip", "skip", {"skip_dead": True})])
+    return [in_state(storage, DEAD, task="skip", **options).id for _ in range(number)]
+
+
+def walk(chore: DropDead) -> int:
+    """Until it has nothing more to do; answers in how many runs."""
+    runs = 1
+    while chore.run() is not None:
+        runs += 1
+    return runs
+
+
+def test_those_that_must_stay_are_not_looked_at_again_every_minute(storage: Memory, clock: TurnedClock):
+    add_dead(storage, 250, persistent=True)
+    clock.turn(120)
+    chore = DropDead(storage)
+    assert walk(chore) == 3
+    (fresh,) = add_dead(storage)
+    clock.turn(60)
+
+    assert walk(chore) == 1
+    assert storage.get(fresh) is None
+
+    clock.turn(3600)
+    assert walk(chore) == 3
+
+
+def test_a_job_whose_subscriber_has_gone_is_dropped_within_the_hour(storage: Memory, clock: TurnedClock):
+    storage.join_client(ClientInfo("billing"))
+    (wanted,) = add_dead(storage, subscriber="billing")
+    chore = DropDead(storage)
+    walk(chore)
+    assert storage.get(wanted) is not None
+    storage.leave_client("billing")
+    clock.turn(3600)
+
+    walk(chore)
+
+    assert storage.get(wanted) is None
+
+
+def test_without_subscriptions_no_job_is_asked_for_its_subscribers(storage: Memory, monkeypatch: pytest.MonkeyPatch):
+    storage.join_client(ClientInfo("billing"))
+    dead = add_dead(storage, 3)
+    monkeypatch.setattr(storage, "subscribers", None)
+
+    DropDead(storage).run()
+
+    assert [storage.get(job_id) for job_id in dead] == [None] * 3
 
 
 def test_a_foreman_does_it(storage: Memory):
