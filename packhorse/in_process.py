@@ -13,6 +13,7 @@ import os
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -255,8 +256,12 @@ class InProcess:
             log.warning("an operator's order to %s means nothing to a pool in a program", do.value)
 
     def _end(self) -> None:
-        for duty in (self._lookout, self._orders.duty, self._timetable.duty, self._beats.duty):
-            duty.stop(_LAST_WORDS if duty is self._beats.duty else 0.0)
+        duties = (self._lookout, self._orders.duty, self._timetable.duty, self._beats.duty)
+        for duty in duties:
+            duty.stop()
+        deadline = time.monotonic() + _LAST_WORDS
+        for duty in duties:  # a step under way would open a connection again that the program has closed by then
+            duty.stop(max(0.0, deadline - time.monotonic()))
         try:
             self._beats.record.leave("stopped")
         except StorageError as error:

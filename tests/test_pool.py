@@ -214,6 +214,32 @@ def test_a_pool_leaves_the_programs_logging_alone(app: Packhorse):
     assert levels == [before]
 
 
+def test_stopping_a_pool_waits_for_the_call_that_is_under_way(app: Packhorse, monkeypatch: pytest.MonkeyPatch):
+    shop(app)
+    begun, may_answer, answered = threading.Event(), threading.Event(), threading.Event()
+    outlook = type(app.storage).outlook
+
+    def slow_outlook(*args: Any, **options: Any) -> Any:
+        begun.set()
+        may_answer.wait(PATIENCE)
+        answered.set()
+        return outlook(*args, **options)
+
+    monkeypatch.setattr(in_process, "_LAST_WORDS", PATIENCE)
+    monkeypatch.setattr(type(app.storage), "outlook", slow_outlook)
+    pool = app.pool(1).start()
+    assert begun.wait(PATIENCE)
+    stopping = threading.Thread(target=pool.stop)
+    stopping.start()
+    until(lambda: not pool.is_running, "it was told")
+    stopping.join(1.0)
+
+    assert stopping.is_alive()
+    may_answer.set()
+    stopping.join(PATIENCE)
+    assert (answered.is_set(), stopping.is_alive()) == (True, False)
+
+
 def test_an_operator_stops_a_pool_from_elsewhere(app: Packhorse):
     shop(app)
     pool = app.pool(1).start()
