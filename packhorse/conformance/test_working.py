@@ -593,6 +593,18 @@ def test_a_check_in_is_kept_with_the_job_and_in_its_log(storage: Storage, clock:
     assert {line.at for line in lines} == {clock()}
 
 
+def test_a_check_in_without_a_word_is_a_sign_of_life(storage: Storage, clock: TurnedClock) -> None:
+    token = in_state(storage, RUNNING).token
+    storage.check_in([CheckIn(token, "half way", 50, "pages")])
+    clock.turn(5)
+
+    assert storage.check_in([CheckIn(token, is_logged=True)]) == [CheckInAnswer.GO_ON]
+
+    job = stored(storage, token.job_id)
+    assert (job.checkin, job.checkin_at, job.progress, job.progress_text) == ("half way", clock(), 50, "pages")
+    assert len(storage.log_lines(job.id)) == 2
+
+
 def test_a_check_in_is_told_to_stop_after_an_abort(storage: Storage) -> None:
     asked, other = in_state(storage, RUNNING), in_state(storage, RUNNING)
     storage.abort([asked.id])

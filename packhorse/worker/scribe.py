@@ -46,7 +46,8 @@ class Scribe:
         return self._write_checkins(seats)
 
     def _write_checkins(self, seats: Sequence[Seat]) -> list[Seat]:
-        said = [(seat, checkin) for seat in seats if (checkin := seat.words.take_checkin(seat.job.token)) is not None]
+        taken = [(seat, seat.words.take_checkin(seat.job.token)) for seat in seats]
+        said = [(seat, checkin) for seat, checkin in taken if checkin is not None and _is_news(seat, checkin)]
         if not said:
             return []
         stopped: list[Seat] = []
@@ -71,6 +72,11 @@ class Scribe:
             self._storage.append_log(seat.job.token, to_write(part, seat.job.attempt), keep=self._keep_lines)
 
         write_in_portions(lines, write, seat.words.put_lines_back, _notice_of_line, _length_of_line)
+
+
+def _is_news(seat: Seat, checkin: CheckIn) -> bool:
+    """Nobody need know of a job that has ended that it lived a moment ago."""
+    return not seat.is_settled or checkin.message is not None or checkin.progress is not None
 
 
 def _put_checkins_back(said: list[Said]) -> None:

@@ -25,18 +25,19 @@ gone."""
 class Words:
     """The words of one job. The time of its lines is when they were said, by the clock that only rises."""
 
-    __slots__ = ("_last", "_lines", "_lock", "_lost", "_messages", "_progress")
+    __slots__ = ("_has_checked_in", "_last", "_lines", "_lock", "_lost", "_messages", "_progress")
 
     def __init__(self) -> None:
         self._messages: deque[str] = deque(maxlen=1)
         self._progress: deque[tuple[int, str | None]] = deque(maxlen=1)
+        self._has_checked_in = False  # without a word
         self._lock = threading.Lock()
         self._lines: deque[LogLine] = deque()
         self._lost = 0  # lines that there was no room for
         self._last: dict[str, str] = {}  # what was said last of each kind of check-in
 
     def __bool__(self) -> bool:
-        return bool(self._messages or self._progress or self._lines)
+        return bool(self._has_checked_in or self._messages or self._progress or self._lines)
 
     def log(self, message: str, kind: str) -> None:
         line = LogLine(message, LogKind(kind), at=_clock())
@@ -49,6 +50,8 @@ class Words:
             self._messages.append(message)
         if progress is not None:
             self._progress.append((progress, progress_text))
+        if message is None and progress is None:
+            self._has_checked_in = True
         for kind, text in said(message, progress, progress_text):
             if self._last.get(kind) != text:  # a loop may say the same a thousand times
                 self._last[kind] = text
@@ -72,10 +75,12 @@ class Words:
             self._lost += lost_with([self._lines.popleft().message])
 
     def take_checkin(self, token: Token) -> CheckIn | None:
-        """The last message and the last progress; both are among the lines, too."""
+        """The last message and the last progress; both are among the lines, too. Both are None if the job has only
+        said that it lives."""
+        has_checked_in, self._has_checked_in = self._has_checked_in, False
         message = self._messages.popleft() if self._messages else None
         percent, text = self._progress.popleft() if self._progress else (None, None)
-        if message is None and percent is None:
+        if message is None and percent is None and not has_checked_in:
             return None
         return CheckIn(token, message, percent, text, is_logged=True)
 
@@ -85,6 +90,8 @@ class Words:
             self._messages.append(said.message)
         if said.progress is not None and not self._progress:
             self._progress.append((said.progress, said.progress_text))
+        if said.message is None and said.progress is None:
+            self._has_checked_in = True
 
 
 def to_write(lines: list[LogLine], attempt: int) -> list[LogLine]:

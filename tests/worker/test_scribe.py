@@ -75,6 +75,26 @@ def test_a_check_in_of_an_aborted_job_says_that_it_should_end(storage: Storage):
     assert Scribe(storage).write_down([first, second]) == [first]
 
 
+def test_a_check_in_without_a_word_is_written_while_the_job_runs(storage: Storage):
+    job, seat = held(storage)
+    seat.check_in(None, None, None)
+
+    Scribe(storage).write_down([seat])
+
+    assert stored(storage, job.id).checkin_at is not None
+    assert messages(storage, job) == []
+
+
+def test_a_check_in_without_a_word_costs_a_job_that_has_ended_no_call(storage: Storage, shaky: Any):
+    _, seat = held(storage)
+    seat.check_in(None, None, None)
+    seat.settle()
+
+    Scribe(shaky).write_down([seat])
+
+    assert shaky.calls == []
+
+
 @pytest.mark.parametrize("away", ["check_in", "append_log"])
 def test_what_cannot_be_written_is_written_the_next_time(storage: Storage, shaky: Any, away: str):
     job, seat = held(storage)

@@ -41,6 +41,19 @@ def test_the_last_message_and_the_last_progress_are_taken_together_and_once(word
     assert not words
 
 
+def test_a_check_in_without_a_word_is_taken_once_and_makes_no_line(words: Words):
+    words.check_in(None, None, None)
+
+    assert words
+    said = words.take_checkin(TOKEN)
+    assert said == CheckIn(TOKEN, is_logged=True)
+    assert not words
+    assert words.take_checkin(TOKEN) is None
+    words.put_checkin_back(said)
+    assert words.take_checkin(TOKEN) == said
+    assert lines(words) == []
+
+
 def test_what_could_not_be_written_is_put_back_unless_there_is_something_newer(words: Words):
     words.check_in("old", 10, "old")
     said = words.take_checkin(TOKEN)
