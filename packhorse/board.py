@@ -2,7 +2,8 @@
 
 The worker writes a job's id into a place just before the job begins, and nothing else does. It notes there that the job
 has ended, and clears the place when the outcome is stored. The foreman writes the time of its last accepted heartbeat;
-a worker begins nothing while that is too old. Both map the file into memory, so a write costs a fraction of a
+a worker begins nothing while that is too old. The worker writes when it last looked at the time limits of its jobs; a
+foreman enforces them while that is too old. Both map the file into memory, so a write costs a fraction of a
 microsecond and survives the writer's death. The foreman holds a lock on the file for as long as it lives, by which
 others see whether a file that was left behind has an owner.
 """
@@ -22,6 +23,7 @@ SPARE = 2_000
 _HEADER = 64
 _PLACE = 256
 _TIME = struct.Struct("<Q")
+_BEAT, _LOOK = 0, 8  # in the header: the time of the last heartbeat, and of the last look at time limits
 _HEAD = struct.Struct("<BB2xId")  # of a place: what its job does, the length of the text, its slot, when it began
 _TEXT = _PLACE - _HEAD.size
 _FREE, _RUNS, _ENDED = 0, 1, 2
@@ -59,6 +61,7 @@ class Board:
             file.truncate(_HEADER + (slots + SPARE) * _PLACE)
             board._map(path, file)
         board.beat()
+        board.note_look()
         return board
 
     # --- the worker's side ----------------------------------------------------------------------------------------
@@ -78,9 +81,13 @@ class Board:
         """The outcome of this place's job is stored."""
         self._memory[_HEADER + place * _PLACE] = _FREE
 
+    def note_look(self) -> None:
+        """The worker looks at the time limits of its jobs."""
+        _TIME.pack_into(self._memory, _LOOK, time.monotonic_ns())
+
     def beat_age(self) -> float:
         """Seconds since the last heartbeat that the storage accepted, by a clock that counts sleep too."""
-        at: int = _TIME.unpack_from(self._memory, 0)[0]
+        at: int = _TIME.unpack_from(self._memory, _BEAT)[0]
         return max(0.0, (_boot_time() - at) / 1e9)
 
     # --- the foreman's side ---------------------------------------------------------------------------------------
@@ -101,10 +108,15 @@ class Board:
             found.append(Begun(job_id, task, slot, max(0, round((now - at) * 1e6)), has_ended=state == _ENDED))
         return found
 
+    def look_age(self) -> float:
+        """Seconds since the worker last looked at the time limits of its jobs, without those that the machine slept."""
+        at: int = _TIME.unpack_from(self._memory, _LOOK)[0]
+        return max(0.0, (time.monotonic_ns() - at) / 1e9)
+
     def beat(self) -> None:
         """The storage has just accepted a heartbeat. Nothing happens to a board that another thread has just closed."""
         with suppress(TypeError, ValueError):  # `pack_into` raises the one, the map itself the other
-            _TIME.pack_into(self._memory, 0, _boot_time())
+            _TIME.pack_into(self._memory, _BEAT, _boot_time())
 
     def close(self) -> None:
         """Let go of the file."""

@@ -107,6 +107,20 @@ def test_a_beat_of_the_future_has_no_age(board: Board, monkeypatch: pytest.Monke
     assert board.beat_age() == 0.0
 
 
+def test_a_look_at_time_limits_grows_old_and_the_other_side_sees_it(board: Board, monkeypatch: pytest.MonkeyPatch):
+    now = 1_000 * 10**9
+    monkeypatch.setattr("time.monotonic_ns", lambda: now)
+    worker, beaten = Board(board.path), board.beat_age()
+    worker.note_look()
+
+    now += 7 * 10**9
+    age = board.look_age()
+    worker.note_look()
+
+    assert (age, board.look_age()) == (7.0, 0.0)
+    assert board.beat_age() >= beaten, "that is no heartbeat"
+
+
 def test_a_closed_board_lets_go_of_its_file(board: Board):
     board.close()
     board.path.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from packhorse.chores.chore import Chore, EndWorker, SteadyTime
+from packhorse.chores.chore import Chore, EndWorker, SteadyTime, StuckJobs
 from packhorse.chores.drop_dead import DropDead
 from packhorse.chores.end_pauses import EndPauses
 from packhorse.chores.enforce_limits import EnforceLimits
@@ -19,7 +19,7 @@ from packhorse.outcome import Overrun
 from packhorse.settings import Settings
 from packhorse.storage import Storage
 
-__all__ = ["Chore", "EndWorker", "SteadyTime", "all_chores"]
+__all__ = ["Chore", "EndWorker", "SteadyTime", "StuckJobs", "all_chores"]
 
 
 def _nobody(overrun: Overrun) -> bool:
@@ -33,17 +33,19 @@ def all_chores(
     end_workers: Callable[[Collection[str]], None] = lambda owners: None,
     end_worker: EndWorker = _nobody,
     frozen_workers: Callable[[], Collection[str]] = lambda: (),
+    stuck_jobs: StuckJobs = dict,
 ) -> list[Chore]:
     """Everything that a foreman does on a timer; `steady_time` says whether it may believe the clock, and so that who
     seems silent is. `end_workers` ends those of this machine that lose their jobs to others, of which `frozen_workers`
-    tells those that a signal has stopped; `end_worker` ends one of this foreman's that does not end a job in time."""
+    tells those that a signal has stopped; `end_worker` ends one of this foreman's that does not end a job in time, and
+    `stuck_jobs` tells what runs in those that cannot."""
     return [
         Promote(storage),
         TickSchedules(storage),
         Expire(storage),
         EndPauses(storage),
         Rescue(storage, settings, steady_time, end_workers, frozen_workers),
-        EnforceLimits(storage, settings, steady_time, end_worker),
+        EnforceLimits(storage, settings, steady_time, end_worker, stuck_jobs),
         Prune(storage, settings, steady_time),
         DropDead(storage),
         RollUp(storage),

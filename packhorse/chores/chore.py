@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from packhorse.outcome import Overrun
@@ -18,6 +18,10 @@ it on to the storage, for the clock may be set the next moment."""
 EndWorker = Callable[[Overrun], bool]
 """Ends the worker that does not end this job, and has this said of it then. False: the worker is another foreman's, or
 nobody's."""
+
+StuckJobs = Callable[[], Mapping[str, Mapping[str, int]]]
+"""Those of this foreman's workers that do not watch the time limits of their jobs any more: for each its running jobs,
+and for how many microseconds these have run."""
 
 
 class Chore(Protocol):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from packhorse import __version__, announcement
 from packhorse.amounts import count_text
 from packhorse.app import Packhorse
-from packhorse.chores import Chore, EndWorker, SteadyTime, all_chores
+from packhorse.chores import Chore, EndWorker, SteadyTime, StuckJobs, all_chores
 from packhorse.chores.tell_results import TellResults
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
@@ -181,8 +181,8 @@ def make_foreman(
         order = fresh.chosen_order
         return fresh, launch(fresh)
 
-    def chores(steady_time: SteadyTime, end_worker: EndWorker) -> list[Chore]:
-        found = all_chores(app.storage, settings, steady_time, kill_workers, end_worker, frozen_workers)
+    def chores(steady_time: SteadyTime, end_worker: EndWorker, stuck_jobs: StuckJobs) -> list[Chore]:
+        found = all_chores(app.storage, settings, steady_time, kill_workers, end_worker, frozen_workers, stuck_jobs)
         if app.has_result_handlers:
             me, tell = (lambda: foreman.record.id), (lambda jobs: foreman.crew.tell_of_ended(jobs))
             found.append(TellResults(app.storage, settings, me, tell))

@@ -271,13 +271,19 @@ class Crew:
             member.kill_at = time.monotonic() + QUIT_GRACE
             member.channel.send({"do": "quit", "why": why})
 
+    def stuck_jobs(self) -> dict[str, dict[str, int]]:
+        """Those of our workers that do not watch time limits any more: the jobs of each, and for how many microseconds
+        they have run. From any thread."""
+        return {member.id: jobs for member in self.members if (jobs := member.stuck_with())}
+
     def end_overrun(self, overrun: Overrun) -> bool:
-        """One of our workers does not end a job whose time is over: it is frozen, or stuck. From any thread: the main
-        one kills it, and what is said here is said of the job then. False: it is none of ours."""
+        """The time of a job is over. If its worker is one of ours and stuck, the main thread kills it, and what is said
+        here is said of the job then; one that watches its limits ends the job itself. From any thread. False: it is
+        none of ours."""
         member = self.get(overrun.token.owner)
         if member is None:
             return False
-        if all(overrun.token != each.token for each in member.overruns):
+        if overrun.token.job_id in member.stuck_with() and all(overrun.token != each.token for each in member.overruns):
             member.overruns = (*member.overruns, overrun)
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.chores.chore import Chore, EndWorker, SteadyTime
+from packhorse.chores.chore import Chore, EndWorker, SteadyTime, StuckJobs
 from packhorse.clock import SECOND
 from packhorse.foreman.backlog import Backlog
 from packhorse.foreman.crew import Crew
@@ -24,9 +24,9 @@ from packhorse.settings import Settings
 from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
 
-Chores = Sequence[Chore] | Callable[[SteadyTime, EndWorker], Sequence[Chore]]
-"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady, and what
-ends those of its workers that do not end a job in time."""
+Chores = Sequence[Chore] | Callable[[SteadyTime, EndWorker, StuckJobs], Sequence[Chore]]
+"""The chores, or a function that makes them and is handed what tells the time while this foreman is steady, what ends
+those of its workers that do not end a job in time, and what tells which of them are stuck."""
 
 
 class Duties:
@@ -69,7 +69,9 @@ class Duties:
                 wake()
             return is_ours
 
-        self.timetable = Timetable(chores(self.heartbeat.steady_time, end_overrun) if callable(chores) else chores)
+        if callable(chores):
+            chores = chores(self.heartbeat.steady_time, end_overrun, crew.stuck_jobs)
+        self.timetable = Timetable(chores)
         self.lookout = Lookout(storage, crew, record, self.heartbeat, self.backlog, self.orders, self.timetable)
         self.are_at_work = False
 

@@ -28,6 +28,9 @@ _TOLD_FOR = 180.0
 """Seconds for which stacks are part of what is reported."""
 _FOR_CHILDREN = 1.0
 """Seconds that the children of a worker have to say where they stand; one that holds the interpreter never does."""
+STUCK = 15.0
+"""Seconds without a look at its jobs' time limits after which a worker is taken for stuck. It looks four times a
+second; with many threads that compute, or on a busy machine, it may come to it only every few seconds."""
 
 
 class _Told(NamedTuple):
@@ -201,6 +204,16 @@ class Member:
         token = stop.token
         words = {"job_id": token.job_id, "owner": token.owner, "fence": token.fence, "reason": stop.reason.value}
         self.channel.send({"do": "stop", **words})
+
+    def stuck_with(self) -> dict[str, int]:
+        """The jobs that it runs, and for how many microseconds each, if it does not watch their time limits any more: a
+        call may hold the interpreter lock. None: it watches them, or runs nothing. From any thread."""
+        with suppress(TypeError, ValueError):  # its board was closed this moment
+            if self.board.look_age() >= STUCK:
+                running = {begun.job_id: begun.ago for begun in self.board.begun() if not begun.has_ended}
+                # An idle worker looks less often: what it has just begun, it will watch in a moment.
+                return running if max(running.values(), default=0) >= STUCK * SECOND else {}
+        return {}
 
     def is_stopped(self) -> bool:
         """Was it stopped by a signal, as with `kill -STOP`? Then it does not live, whatever its pid says."""

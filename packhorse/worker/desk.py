@@ -382,6 +382,7 @@ class Desk:
         """What needs no storage."""
         begun = [seat for seat in self.seats.values() if seat.began_at is not None and not seat.is_marked]
         self._next_visit = min([now + VISIT, *(at for at in map(_mark_at, begun) if at > now)])
+        self._floor.note_look()
         left = self._warden.look_around(self.seats, now)
         if left is not None:
             self._next_visit = min(self._next_visit, now + left)

@@ -92,6 +92,11 @@ class Floor:
         """Not while the foreman's heartbeats do not get through: others may be about to take over what we hold."""
         return self._board is None or self._board.beat_age() < self._longest_silence
 
+    def note_look(self) -> None:
+        """Time limits are looked at, which the foreman does not have to do."""
+        if self._board is not None:
+            self._board.note_look()
+
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def hand_back(self, seat: Seat, why: str) -> bool:

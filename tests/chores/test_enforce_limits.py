@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,7 +14,7 @@ from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import add, history, in_state, kinds, run, stored
 from packhorse.event import Kind, Subject
 from packhorse.failure import Failure
-from packhorse.job import ABORTED, QUEUED, RESERVED, RETRYING, RUNNING, Reason
+from packhorse.job import ABORTED, QUEUED, RESERVED, RETRYING, RUNNING, Job, Reason, State
 from packhorse.outcome import Completed, Overrun, Verdict
 from packhorse.settings import Settings
 from packhorse.storage.memory import Memory
@@ -21,7 +25,11 @@ GRACE = 7  # seconds: the worker's own, and what it has to write that down
 
 
 def enforce(
-    storage: Memory, *, is_steady: bool = True, own: set[str] = frozenset()
+    storage: Memory,
+    *,
+    is_steady: bool = True,
+    own: Collection[str] = (),
+    stuck: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> tuple[float | None, list[Overrun]]:
     """One run of a foreman whose workers are `own`: when it comes again, and for which jobs it ends a worker."""
     ended: list[Overrun] = []
@@ -31,7 +39,7 @@ def enforce(
             ended.append(overrun)
         return overrun.token.owner in own
 
-    chore = EnforceLimits(storage, SETTINGS, lambda: storage.now() if is_steady else None, end_worker)
+    chore = EnforceLimits(storage, SETTINGS, lambda: storage.now() if is_steady else None, end_worker, lambda: stuck)
     return chore.run(), ended
 
 
@@ -123,7 +131,86 @@ def test_a_foreman_ends_its_own_worker_first(storage: Memory, clock: TurnedClock
     assert stored(storage, job.id) == job
 
 
-def test_the_worker_of_another_foreman_is_left_to_that_for_a_while(storage: Memory, clock: TurnedClock):
+def in_worker_of_ours(storage: Memory, state: State = RUNNING, **options: Any) -> Job:
+    """A job in a worker that has our code, of whatever version."""
+    if all(worker.id != "eve" for worker in storage.workers()):
+        storage.join(WorkerInfo("boss", Subject.FOREMAN))
+        storage.join(WorkerInfo("eve", foreman="boss", info={"python": "3.12.1"}))
+    return in_state(storage, state, owner="eve", **options)
+
+
+@pytest.mark.parametrize("own", [(), ("eve",)], ids=["of another foreman", "of this foreman"])
+def test_what_a_newer_version_announces_ends_no_job_of_a_healthy_worker(
+    storage: Memory, clock: TurnedClock, own: Collection[str]
+):
+    job, neighbour = in_worker_of_ours(storage), in_worker_of_ours(storage, timeout=SECOND)
+    storage.announce([TaskInfo("send", "mail", {"timeout": 3 * SECOND})])
+    clock.turn("1h")
+    storage.beat({"boss": {}, "eve": {}})
+
+    assert enforce(storage, own=own) == (None, [])
+
+    assert [stored(storage, each.id) for each in (job, neighbour)] == [job, neighbour]
+
+
+def test_no_jobs_are_read_while_no_worker_is_foreign_or_stuck(
+    storage: Memory, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+):
+    in_worker_of_ours(storage, timeout=SECOND)
+    clock.turn("1h")
+    for call in ("find", "get", "tasks"):
+        monkeypatch.setattr(storage, call, None)  # whoever calls it fails
+
+    assert enforce(storage, own={"eve"}) == (None, [])
+
+
+@pytest.mark.parametrize("option", ["timeout", "announced", "abort"])
+@pytest.mark.parametrize("state", [RUNNING, RESERVED])
+def test_a_stuck_worker_is_ended_for_a_job_whose_time_is_over(
+    storage: Memory, clock: TurnedClock, state: State, option: str
+):
+    """It may be stuck since before it could say that the job runs."""
+    job = in_worker_of_ours(storage, state, lived=True, **({"timeout": 3 * SECOND} if option == "timeout" else {}))
+    if option == "announced":
+        storage.announce([TaskInfo("send", "mail", {"timeout": 3 * SECOND})])
+    if option == "abort":
+        storage.abort([job.id], by="eve")
+    clock.turn(3 + GRACE - 1)
+    runs = {job.id: (3 + GRACE - 1) * SECOND}
+    _, too_soon = enforce(storage, own={"eve"}, stuck={"eve": runs})
+    clock.turn(1)
+    runs = {job.id: (3 + GRACE) * SECOND}
+
+    _, ended = enforce(storage, own={"eve"}, stuck={"eve": runs})
+
+    assert bool(too_soon) is (option == "abort")
+    assert [overrun.token for overrun in ended] == [job.token]
+    assert ended[0].ran == (0 if state is RUNNING else (3 + GRACE) * SECOND)
+    assert stored(storage, job.id).state is state, "nothing is said of it before its worker is dead"
+
+
+def test_what_has_ended_or_not_begun_in_a_stuck_worker_is_not_over(storage: Memory, clock: TurnedClock):
+    guilty = in_worker_of_ours(storage)
+    in_worker_of_ours(storage, timeout=SECOND)
+    in_worker_of_ours(storage, RESERVED, timeout=SECOND)
+    clock.turn("1h")
+
+    assert enforce(storage, own={"eve"}, stuck={"eve": {guilty.id: 3600 * SECOND}}) == (None, [])
+
+
+@pytest.mark.parametrize("number", [3, 30])
+def test_the_jobs_of_however_many_foreign_workers_are_ended(storage: Memory, clock: TurnedClock, number: int):
+    ours = in_worker_of_ours(storage, timeout=SECOND)
+    jobs = [in_state(storage, RUNNING, owner=f"ruby-{each}", timeout=SECOND) for each in range(number)]
+    clock.turn(60)
+
+    enforce(storage)
+
+    assert {stored(storage, job.id).state for job in jobs} == {RETRYING}
+    assert stored(storage, ours.id) == ours
+
+
+def test_the_foreign_worker_of_another_foreman_is_left_to_that_for_a_while(storage: Memory, clock: TurnedClock):
     storage.join(WorkerInfo("boss", Subject.FOREMAN))
     storage.join(WorkerInfo("ann", foreman="boss"))
     job = in_state(storage, RUNNING, timeout=3 * SECOND)

@@ -55,12 +55,20 @@ class FakeWorker:
     def run(self) -> NoReturn:
         signal.signal(signal.SIGTERM, self.drain)
         self.storage.join(
-            WorkerInfo(options.id, foreman=options.foreman, host=socket.gethostname(), pid=os.getpid(), queues=["work"])
+            WorkerInfo(
+                options.id,
+                foreman=options.foreman,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                queues=["work"],
+                info={"python": "3"},
+            )
         )
         self.channel.send({"say": "online", "pid": os.getpid(), "tasks": ["send"], "queues": QUEUES})
         if options.mode == "spent":
             self.end("it has nothing to do", done=0)
         while True:
+            self.board.note_look()
             if select.select([self.channel], [], [], 0.02)[0]:
                 self.listen()
             self.finish_what_has_waited()

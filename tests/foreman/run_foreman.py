@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.chores import all_chores
-from packhorse.foreman import Foreman, backoff, crew, foreman
+from packhorse.foreman import Foreman, backoff, crew, foreman, member
 from packhorse.foreman.crew import Launch
 from packhorse.foreman.member import Member
 from packhorse.settings import Settings
@@ -17,6 +17,7 @@ from packhorse.storage import open_storage
 
 backoff.TOLERATED = backoff.HOPELESS  # the seconds before that are counted in `test_backoff.py`
 crew.YOUNG = foreman.YOUNG = 600.0  # it may take a while until a worker has died that was to die at once
+member.STUCK = 2.0
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
 
@@ -45,7 +46,9 @@ def main(asked: dict) -> int:
     chores: dict[str, Any] = {
         "none": [],
         "failing": [Count()],
-        "all": lambda steady_time, end_worker: all_chores(storage, settings, steady_time, end_worker=end_worker),
+        "all": lambda steady_time, end_worker, stuck_jobs: all_chores(
+            storage, settings, steady_time, end_worker=end_worker, stuck_jobs=stuck_jobs
+        ),
     }
     options: dict[str, Any] = asked["options"]
     if options.pop("is_deaf", False):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from packhorse.board import Board
-from packhorse.foreman.member import Member
+from packhorse.clock import SECOND
+from packhorse.foreman.crew import Crew
+from packhorse.foreman.member import STUCK, Member
+from packhorse.job import Token
+from packhorse.outcome import Overrun
 from packhorse.stacks import MOST_TEXT
 
 
@@ -83,3 +88,66 @@ def test_what_its_slots_do_is_told_as_of_the_heartbeat(member: Member):
 
     assert (told["busy"], told["done"]) == (1, 4)
     assert [(each["job_id"], each["task"], each["slot"]) for each in told["running"]] == [("short", "send", 1)]
+
+
+def begin(member: Member, job_id: str, seconds_ago: float, place: int = 0) -> None:
+    member.board.begin(place, job_id, at=time.monotonic() - seconds_ago)
+
+
+def looked(member: Member, monkeypatch: pytest.MonkeyPatch, seconds_ago: float) -> None:
+    monkeypatch.setattr(member.board, "look_age", lambda: seconds_ago)
+
+
+def test_a_worker_that_runs_jobs_and_does_not_watch_their_limits_is_stuck(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+):
+    begin(member, "long", STUCK + 5)
+    begin(member, "ended", STUCK + 5, place=1)
+    begin(member, "young", 1, place=2)
+    member.board.end(1)
+    looked(member, monkeypatch, STUCK)
+
+    runs = member.stuck_with()
+
+    assert list(runs) == ["long", "young"]
+    assert runs["long"] >= STUCK * SECOND
+
+
+def test_a_worker_is_not_stuck_while_it_watches_limits_however_long_its_jobs_run(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+):
+    begin(member, "long", 3_600)
+    looked(member, monkeypatch, STUCK - 1)
+
+    assert member.stuck_with() == {}
+
+
+def test_a_worker_that_was_idle_and_has_just_begun_a_job_is_not_stuck(member: Member, monkeypatch: pytest.MonkeyPatch):
+    begin(member, "young", 1)
+    looked(member, monkeypatch, 3_600)
+
+    assert member.stuck_with() == {}
+
+
+def test_a_worker_whose_board_was_closed_this_moment_is_not_stuck(member: Member):
+    member.board.close()
+
+    assert member.stuck_with() == {}
+
+
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_only_a_stuck_worker_is_ended_for_a_job_whose_time_is_over(
+    member: Member, monkeypatch: pytest.MonkeyPatch, is_stuck: bool
+):
+    crew = Crew(cast(Any, None), cast(Any, None), lambda: None)
+    crew.members = (member,)
+    begin(member, "long", STUCK + 5)
+    looked(member, monkeypatch, STUCK if is_stuck else 0)
+    overrun = Overrun(Token("long", "ann", 1), "it ran for longer than 3 s")
+
+    for _ in range(2):
+        assert crew.end_overrun(overrun), "it is ours"
+
+    assert member.overruns == ((overrun,) if is_stuck else ())
+    assert list(crew.stuck_jobs()) == (["ann"] if is_stuck else [])
+    assert not crew.end_overrun(Overrun(Token("long", "bob", 1), "it ran for longer than 3 s"))

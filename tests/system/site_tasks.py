@@ -166,7 +166,7 @@ def stubborn() -> None:
             pass
 
 
-@app.task
+@app.task(isolate=False)
 def hold_the_lock(seconds: float) -> None:
     """A call into C that keeps the interpreter's lock: no other thread of the worker does anything meanwhile."""
     with noted():

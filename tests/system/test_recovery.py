@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.clock import SECOND
 from packhorse.event import Kind
 from packhorse.foreman.death import is_alive
-from packhorse.job import COMPLETED, DEAD, RUNNING, Reason
+from packhorse.job import ABORTED, COMPLETED, DEAD, RUNNING, Reason
 from tests.children import PATIENCE
 from tests.system.conftest import Tell, hold_trial
 from tests.system.ledger import Line
@@ -339,6 +340,21 @@ def test_a_call_that_holds_the_interpreter_lock_for_longer_than_the_lease_keeps_
         assert_sound(site)
 
     hold_trial(Site, tmp_path, trial)
+
+
+def test_a_worker_whose_job_holds_the_interpreter_lock_past_its_timeout_is_killed(site: Site) -> None:
+    crew = site.start(slots=2, lease=LEASE)
+    site.until_steady(crew)
+    (worker,) = crew.workers()
+
+    (job_id,) = site.add("hold_the_lock", {"seconds": 3_600}, timeout=SECOND, max_attempts=1)
+    site.until_final()
+
+    job = site.job(job_id)
+    assert (job.state, job.reason, job.failures, job.halts) == (ABORTED, Reason.JOB_TIMEOUT, 1, 0)
+    assert not is_alive(worker.pid)
+    until(lambda: len(crew.workers()) == 1, "there is a worker again")
+    assert_sound(site)
 
 
 # --- freezing ---------------------------------------------------------------------------------------------------------

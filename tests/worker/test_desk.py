@@ -222,6 +222,19 @@ def test_nothing_is_taken_while_the_foremans_heartbeats_do_not_get_through(
     assert board.running() == []
 
 
+def test_the_foreman_can_see_that_time_limits_are_watched(works: Works, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    board = Board.create(tmp_path / "board", 4)
+    looks: list[None] = []
+    monkeypatch.setattr(board, "note_look", lambda: looks.append(None))
+    works.open(board=board)
+
+    works.worker.desk.turn(0.01)
+    first = len(looks)
+    until(lambda: works.worker.desk.turn(0.01) or len(looks) > first, "it has looked again")
+
+    assert first == 1
+
+
 def test_a_short_lease_lets_jobs_begin_too(works: Works, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     @works.app.task
     def task() -> None: ...
