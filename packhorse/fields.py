@@ -17,6 +17,7 @@ from packhorse.event import Event, Kind, Subject
 from packhorse.event_objects import served
 from packhorse.failure import Failure
 from packhorse.job import ABORTED, HELD, OF_TASK, Job, Operation, Reason, State, effective
+from packhorse.serving import served_by
 from packhorse.storage.checks import is_sound_json
 from packhorse.storage.records import (
     ClientInfo,
@@ -354,7 +355,8 @@ def schedule_fields(schedule: ScheduleInfo) -> ScheduleFields:
 
 
 class WorkerFields(msgspec.Struct, kw_only=True):
-    """A worker or a foreman; `holds` is its number of jobs."""
+    """A worker or a foreman; `holds` is its number of jobs. `queues` has the patterns that it serves, too, and `*` if
+    it serves every queue that holds jobs of its tasks."""
 
     id: str
     subject: Subject
@@ -376,7 +378,7 @@ def worker_fields(worker: WorkerInfo, *, is_alive: bool, holds: int) -> WorkerFi
     """A worker or a foreman."""
     times = {"joined_at": iso(worker.joined_at), "beat_at": iso(worker.beat_at)}
     facts = {"is_alive": is_alive, "holds": holds, "code_version": worker.code_version}
-    return WorkerFields(**{**msgspec.structs.asdict(worker), **times, **facts})
+    return WorkerFields(**{**msgspec.structs.asdict(worker), **times, **facts, "queues": served_by(worker)})
 
 
 class ClientFields(msgspec.Struct):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from packhorse.errors import BadValue
 from packhorse.job import UNFINISHED
-from packhorse.storage.records import Tally, WorkerInfo
+from packhorse.storage.records import Tally, TaskInfo, WorkerInfo
 from packhorse.task import check_name
 
 EVERY_QUEUE = "*"
@@ -58,6 +58,18 @@ def tasks_by_queue(tallies: Iterable[Tally]) -> dict[str, set[str]]:
     return found
 
 
+def tasks_to_expect(tallies: Sequence[Tally], announced: Iterable[TaskInfo]) -> dict[str, set[str]]:
+    """The tasks whose jobs a worker has to take from each queue: those of its unfinished jobs. Of an empty queue they
+    are those of its finished jobs, and those that are announced with it as their own."""
+    found = tasks_by_queue(tallies)
+    usual: dict[str, set[str]] = {}
+    for tally in tallies:
+        usual.setdefault(tally.queue, set()).add(tally.task)
+    for task in announced:
+        usual.setdefault(task.queue, set()).add(task.name)
+    return {**usual, **found}
+
+
 def queues_to_serve(tallies: Iterable[Tally], tasks: Collection[str], choice: Choice = None) -> dict[str, set[str]]:
     """The queues that hold unfinished jobs of these tasks, with those tasks."""
     return {
@@ -68,13 +80,42 @@ def queues_to_serve(tallies: Iterable[Tally], tasks: Collection[str], choice: Ch
 
 
 def serves(worker: WorkerInfo, queue: str, tasks: Collection[str] = ()) -> bool:
-    """Does this worker take jobs of these tasks from this queue?"""
+    """Does this worker take jobs of these tasks from this queue? Without tasks: would it, if it knew theirs?"""
     if queue in worker.queues:
         return True
     choice, known = worker.info.get(SERVES), worker.info.get("tasks")
     if not isinstance(choice, list) or not isinstance(known, list):
         return False
-    return is_chosen(queue, choice) and not set(tasks).isdisjoint(known)
+    return (not tasks or not set(tasks).isdisjoint(known)) and is_chosen(queue, choice)
+
+
+def served_by(worker: WorkerInfo) -> list[str]:
+    """What a worker serves, as lists show it: the queues in its record, then its patterns; `*`: every other, too.
+
+    >>> served_by(WorkerInfo("ann", queues=["mail"], info={"serves": ["mail", "bulk.*"]}))
+    ['mail', 'bulk.*']
+    """
+    choice = worker.info.get(SERVES)
+    return [*worker.queues, *(word for word in _words(choice) if word not in worker.queues)]
+
+
+def _words(choice: object) -> list[str]:
+    return [word for word in choice if isinstance(word, str)] if isinstance(choice, list) else []
+
+
+class Crew:
+    """Workers, of which it is asked for many queues how many serve each. Those that are alike are looked at once."""
+
+    def __init__(self, workers: Iterable[WorkerInfo]) -> None:
+        self._alike: dict[str, tuple[WorkerInfo, int]] = {}
+        for worker in workers:
+            kind = repr((worker.queues, worker.info.get(SERVES), worker.info.get("tasks")))
+            _, number = self._alike.get(kind, (worker, 0))
+            self._alike[kind] = (worker, number + 1)
+
+    def number_serving(self, queue: str, tasks: Collection[str]) -> int:
+        """How many of them take jobs of these tasks from this queue."""
+        return sum(number for worker, number in self._alike.values() if serves(worker, queue, tasks))
 
 
 class Unserved(NamedTuple):
@@ -90,8 +131,6 @@ def why_unserved(workers: Sequence[WorkerInfo], queue: str, tasks: Collection[st
     if any(serves(worker, queue, tasks) for worker in workers):
         return None
     if any(is_chosen(queue, worker.info.get(SERVES, ())) for worker in workers):
-        if not tasks:
-            return None
         return Unserved(
             f"no running worker knows {', '.join(sorted(tasks)[:3])}, whose jobs wait in {queue}",
             "packhorse work, with the app that has the task",

@@ -18,6 +18,7 @@ from packhorse.fields import worker_fields
 from packhorse.job import HELD, WAITING, State
 from packhorse.job_text import cut
 from packhorse.presence import Presence, crews_lost, is_alive, lost_text, presence_of
+from packhorse.serving import served_by
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.why import span_text
@@ -136,7 +137,7 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
                 _beat(worker, shown, lease),
                 *([_state(worker, shown, lease)] if has_states else []),
                 *([cut(worker.code_version or "", 40)] if has_versions else []),
-                ", ".join(worker.queues),
+                ", ".join(served_by(worker)),
             ]
         )
     print_table(columns, rows)

@@ -23,6 +23,7 @@ from packhorse.id_part import SHORTEST, SURE, jobs_with_part
 from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
 from packhorse.job_handle import JobHandle
 from packhorse.presence import Presence, is_alive, presence_of
+from packhorse.serving import SERVES, is_chosen
 from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
@@ -296,7 +297,11 @@ class Reader:
         if not self._operator.queues:
             return worker
         report = {name: value for name, value in worker.report.items() if name not in ("running", "stacks")}
-        return replace(worker, report=report, queues=[name for name in worker.queues if self._operator.sees(name)])
+        queues, info = [name for name in worker.queues if self._operator.sees(name)], worker.info
+        if isinstance(chosen := info.get(SERVES), list):
+            mine = [word for word in chosen if any(is_chosen(queue, [word]) for queue in self._operator.queues)]
+            info = {**info, SERVES: mine}
+        return replace(worker, report=report, queues=queues, info=info)
 
     def departures(self) -> list[Departure]:
         """The workers that have ended in the last day, the latest first."""

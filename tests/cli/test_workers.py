@@ -42,6 +42,27 @@ def test_in_a_pipe_workers_and_foremen_say_how_they_are(yard: Yard, packhorse: C
     assert (cells["f1"][place], cells["w1"][place]) == ("working", "working")
 
 
+@pytest.mark.parametrize(
+    ("queues", "serves", "told"),
+    [
+        ([], ["bulk.*"], ["bulk.*"]),
+        (["mail"], ["mail", "bulk.*"], ["mail", "bulk.*"]),
+        (["mail", "slow"], ["*"], ["mail", "slow", "*"]),
+        (["mail"], None, ["mail"]),  # of a foreign program
+    ],
+)
+def test_what_a_worker_serves_is_listed_with_its_patterns(
+    yard: Yard, packhorse: Call, queues: list[str], serves: list[str] | None, told: list[str]
+):
+    info = {} if serves is None else {"serves": serves, "tasks": ["resize"]}
+    yard.storage.join(WorkerInfo("w1", host="mule", pid=2, queues=queues, info=info))
+
+    table, (listed,) = packhorse("workers").stdout.splitlines(), lines(packhorse("workers", "--json").stdout)
+
+    assert table[1].endswith(f"  {', '.join(told)}")
+    assert listed["queues"] == told
+
+
 @contextmanager
 def before(yard: Yard, seconds: int) -> Iterator[Storage]:
     """The same storage, so long ago."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -14,8 +13,9 @@ from packhorse.clock import MINUTE
 from packhorse.errors import BadValue
 from packhorse.job import HELD, UNFINISHED, WAITING, Job, Operation, State
 from packhorse.measures import Measured, by_queue, by_task
+from packhorse.serving import Crew, serves, tasks_to_expect
 from packhorse.storage.listing import IN_LINE, encode_cursor
-from packhorse.storage.records import Filter, Point, QueueInfo, Span
+from packhorse.storage.records import Filter, Point, QueueInfo, Span, WorkerInfo
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import chart
 from packhorse.web.pages.bulk import going
@@ -56,13 +56,25 @@ def queues(call: Call, asked: Asked) -> Shown:
     points = call.reader.series(Span.TWO_HOURS)
     recent = by_queue(point for point in points if point.at > now - _FLOW)
     history = _history(points, now)
-    serving = Counter(name for each in call.reader.workers() if call.reader.is_alive(each, now) for name in each.queues)
+    crew, tasks = Crew(_alive(call, now)), _tasks_to_expect(call)
     flows = [
-        _flow(queue, recent.get(queue.name, Measured()), history.get(queue.name, []), serving[queue.name])
-        for queue in found
+        _flow(
+            queue,
+            recent.get(queue.name, Measured()),
+            history.get(queue.name, []),
+            crew.number_serving(queue.name, tasks.get(queue.name, ())),
+        )
+        for queue in sorted(found, key=lambda queue: (-queue.counts.get(State.QUEUED, 0), queue.name))[:_MOST]
     ]
-    flows.sort(key=lambda flow: (-flow.queue.counts.get(State.QUEUED, 0), flow.queue.name))
-    return Shown("queues.html", "Queues", {"flows": flows[:_MOST], "total": len(flows)})
+    return Shown("queues.html", "Queues", {"flows": flows, "total": len(found)})
+
+
+def _alive(call: Call, now: int) -> list[WorkerInfo]:
+    return [each for each in call.reader.workers() if call.reader.is_alive(each, now)]
+
+
+def _tasks_to_expect(call: Call) -> dict[str, set[str]]:
+    return tasks_to_expect(call.reader.tallies(), call.reader.tasks())
 
 
 def _flow(queue: QueueInfo, recent: Measured, history: list[float], workers: int) -> Flow:
@@ -99,9 +111,8 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
     intervals = Intervals(call.reader.series(chosen.span, name), chosen, now)
     present = {name: sum(info.counts.get(state, 0) for state in UNFINISHED)}
     line = call.reader.find(Filter(states=frozenset({State.QUEUED}), queue=name), None, _NEXT).jobs
-    workers = [
-        worker for worker in call.reader.workers() if name in worker.queues and call.reader.is_alive(worker, now)
-    ]
+    tasks = _tasks_to_expect(call).get(name, ())
+    workers = [worker for worker in _alive(call, now) if serves(worker, name, tasks)]
     context: dict[str, Any] = {
         "queue": info,
         "held": sum(info.counts.get(state, 0) for state in HELD),

@@ -10,6 +10,7 @@ from packhorse.event import Subject
 from packhorse.job import Job, State
 from packhorse.order import Do, Order
 from packhorse.presence import Lost, busy_slots, crews_lost
+from packhorse.serving import served_by
 from packhorse.stacks import Stack, Stacks, crew_of, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
@@ -38,6 +39,11 @@ class Process(NamedTuple):
     jobs: list[tuple[Job, str]]
     report: dict[str, Any]
     busy: int
+
+    @property
+    def patterns(self) -> list[str]:
+        """What it serves besides the queues that its record names."""
+        return served_by(self.info)[len(self.info.queues) :]
 
 
 class Crew(NamedTuple):
