@@ -29,14 +29,13 @@ def look_around(storage: Storage, lease: int, job: Job) -> Seen:
     if job.state is not QUEUED:
         return Seen(storage.now(), lease, workers=storage.workers(), closed=moving)
     line = storage.find(Filter(states=frozenset({QUEUED}), queue=job.queue), limit=_LOOKED_AHEAD).jobs
-    queues = {queue.name: queue for queue in storage.queues()}
     return Seen(
         now=storage.now(),
         lease=lease,
-        queue=queues.get(job.queue),
+        queue=next((queue for queue in storage.queues() if queue.name == job.queue), None),
         task=next((task for task in storage.tasks() if task.name == job.task), None),
         workers=storage.workers(),
-        held={name: sum(queue.counts.get(state, 0) for state in HELD) for name, queue in queues.items()},
+        held=[tally for tally in storage.tallies() if tally.state in HELD],
         ahead=next((place for place, other in enumerate(line) if other.id == job.id), None),
         closed=moving,
     )

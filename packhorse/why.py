@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from packhorse.job import UNFINISHED, Job, Reason, State, effective
 from packhorse.pause_text import pause_text
 from packhorse.presence import is_alive
 from packhorse.serving import SERVES, is_chosen, serves
-from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
+from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
 
 ABORT = "Abort"
 """The type of failure that a job carries whose task returned `Abort`."""
@@ -54,7 +54,7 @@ class Seen(msgspec.Struct, frozen=True):
     task: TaskInfo | None = None
     workers: Sequence[WorkerInfo] = ()
     ahead: int | None = None  # jobs of its queue that go first; None: more than anybody counted
-    held: Mapping[str, int] = {}  # jobs in workers' hands, by queue
+    held: Sequence[Tally] = ()  # jobs in workers' hands
     closed: str | None = None  # that the storage is moved, or was
     aborts: Sequence[Event] = ()  # of an aborted job: that it was asked to stop, and that it ended
     span: Callable[[int], str] = span_text  # how a duration is written
@@ -218,10 +218,11 @@ def _very_many(seen: Seen) -> str:
 
 
 def _has_free_slot(job: Job, seen: Seen) -> bool:
-    """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report."""
+    """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report.
+    Whatever they would have taken counts as held by them, also from queues that only their patterns fit."""
     serving = [worker for worker in _takers(_alive(seen), seen) if serves(worker, job.queue, [job.task])]
-    queues = {job.queue, *(queue for worker in serving for queue in worker.queues)}
-    return sum(seen.held.get(queue, 0) for queue in queues) < sum(worker.concurrency for worker in serving)
+    theirs = (held for held in seen.held if any(serves(worker, held.queue, [held.task]) for worker in serving))
+    return sum(held.number for held in theirs) < sum(worker.concurrency for worker in serving)
 
 
 # --- held ---------------------------------------------------------------------------------------------------------

@@ -420,6 +420,20 @@ def test_a_job_is_not_said_to_wait_for_a_slot_while_workers_idle(app: Packhorse,
     assert busy == "it is next in its queue, and waits for a free slot"
 
 
+@pytest.mark.parametrize("serves", ["bulk.*", "*"])
+def test_a_slot_is_busy_also_with_a_job_of_another_queue_that_a_pattern_fits(
+    app: Packhorse, send: Task[..., Any], serves: str
+):
+    app.storage.join(WorkerInfo("ann", concurrency=1, info={"serves": [serves], "tasks": ["send_notice"]}))
+    app.storage.announce([TaskInfo("send_notice", "send_notice")])
+    send.using(queue="bulk.y").enqueue(1)
+    app.storage.reserve("ann", {"bulk.y": 1}, 1)
+
+    job = send.using(queue="bulk.x").enqueue(2)
+
+    assert job.why() == "it is next in its queue, and waits for a free slot"
+
+
 def test_why_looks_again(app: Packhorse, send: Task[..., Any]):
     job = send.enqueue_in("1m", 7)
     before = job.why()

@@ -23,7 +23,7 @@ from packhorse.job import (
     Reason,
     State,
 )
-from packhorse.storage.records import QueueInfo, TaskInfo, WorkerInfo
+from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
 from packhorse.why import Seen, explain, span_text
 
 NOW = 1_800_000_000 * SECOND  # 2027-01-15 08:00:00 UTC
@@ -37,6 +37,11 @@ def a_job(state: State, **fields: Any) -> Job:
 
 def a_worker(name: str = "ann", *, queues: tuple[str, ...] = ("mail",), silent: int = 0, **fields: Any) -> WorkerInfo:
     return WorkerInfo(name, queues=list(queues), beat_at=NOW - silent, **fields)
+
+
+def held(task: str = "send", **numbers: int) -> list[Tally]:
+    """So many jobs in workers' hands, by queue."""
+    return [Tally(queue, task, State.RUNNING, number) for queue, number in numbers.items()]
 
 
 def seen(**fields: Any) -> Seen:
@@ -152,7 +157,7 @@ def test_one_foreman_that_takes_jobs_is_enough():
     workers = [a_foreman("a", state="quiet"), a_foreman("b", 12, state="working", max=4), *crew]
 
     assert explain(a_job(QUEUED), seen(workers=workers)).endswith("and a worker is about to take it")
-    assert explain(a_job(QUEUED), seen(workers=workers, held={"mail": 1})).endswith("and waits for a free slot")
+    assert explain(a_job(QUEUED), seen(workers=workers, held=held(mail=1))).endswith("and waits for a free slot")
 
 
 def test_a_queue_that_only_a_quiet_foreman_serves_is_told():
@@ -411,7 +416,7 @@ def test_a_duration_is_told_in_two_units(duration: int, text: str):
 
 
 @pytest.mark.parametrize(
-    ("held", "told"),
+    ("numbers", "told"),
     [
         ({}, "it is next in its queue, and a worker is about to take it"),
         ({"mail": 3, "video": 6}, "it is next in its queue, and a worker is about to take it"),
@@ -419,17 +424,39 @@ def test_a_duration_is_told_in_two_units(duration: int, text: str):
         ({"mail": 3, "else": 90}, "it is next in its queue, and a worker is about to take it"),
     ],
 )
-def test_whether_a_slot_is_free_is_told_by_what_is_held(held: dict[str, int], told: str):
+def test_whether_a_slot_is_free_is_told_by_what_is_held(numbers: dict[str, int], told: str):
     busy = a_worker("bob", queues=("else",), concurrency=90)
     workers = [a_worker(queues=("mail", "video"), concurrency=10), busy]
 
-    assert explain(a_job(QUEUED), seen(workers=workers, held=held)) == told
+    assert explain(a_job(QUEUED), seen(workers=workers, held=held(**numbers))) == told
+
+
+@pytest.mark.parametrize(
+    ("queues", "serves"),
+    [((), ["m*", "b*"]), (("mail", "bulk"), ["mail", "bulk"]), (("mail",), ["mail", "bu*"]), ((), ["*"])],
+)
+def test_a_job_in_any_queue_that_a_worker_serves_takes_one_of_its_slots(queues: tuple[str, ...], serves: list[str]):
+    worker = a_worker(queues=queues, concurrency=1, info={"serves": serves, "tasks": ["send", "slow"]})
+
+    free, busy = (explain(a_job(QUEUED), seen(workers=[worker], held=each)) for each in ([], held("slow", bulk=1)))
+
+    assert free == "it is next in its queue, and a worker is about to take it"
+    assert busy == "it is next in its queue, and waits for a free slot"
+
+
+@pytest.mark.parametrize("serves", ["m*", "*"])
+def test_jobs_that_a_worker_would_not_have_taken_leave_its_slots_free(serves: str):
+    worker = a_worker(queues=(), concurrency=1, info={"serves": [serves], "tasks": ["send"]})
+
+    told = explain(a_job(QUEUED), seen(workers=[worker], held=held("strange", bulk=3)))
+
+    assert told.endswith("and a worker is about to take it")
 
 
 def test_a_silent_worker_has_no_free_slot():
     workers = [a_worker(concurrency=1), a_worker("bob", concurrency=10, silent=MINUTE)]
 
-    assert explain(a_job(QUEUED), seen(workers=workers, held={"mail": 1})).endswith("waits for a free slot")
+    assert explain(a_job(QUEUED), seen(workers=workers, held=held(mail=1))).endswith("waits for a free slot")
 
 
 def test_a_forced_job_finds_a_free_slot():
