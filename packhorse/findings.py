@@ -11,6 +11,7 @@ from packhorse.errors import StorageError
 from packhorse.event import Subject
 from packhorse.idleness import idle_text, idlers, remedy
 from packhorse.job import QUEUED, State
+from packhorse.pause_text import held_back_text
 from packhorse.presence import is_alive
 from packhorse.serving import tasks_by_queue, why_unserved
 from packhorse.storage import Storage
@@ -42,7 +43,8 @@ def look(storage: Storage, lease: int, max_age: int) -> Iterator[Finding]:
     lines = [queue for queue in queues if queue.oldest_queued_at is not None and not queue.is_paused]
     yield _foreman(workers, now, lease)
     yield from _served(storage, [each for each in workers if is_alive(each, now, lease)], lines, now, lease)
-    yield _oldest(lines, now, max_age)
+    oldest = _oldest(lines, now, max_age)
+    yield oldest._replace(sentence=oldest.sentence + held_back_text(queues))
     yield overdue(storage, now, max_age)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from packhorse.amounts import count_text
 from packhorse.clock import to_datetime
+from packhorse.job import State
 from packhorse.storage.records import QueueInfo
 
 _LONGEST = 200
@@ -24,3 +28,16 @@ def until_text(until: int, now: int) -> str:
     """
     end, today = to_datetime(until), to_datetime(now)
     return f"until {end:%H:%M} UTC" if end.date() == today.date() else f"until {end:%Y-%m-%d %H:%M} UTC"
+
+
+def held_back_text(queues: Iterable[QueueInfo]) -> str:
+    """What follows a sentence about those in line: how many jobs are kept out of it because their queue is paused.
+
+    >>> held_back_text([QueueInfo("mail", {State.QUEUED: 3}, paused_at=1)])
+    '; 3 wait in the paused queue mail'
+    """
+    paused = {each.name: number for each in queues if each.is_paused and (number := each.counts.get(State.QUEUED, 0))}
+    if not paused:
+        return ""
+    where = f"the paused queue {next(iter(paused))}" if len(paused) == 1 else f"{len(paused)} paused queues"
+    return f"; {count_text(sum(paused.values()), 'waits', 'wait')} in {where}"

@@ -101,3 +101,26 @@ def test_while_there_is_no_worker_a_foreman_starts_one(clock: TurnedClock):
     storage.join(WorkerInfo("boss", Subject.FOREMAN))
 
     assert "served" not in [found.name for found in look(storage, 15 * SECOND, 5 * MINUTE)]
+
+
+# --- what waits -------------------------------------------------------------------------------------------------------
+
+
+def oldest_finding(storage: Storage) -> str:
+    return next(each.sentence for each in look(storage, 15 * SECOND, 5 * MINUTE) if each.name == "oldest")
+
+
+def test_jobs_that_wait_in_paused_queues_are_told(clock: TurnedClock):
+    storage = Memory(clock)
+    storage.enqueue([NewJob("one", "send", "bulk"), NewJob("two", "send", "bulk"), NewJob("three", "send", "mail")])
+    for queue in ("bulk", "mail", "empty"):
+        storage.pause(queue)
+
+    both = oldest_finding(storage)
+    storage.resume("mail")
+    one_of_them = oldest_finding(storage)
+    storage.resume("bulk")
+
+    assert both == "no job waits in line; 3 wait in 2 paused queues"
+    assert one_of_them == "the oldest waiting job, of mail, has waited 0ms; 2 wait in the paused queue bulk"
+    assert "paused" not in oldest_finding(storage)

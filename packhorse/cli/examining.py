@@ -26,7 +26,7 @@ from packhorse.findings import overdue
 from packhorse.idleness import Idle, idle_text, idlers, remedy
 from packhorse.job import HELD, WAITING, Job, State
 from packhorse.named_filters import usable_filters
-from packhorse.pause_text import pause_text
+from packhorse.pause_text import held_back_text, pause_text
 from packhorse.presence import is_alive
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken import is_broken
@@ -365,10 +365,11 @@ def waits(patient: Patient) -> Iterator[Symptom]:
     ]
     oldest = min(lines, key=lambda queue: queue.oldest_queued_at or 0, default=None)
     if oldest is None:
-        yield well("waiting", "no job waits in line")
+        yield well("waiting", f"no job waits in line{held_back_text(snapshot.queues)}")
         return
     waited = snapshot.now - (oldest.oldest_queued_at or 0)
     sentence = f"the oldest job in line, of {oldest.name}, has waited {span_text(waited)}"
+    sentence += held_back_text(snapshot.queues)
     if waited > _LONG_WAIT:
         yield remark(
             "waiting", sentence, f"packhorse jobs queue:{oldest.name} queued; more workers: packhorse scale +2 --all"

@@ -246,6 +246,14 @@ def test_jobs_that_nobody_will_run(yard: Yard, packhorse: Call):
     assert told["paused"][0][2] == "packhorse resume mail"
 
 
+def test_jobs_in_a_paused_queue_are_told_beside_those_in_line(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.add(queue="mail")
+    yard.storage.pause("mail", by="ann")
+
+    assert found(packhorse)["waiting"][0][1] == "no job waits in line; 1 waits in the paused queue mail"
+
+
 def test_foremen_that_take_no_jobs_while_some_wait_are_bad(yard: Yard, packhorse: Call):
     yard.join()
     yard.storage.beat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
