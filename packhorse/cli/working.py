@@ -7,6 +7,7 @@ import inspect
 import logging
 import platform
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,7 @@ from packhorse.foreman.death import frozen_workers, kill_workers
 from packhorse.foreman.pulse import Callee
 from packhorse.foreman.signals import Signals
 from packhorse.foreman.size import most_workers
+from packhorse.job import QUEUED
 from packhorse.loading import find_target, load_app
 from packhorse.log_lines import LOG_FORMATS, formatter_of
 from packhorse.serving import is_chosen, parse_choice
@@ -91,11 +93,28 @@ def work(invocation: Invocation, target: str | None, **options: Any) -> int:
         code = foreman.run()
     if options["burst"] and not invocation.quiet:
         told = f"{count_text(foreman.done, 'job')} ran" if foreman.done else "nothing was left to run"
+        told += _left_in_others(app, options.get("queues"))
         if options["log_format"] == "text":
             say(told, err=True)
         else:
             log.info(told)
     return code
+
+
+def _left_in_others(app: Packhorse, queues: str | None) -> str:
+    """What follows the end of a burst: how many jobs are in line in queues that `--queues` leaves out."""
+    left: Counter[str] = Counter()
+    if queues is not None:
+        choice = parse_choice(queues)
+        with contextlib.suppress(StorageError):  # what ran was told in any case
+            for queue in app.storage.queues():
+                left[queue.name] += 0 if is_chosen(queue.name, choice) else queue.counts.get(QUEUED, 0)
+    names = [name for name, number in left.most_common() if number]
+    if not names:
+        return ""
+    waits = count_text(left.total(), "job waits", "jobs wait")
+    where = "a queue that is" if len(names) == 1 else "queues that are"
+    return f"; {waits} in {where} not served here: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
 
 
 def _tell_move(app: Packhorse) -> None:
@@ -243,6 +262,9 @@ def _queues(app: Packhorse, text: str) -> list[str]:
         if unknown := _fitting_none(strange, stored):
             known = ", ".join(sorted(own | stored)[:8]) or "none"
             log.warning("there is no queue %s yet; the queues are %s", ", ".join(unknown), known)
+        for stem in (word.removesuffix(".*") for word in unknown if word.endswith(".*")):
+            if stem in own | stored and not is_chosen(stem, named):
+                log.warning("%s.* does not fit the queue %s: --queues '%s,%s.*' serves both", stem, stem, stem, stem)
     return named
 
 

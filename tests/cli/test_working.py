@@ -308,6 +308,25 @@ def test_a_burst_of_a_queue_that_only_a_job_names_runs_it(tmp_path: Path, start:
     assert "1 job ran" in work.told()
 
 
+def test_a_burst_tells_of_jobs_in_queues_that_it_does_not_serve(tmp_path: Path, start: Start):
+    (tmp_path / "jobs.py").write_text(APP.format(text="sent"))
+    with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+        for queue in ("bulk", "bulk", "post"):
+            app.enqueue("send", queue=queue, known=False)
+
+    told = []
+    for queues in ("bulk.*", "post,bulk.*", "bulk,bulk.*"):
+        work = start("work", "--burst", "--max", "1", "--queues", queues)
+        assert work.process.wait(PATIENCE) == 0
+        told.append(work.told())
+
+    assert "bulk.* does not fit the queue bulk: --queues 'bulk,bulk.*' serves both" in told[0]
+    assert "\nnothing was left to run; 3 jobs wait in queues that are not served here: bulk, post\n" in told[0]
+    assert "\n1 job ran; 2 jobs wait in a queue that is not served here: bulk\n" in told[1]
+    assert "\n2 jobs ran\n" in told[2]
+    assert "does not fit" not in told[2]
+
+
 @pytest.mark.parametrize("queues", ["", " , "])
 def test_no_queue_at_all_is_refused(here: Path, packhorse: Call, queues: str):
     (here / "jobs.py").write_text(APP.format(text="sent"))
