@@ -9,7 +9,7 @@ import functools
 
 from packhorse.app import Packhorse
 from packhorse.cli.output import Shown, escape, json_text, paint, picked, say
-from packhorse.cli.target import app_from, open_existing, open_for_writing, source_in_app, url_source
+from packhorse.cli.target import app_from, app_here, open_existing, open_for_writing, source_in_app, url_source
 from packhorse.settings import Settings, load_settings
 from packhorse.storage import Storage
 from packhorse.storage.moving import problems
@@ -28,6 +28,7 @@ class Invocation:
         self.color: bool | None = None
         self.no_pager = False
         self.named_by: str | None = None  # what names the storage that is used, if not the settings
+        self.taken: str | None = None  # the usual file whose app is used because none was named
         self._opened: list[Storage | Packhorse] = []
 
     # --- where the jobs are ---------------------------------------------------------------------------------------
@@ -56,7 +57,11 @@ class Invocation:
 
     def app(self, target: str | None = None) -> Packhorse | None:
         """The user's own app, imported; with --url, on that storage. None: there is none to be found."""
-        app = app_from(target or self.settings.app, self.settings)
+        named = target or self.settings.app
+        if named is None:
+            self.taken, app = app_here() or (None, None)
+        else:
+            app = app_from(named, self.settings)
         if app is None:
             return None
         if self.url is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -20,19 +22,20 @@ from packhorse.cli.invocation import Invocation, operator
 from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Command, app_option, command, moment_option, span_option, with_options
 from packhorse.cli.output import escape, json_text, paint, say, short_id, state_style
-from packhorse.cli.target import missing_file
+from packhorse.cli.target import is_foreign, missing_file
 from packhorse.cli.watching import Watcher, looks
 from packhorse.cli.where import find_job, ids_from, warn_unserved
 from packhorse.clock import MINUTE, SECOND, from_datetime
 from packhorse.codec import Signature, nearest
-from packhorse.errors import BadURL, JobFailed, TaskNotFound
+from packhorse.errors import BadURL, JobFailed, StorageError, TaskNotFound
 from packhorse.failure import Failure
 from packhorse.fields import job_fields, plain_fields, stored_json
 from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
 from packhorse.job_handle import JobHandle, job_failed
 from packhorse.job_text import call_text, cut, error_line, state_text
 from packhorse.presence import has_free_slot, presence_of
-from packhorse.storage import BATCH
+from packhorse.storage import BATCH, Storage
+from packhorse.storage.records import WorkerInfo
 from packhorse.task import TaskOptions
 from packhorse.why import span_text
 
@@ -246,10 +249,41 @@ def _recipient(invocation: Invocation, name: str, asked: Asked) -> Recipient:
     if name in app.registry:
         return Recipient(app, app.registry.get(name).signature)
     if not asked.force:
-        what = f"there is no task {name!r}{nearest(name, app.registry.names(), most=3)}"
-        hint = "--force enqueues it all the same, for workers elsewhere that know it"
-        raise TaskNotFound(what, why=f"the app has {_some(app.registry.names())}", hint=hint)
+        raise _not_in_app(app, name, invocation.taken)
     return Recipient(app)
+
+
+def _not_in_app(app: Packhorse, name: str, taken: str | None) -> TaskNotFound:
+    """That the app has no such task. It may be the wrong app: which one was taken is told, and which one has the task,
+    if workers have announced it."""
+    some = _some(app.registry.names())
+    why = f"no app was named, so that of {taken} was taken, which has {some}" if taken else f"the app has {some}"
+    hint = "--force enqueues it all the same, for workers elsewhere that know it"
+    is_announced, target = _announced(app.storage, name)
+    if not is_announced:
+        what = f"there is no task {name!r}{nearest(name, app.registry.names(), most=3)}"
+        return TaskNotFound(what, why=why, hint=hint)
+    why += f"\nthe storage knows {name}: " + (f"workers of {target} run it" if target else "workers have announced it")
+    hint = f"name the app that has it: --app {shlex.quote(target) if target else 'module:attr'}\n{hint}"
+    where = taken or "the app that was named"
+    return TaskNotFound(f"there is no task {name!r} in {where}", why=why, hint=hint)
+
+
+def _announced(storage: Storage, name: str) -> tuple[bool, str | None]:
+    """Has a worker announced this task here, and of which app are those that run it now?"""
+    with contextlib.suppress(StorageError):  # the name is wrong for this app in any case
+        storage.make_nothing()
+        if missing_file(storage) is None and not is_foreign(storage):
+            is_announced = any(task.name == name and task.announced_at is not None for task in storage.tasks())
+            return is_announced, _target_of(storage.workers(), name) if is_announced else None
+    return False, None
+
+
+def _target_of(workers: Sequence[WorkerInfo], task: str) -> str | None:
+    """The app of a foreman whose workers know this task."""
+    foremen = {worker.foreman for worker in workers if task in worker.info.get("tasks", ())}
+    targets = (each.info.get("target") for each in workers if each.id in foremen)
+    return next((target for target in targets if isinstance(target, str)), None)
 
 
 def _known_to_storage(invocation: Invocation, name: str, force: bool) -> Recipient:

@@ -136,21 +136,25 @@ def missing_file(storage: Storage) -> Path | None:
 # --- the app ----------------------------------------------------------------------------------------------------------
 
 
-def app_from(target: str | None, settings: Settings) -> Packhorse | None:
-    """The app that `target` names, or the one in a usual file here; None: no target, and none is here.
+def app_from(target: str, settings: Settings) -> Packhorse:
+    """The app that `target` names.
 
     Raises CommandError if the target cannot be imported or has no app. What the module prints goes to stderr.
     """
-    if target is not None:
-        try:
-            return _loaded(target, _source_of_app(target, settings))
-        except AppNotFound as error:
-            source = _source_of_app(target, settings)
-            raise CommandError(error.what, ExitCode.NOT_FOUND, why=error.why, source=source, hint=error.hint) from error
+    try:
+        return _loaded(target, _source_of_app(target, settings))
+    except AppNotFound as error:
+        source = _source_of_app(target, settings)
+        raise CommandError(error.what, ExitCode.NOT_FOUND, why=error.why, source=source, hint=error.hint) from error
+
+
+def app_here() -> tuple[str, Packhorse] | None:
+    """The first usual file here that has an app, and the app; None: there is none. Raises CommandError if one cannot be
+    imported."""
     for name in CANDIDATES:
         if _mentions_us(Path(name)):
             with contextlib.suppress(AppNotFound):
-                return _loaded(name, f"{name} in this directory")
+                return name, _loaded(name, f"{name} in this directory")
     return None
 
 

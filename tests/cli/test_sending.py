@@ -12,10 +12,11 @@ import pytest
 
 from packhorse.app import Packhorse
 from packhorse.clock import SECOND, from_datetime
+from packhorse.event import Subject
 from packhorse.job import Job, State
 from packhorse.outcome import Completed, Failed, Outcome
 from packhorse.storage import Storage, open_storage
-from packhorse.storage.records import CheckIn, Filter, LogLine, TaskInfo
+from packhorse.storage.records import CheckIn, Filter, LogLine, TaskInfo, WorkerInfo
 from tests.children import ROOT, running
 from tests.cli.conftest import Call
 from tests.cli.hand import worker
@@ -156,6 +157,38 @@ def test_an_unknown_task_is_refused_with_the_nearest(app: Path, packhorse: Call)
     assert result.exit_code == 3
     assert "did you mean 'send_note' or 'send_notice'?" in result.stderr
     assert not (app / "packhorse.db").exists()
+
+
+def test_an_app_that_was_taken_by_itself_is_named_when_it_lacks_the_task(app: Path, packhorse: Call):
+    alone, named = packhorse("enqueue", "slow", "40"), packhorse("enqueue", "slow", "40", "--app", "jobs.py")
+
+    assert "no app was named, so that of jobs.py was taken, which has " in alone.stderr
+    assert "no app was named" not in named.stderr
+    assert "the storage knows" not in alone.stderr + named.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "why", "hint"),
+    [
+        ("shop.py", "workers of shop.py run it", "--app shop.py"),
+        (None, "workers have announced it", "--app module:attr"),
+    ],
+)
+def test_a_task_of_another_app_that_the_storage_knows_is_told_with_that_app(
+    app: Path, yard: Yard, packhorse: Call, target: str | None, why: str, hint: str
+):
+    yard.storage.announce([TaskInfo("slow", "slow")])
+    if target is not None:
+        yard.storage.join(WorkerInfo("boss", Subject.FOREMAN, info={"target": target}))
+        yard.storage.join(WorkerInfo("ann", foreman="boss", info={"tasks": ["slow"]}))
+
+    result = packhorse("enqueue", "slow", "40")
+
+    assert result.exit_code == 3
+    assert "there is no task 'slow' in jobs.py" in result.stderr
+    assert f"the storage knows slow: {why}" in result.stderr
+    assert f"name the app that has it: {hint}" in result.stderr
+    assert stored(app) == []
 
 
 def test_force_enqueues_an_unknown_task(app: Path, packhorse: Call):
