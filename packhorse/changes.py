@@ -226,7 +226,7 @@ def _snoozed(job: Job, outcome: Snoozed, now: int) -> Changed:
     job = replace(job, snoozes=job.snoozes + 1)
     if job.abort_at is not None:
         return _stopped(job, now, job.abort_reason or Reason.ABORTED, snoozes=job.snoozes)
-    left = _left(job, SCHEDULED, now, due_at=now + outcome.delay, rank=rank_of(job.priority))
+    left = _left(_halted_no_more(job), SCHEDULED, now, due_at=now + outcome.delay, rank=rank_of(job.priority))
     left = _with_expiry(left)
     return Changed(left, [_event(left, Kind.SNOOZED, now, owner=job.owner, delay=outcome.delay)])
 
@@ -238,18 +238,19 @@ def _stopped(job: Job, now: int, reason: Reason, **facts: Any) -> Changed:
 
 
 def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False) -> Changed:
-    """Handed back unharmed: no failure or halt is counted, and it keeps its rank. With a delay it comes into line
-    later. `ran` says that the job had begun although the storage was not told."""
+    """Handed back unharmed: no failure or halt is counted. One that had not begun keeps its rank, and so does a forced
+    one. With a delay it comes into line later. `ran` says that the job had begun although the storage was not told."""
     begun: list[Event] = []
     if ran and job.state is RESERVED:
         job, begun = started(job, now)
+    kept = _halted_no_more(job) if job.state is RUNNING else job
     if job.abort_at is not None:
         left, events = _stopped(job, now, job.abort_reason or Reason.ABORTED, why=why)
     elif delay:
-        left = _with_expiry(_left(job, SCHEDULED, now, due_at=now + delay))
+        left = _with_expiry(_left(kept, SCHEDULED, now, due_at=now + delay))
         events = [_event(left, Kind.READDED, now, owner=job.owner, why=why, delay=delay)]
     else:
-        left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
+        left = _queued(_left(kept, QUEUED, now), now, rank=kept.rank)
         events = [_event(left, Kind.READDED, now, owner=job.owner, why=why)]
     # The token has ended without an outcome: one that comes later must be refused, not taken for a repeated one.
     return Changed(replace(left, fence=job.fence + 1), begun + events)
@@ -403,6 +404,13 @@ def handled(job: Job, now: int, client: str) -> Event:
 def deleted(job: Job, now: int, by: str | None) -> Event:
     """The last fact about a job that goes."""
     return replace(_event(job, Kind.DELETED, now, by=by), state=job.state)
+
+
+def _halted_no_more(job: Job) -> Job:
+    """It ran again, and its worker did not die."""
+    reason = None if job.reason is Reason.RUNNER_TIMEOUT else job.reason
+    rank = rank_of(job.priority) if job.rank in (RANK_RECOVERED, RANK_HALTED) else job.rank
+    return replace(job, reason=reason, rank=rank)
 
 
 def _blamed(job: Job, failure: Failure) -> Job:

@@ -176,7 +176,12 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_halted(self) -> bool:
         """Waits in line again because its last worker died."""
-        return self.state is QUEUED and self.halts > 0 and self.reason is Reason.RUNNER_TIMEOUT
+        return self.state is QUEUED and self.has_lost_worker
+
+    @property
+    def has_lost_worker(self) -> bool:
+        """Its last worker died while it ran."""
+        return self.halts > 0 and self.reason is Reason.RUNNER_TIMEOUT
 
     @property
     def is_forced(self) -> bool:

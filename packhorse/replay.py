@@ -169,6 +169,15 @@ class _Replay:
         if self._job.get("rank", RANK_FORCED) > RANK_HALTED:
             self._put_in_rank()
 
+    def _end_halt(self) -> None:
+        """It ran again, and its worker did not die."""
+        if "reason" not in self._job:
+            self._forget("reason")
+        elif self._job["reason"] is Reason.RUNNER_TIMEOUT:
+            self._set(reason=None)
+        if self._job.get("rank") in (RANK_RECOVERED, RANK_HALTED):
+            self._put_in_rank()
+
     def _put_in_line(self) -> None:
         self._set(due_at=None, queued_at=self._event.at)
         if self._job.get("first_queued_at", 0) is None:
@@ -237,6 +246,8 @@ class _Replay:
         if self._event.owner is not None:
             self._leave()
             self._take_away()
+        if self._before is RUNNING and self._event.owner is not None:
+            self._end_halt()
         if "losses" in self._facts:
             self._set(losses=self._facts["losses"])
         if self._facts.get("why") == "recovered":
@@ -280,6 +291,7 @@ class _Replay:
 
     def _snoozed(self) -> None:
         self._leave()
+        self._end_halt()
         self._count("snoozes")
         self._set(due_at=self._event.at + self._facts["delay"])
         self._put_in_rank()

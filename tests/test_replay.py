@@ -81,8 +81,14 @@ def outcomes(job: Job) -> list[Outcome]:
 @pytest.mark.parametrize("place", range(10))
 @pytest.mark.parametrize("abort", [False, True])
 @pytest.mark.parametrize("begun", [False, True])
-def test_every_outcome_adds_up_to_the_stored_job(storage: Memory, place: int, abort: bool, begun: bool) -> None:
+@pytest.mark.parametrize("halted", [False, True])
+def test_every_outcome_adds_up_to_the_stored_job(
+    storage: Memory, place: int, abort: bool, begun: bool, halted: bool
+) -> None:
     job = add(storage, max_halts=2)
+    if halted:
+        run(storage, job, "bob")
+        storage.rescue_owner("bob", foreman="bob", why="it was killed")
     job = run(storage, job) if begun else take(storage, job)
     if abort:
         storage.abort([job.id], by="ann")

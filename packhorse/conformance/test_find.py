@@ -65,7 +65,6 @@ def test_every_state_can_be_asked_for(storage: Storage) -> None:
         Filter(schedule="nightly"),
         Filter(unique_key="k"),
         Filter(cause=PAPER_JAM.cause("print")),
-        Filter(halted=True),
         Filter(min_priority=7),
         Filter(text="NEEDLE"),
         Filter(text="the-one"),
@@ -333,6 +332,17 @@ def test_not_halted_leaves_the_halted_out(storage: Storage) -> None:
 
     assert ids(find_all(storage, Filter(halted=False))) == [other.id]
     assert ids(find_all(storage, Filter(halted=True))) == [halted.id]
+
+
+def test_a_job_that_ran_again_is_not_among_the_halted(storage: Storage) -> None:
+    job, other = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
+    for owner in ("ann", "bob"):
+        storage.rescue_owner(owner, foreman=owner, why="signal 9")
+    storage.release([run(storage, job).token], "stopping")
+
+    assert ids(find_all(storage, Filter(states=frozenset({QUEUED}), halted=True))) == [other.id]
+    assert ids(find_all(storage, Filter(states=frozenset({QUEUED}), halted=False))) == [job.id]
+    assert ids(find_all(storage, Filter(halted=False, task=job.task))) == [job.id]
 
 
 def test_forced_jobs_can_be_asked_for_alone(storage: Storage) -> None:

@@ -37,6 +37,7 @@ from packhorse.job import (
     COMPLETED,
     DEAD,
     QUEUED,
+    RANK_HALTED,
     RESERVED,
     RETRYING,
     RUNNING,
@@ -46,6 +47,7 @@ from packhorse.job import (
     Reason,
     State,
     Token,
+    rank_of,
 )
 from packhorse.outcome import Completed, Failed, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
@@ -572,6 +574,48 @@ def test_a_released_job_is_in_line_again_and_nothing_is_counted(
     job = stored(storage, before.id)
     assert (job.state, job.rank, job.queued_at, job.owner) == (QUEUED, before.rank, clock(), None)
     assert (job.failures, job.halts, job.losses, job.fence) == (0, 0, 0, before.fence + 1)
+
+
+@pytest.mark.parametrize("all_died", [False, True])
+def test_a_halted_job_that_ran_again_and_was_released_is_an_ordinary_one(storage: Storage, all_died: bool) -> None:
+    job = in_state(storage, RUNNING, priority=3)
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9", recovered=all_died)
+
+    storage.release([run(storage, job).token], "stopping")
+
+    back = stored(storage, job.id)
+    assert (back.state, back.is_halted, back.reason, back.rank, back.halts) == (QUEUED, False, None, rank_of(3), 1)
+
+
+def test_a_halted_job_that_was_released_before_it_began_is_halted_still(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
+
+    storage.release([take(storage, job).token], "stopping")
+
+    back = stored(storage, job.id)
+    assert (back.state, back.is_halted, back.rank) == (QUEUED, True, RANK_HALTED)
+
+
+def test_a_forced_job_that_is_released_is_forced_still(storage: Storage) -> None:
+    job = add(storage)
+    storage.force_start([job.id])
+
+    storage.release([run(storage, job).token], "stopping")
+
+    assert stored(storage, job.id).is_forced
+
+
+def test_a_halted_job_that_snoozed_is_halted_no_more(storage: Storage, clock: TurnedClock) -> None:
+    job = in_state(storage, RUNNING)
+    storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
+
+    finish(storage, Snoozed(run(storage, job).token, SECOND))
+    clock.turn(2)
+    storage.promote()
+
+    back = stored(storage, job.id)
+    assert (back.state, back.is_halted, back.reason) == (QUEUED, False, None)
 
 
 # --- check-ins and log lines ----------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def fits(job: Job, where: Filter) -> bool:
         and where.schedule in (None, job.schedule)
         and where.unique_key in (None, job.unique_key)
         and where.cause in (None, job.cause)
-        and where.halted in (None, job.halts > 0)
+        and where.halted in (None, job.has_lost_worker)
         and is_within(job.priority, where.min_priority, where.max_priority)
         and is_within(job.attempts, where.min_attempts, where.max_attempts)
         and is_within(job.took(where.asked_at), where.min_took, where.max_took)

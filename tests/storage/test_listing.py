@@ -24,6 +24,7 @@ from packhorse.job import (
     SCHEDULED,
     UNFINISHED,
     Job,
+    Reason,
     State,
 )
 from packhorse.storage.listing import (
@@ -182,8 +183,8 @@ def test_a_long_cursor_is_quoted_in_part() -> None:
         (Filter(schedule="nightly"), job(schedule="nightly"), job()),
         (Filter(unique_key="k"), job(unique_key="k"), job()),
         (Filter(cause="c"), job(cause="c"), job(cause="d")),
-        (Filter(halted=True), job(halts=2), job(halts=0)),
-        (Filter(halted=False), job(halts=0), job(halts=1)),
+        (Filter(halted=True), job(halts=2, reason=Reason.RUNNER_TIMEOUT), job(halts=2, reason=Reason.FAILED)),
+        (Filter(halted=False), job(halts=1), job(halts=1, reason=Reason.RUNNER_TIMEOUT)),
         (Filter(min_priority=5), job(priority=5), job(priority=4)),
         (Filter(created_from=1_000), job(created_at=1_000), job(created_at=999)),
         (Filter(created_to=1_000), job(created_at=999), job(created_at=1_000)),

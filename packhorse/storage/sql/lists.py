@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job
+from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job, Reason
 from packhorse.storage import listing
 from packhorse.storage.argument import LONGEST, is_argued, traces_of
 from packhorse.storage.listing import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
@@ -379,7 +379,8 @@ class Index:
         pieces += [self._one_of("queue", where.queues)] if where.queues else []
         pieces += [self._one_of("task", where.tasks)] if where.tasks else []
         if where.halted is not None:
-            pieces.append(("halts > 0" if where.halted else "halts = 0", []))
+            halted = "(halts > 0 AND COALESCE(reason, '') = ?)"
+            pieces.append((halted if where.halted else f"NOT {halted}", [Reason.RUNNER_TIMEOUT.value]))
         if where.forced:
             pieces.append((self._dialect.of_rank, self._of_rank(RANK_FORCED)))
         pieces += _within("priority", [], where.min_priority, where.max_priority)

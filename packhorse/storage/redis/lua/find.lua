@@ -333,7 +333,8 @@ local function fits_head(head)
   if not is_within(took, asked.min_took, asked.max_took) then return false end
   if not is_within(waited, asked.min_waited, asked.max_waited) then return false end
   if asked.error and not mentions(rare.error, asked.error) then return false end
-  if asked.halted ~= nil and ((rare.halts or 0) > 0) ~= asked.halted then return false end
+  local is_halted = (rare.halts or 0) > 0 and rare.reason == "RUNNER_TIMEOUT"
+  if asked.halted ~= nil and is_halted ~= asked.halted then return false end
   return not asked.cause or rare.cause == asked.cause
 end
 
