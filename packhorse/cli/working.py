@@ -56,11 +56,24 @@ log_format_option = click.option(
 
 def crew_options(function: Function) -> Function:
     """The options that `work`, `dev` and `up` share."""
-    options = [
+    options: list[Function] = [
         click.option("--min", "least", type=click.IntRange(0), help="Workers at least (1)."),
         click.option("--max", "most", type=click.IntRange(1), help="Workers at most (one for each CPU)."),
         click.option("-c", "--concurrency", type=click.IntRange(1), help="Slots of each worker (10)."),
         click.option("--queues", help="Only these queues: names or patterns (bulk.*), separated by commas."),
+        click.option("--max-jobs", type=click.IntRange(1), help="Replace a worker after so many jobs."),
+        click.option(
+            "--max-rss",
+            metavar="SIZE",
+            callback=_size,
+            help="Replace a worker that has grown to this, e.g. 512MiB.",
+        ),
+        click.option(
+            "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
+        ),
+        span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s)."),
+        click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive."),
+        click.option("--checkin-cmd", help="Run this command every minute, without a shell, for the same."),
         click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error."),
         log_format_option,
     ]
@@ -71,15 +84,7 @@ def crew_options(function: Function) -> Function:
 @click.argument("target", required=False)
 @crew_options
 @click.option("--burst", is_flag=True, help="End when nothing is left to run.")
-@click.option("--max-jobs", type=click.IntRange(1), help="Replace a worker after so many jobs.")
-@click.option("--max-rss", metavar="SIZE", callback=_size, help="Replace a worker that has grown to this, e.g. 512MiB.")
-@click.option(
-    "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
-)
-@span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s).")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process, which started it, has ended.")
-@click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive.")
-@click.option("--checkin-cmd", help="Run this command every minute, without a shell, for the same.")
 def work(invocation: Invocation, target: str | None, **options: Any) -> int:
     """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
     the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""

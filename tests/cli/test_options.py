@@ -133,3 +133,11 @@ def test_flags_and_options_of_several_values_may_be_given_twice(yard: Yard, pack
     assert packhorse("jobs", "-v", "-v", "--utc", "--utc", "--ids").stdout == f"{job.id}\n"
     assert packhorse("copy", job.id, "--set", "a=1", "--set", "b=2", "--dry-run").exit_code == 0
     assert packhorse("jobs", "--queue", "a", "--queue", "b", "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["up", "dev"])
+def test_up_and_dev_take_every_option_of_work_about_its_crew(name: str):
+    def options_of(name: str) -> set[str]:
+        return {word for command, option in options() if command == name for word in option.opts}
+
+    assert options_of("work") - options_of(name) == {"--burst", "--parent"}
