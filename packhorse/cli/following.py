@@ -36,6 +36,14 @@ def new_events(storage: Storage, where: EventFilter, last: int) -> Iterator[Even
         yield from found
 
 
+def stored_events(storage: Storage, where: EventFilter) -> Iterator[list[Event]]:
+    """All events that fit and are there by now, some at a time."""
+    seen, last = 0, newest_event(storage)
+    while found := [each for each in storage.events(replace(where, after=seen), limit=BATCH) if each.id <= last]:
+        yield found
+        seen = found[-1].id
+
+
 def newest_event(storage: Storage) -> int:
     """The id of the newest event there is; 0 if there is none."""
     newest = storage.events(EventFilter(), limit=1, newest_first=True)

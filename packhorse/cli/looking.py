@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from packhorse.amounts import count_text
 from packhorse.cli.completing import complete_filter, complete_job, complete_queue, complete_task, complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.cli.following import follow_jobs, new_events, newest_event
+from packhorse.cli.following import follow_jobs, new_events, newest_event, stored_events
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import ran_text
 from packhorse.cli.options import command, number_option, refuse_beside
@@ -337,7 +337,7 @@ def _pause(queue: QueueInfo, shown: Shown) -> str:
 @click.option(
     "--subject", type=click.Choice([each.value for each in Subject]), help="Only about jobs, workers, foremen …"
 )
-@number_option("-n", "number", default=_ROWS, show_default=True, help="How many of the latest.")
+@number_option("-n", "number", default=_ROWS, show_default=True, help="How many of the latest; 0 is all, with -f none.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @click.option(
     "--object", "with_object", is_flag=True, help="Print with each the job or the worker as it was after it, as JSON."
@@ -355,11 +355,16 @@ def events(
         subject=Subject(rest["subject"]) if rest["subject"] else None,
     )
     last = newest_event(invocation.storage) if follow else 0
-    found = invocation.storage.events(where, limit=number, newest_first=True)[::-1] if number else []
+    if number == 0 and not follow:
+        pages = stored_events(invocation.storage, where)
+    else:
+        pages = iter([invocation.storage.events(where, limit=number, newest_first=True)[::-1]] if number else [])
+    found: list[Event] = []
+    for found in pages:
+        for event in with_objects(invocation.storage, found) if with_object else found:
+            _print_event(invocation, event, with_object)
     if not found and not follow:
         invocation.note("No events fit." if where != EventFilter() else "Nothing has happened yet.")
-    for event in with_objects(invocation.storage, found) if with_object else found:
-        _print_event(invocation, event, with_object)
     if follow:
         for event in new_events(invocation.storage, where, found[-1].id if found else last):
             for told in with_objects(invocation.storage, [event]) if with_object else [event]:

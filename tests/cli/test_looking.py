@@ -243,6 +243,16 @@ def test_events_come_the_latest_last(yard: Yard, packhorse: Call):
     assert any("broken" in line and job.id in line and "ValueError" in line for line in table)
 
 
+def test_none_given_means_all_events(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("packhorse.cli.following.BATCH", 2)
+    jobs = [yard.add() for _ in range(3)]
+
+    told = lines(packhorse("events", "--json", "--kind", "added", "-n", "0").stdout)
+
+    assert [each["job_id"] for each in told] == [job.id for job in jobs]
+    assert packhorse("events", "-n", "0").stdout == packhorse("events").stdout
+
+
 def test_events_are_filtered(yard: Yard, packhorse: Call):
     first, second = yard.job("dead", queue="mail"), yard.add()
 
