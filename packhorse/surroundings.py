@@ -7,6 +7,7 @@ of a long line only the beginning is.
 from __future__ import annotations
 
 from packhorse.event import Event, Kind
+from packhorse.failure import Failure
 from packhorse.job import ABORTED, FINAL, HELD, QUEUED, Job
 from packhorse.storage import Storage
 from packhorse.storage.moving import problems
@@ -20,7 +21,8 @@ _LOOKED_AHEAD = 500
 def look_around(storage: Storage, lease: int, job: Job) -> Seen:
     """Of this moment; the job may move on meanwhile."""
     if job.state is ABORTED:
-        return Seen(storage.now(), lease, aborts=_aborts(storage, job.id))
+        workers = storage.workers() if Failure.goes_on_in(job.error) else ()
+        return Seen(storage.now(), lease, workers=workers, aborts=_aborts(storage, job.id))
     if job.state in FINAL:
         return Seen(storage.now(), lease)
     if job.state in HELD:

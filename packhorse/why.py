@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -256,17 +256,23 @@ def _asked_to_stop(job: Job, seen: Seen) -> str:
 # --- given up ---------------------------------------------------------------------------------------------------------
 
 
-def still_goes_on(job: Job, now: int, span: Callable[[int], str] = span_text) -> str | None:
-    """That the last run of a job which has ended, or waits for its next try, was given up and may still go on."""
+def still_goes_on(
+    job: Job, now: int, workers: Iterable[WorkerInfo], span: Callable[[int], str] = span_text
+) -> str | None:
+    """That the last run of a job which has ended, or waits for its next try, was given up and may still go on: its
+    worker is among these."""
     left = _goes_on(job) + (job.finished_at or job.updated_at) - now
     if job.state not in (State.ABORTED, State.RETRYING) or left <= 0:
+        return None
+    worker = Failure.goes_on_in(job.error)
+    if worker is not None and all(each.id != worker for each in workers):
         return None
     return f"its last run {_GIVEN_UP}, and may go on for {span(left)}, until its worker is replaced"
 
 
 def _run_beside(job: Job, seen: Seen) -> str | None:
     """As above; and of a job that shall run again, as long as that worker is there."""
-    if told := still_goes_on(job, seen.now, seen.span):
+    if told := still_goes_on(job, seen.now, seen.workers, seen.span):
         return told
     worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
     if worker is not None and any(each.id == worker for each in _alive(seen)):

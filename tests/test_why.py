@@ -365,11 +365,14 @@ GIVEN_UP = Failure("Aborted", "it did not end when asked: …", goes_on=15 * SEC
 def test_an_aborted_job_that_was_given_up_may_go_on_for_a_while():
     job = a_job(ABORTED, finished_at=NOW - 3 * SECOND, reason=Reason.ABORTED, abort_at=1, error=GIVEN_UP)
 
-    assert explain(job, seen()) == (
+    ann = a_worker("ann")
+
+    assert explain(job, seen(workers=[ann])) == (
         "it was aborted 3s ago, because an operator wanted it; "
         "its last run did not end when asked, and may go on for 12s, until its worker is replaced"
     )
-    assert "go on" not in explain(job, seen(now=NOW + MINUTE))
+    assert "go on" not in explain(job, seen(workers=[ann], now=NOW + MINUTE))
+    assert "go on" not in explain(job, seen(workers=[a_worker("ben")]))
 
 
 def test_one_whose_error_says_it_does_not_say_it_twice():

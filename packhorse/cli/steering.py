@@ -27,6 +27,7 @@ from packhorse.cli.watching import looks
 from packhorse.cli.where import check_queue, check_task, warn_unserved
 from packhorse.clock import SECOND
 from packhorse.errors import WrongState
+from packhorse.failure import Failure
 from packhorse.fields import steered_fields
 from packhorse.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
@@ -246,7 +247,9 @@ def _steer_only(invocation: Invocation, action: Action, chosen: Chosen, by: str 
 
 def _tell_what_goes_on(invocation: Invocation, action: Action, record: Job) -> None:
     is_again = action.operation in (Operation.RETRY, Operation.FORCE_START)
-    if is_again and (beside := still_goes_on(record, invocation.storage.now())):
+    if not is_again or Failure.goes_on_in(record.error) is None:
+        return
+    if beside := still_goes_on(record, invocation.storage.now(), invocation.storage.workers()):
         invocation.note(f"it waits: {beside}")
 
 

@@ -52,15 +52,17 @@ def test_one_job_is_steered_without_a_question(
     assert (event, "ann") in happened(yard, job.id)
 
 
-def test_a_job_whose_last_run_may_go_on_is_run_again_with_a_word_of_it(yard: Yard, packhorse: Call):
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_job_whose_last_run_may_go_on_is_run_again_with_a_word_of_it(yard: Yard, packhorse: Call, is_there: bool):
     job = yard.job("running")
-    given_up = Failure("Aborted", "it did not end when asked", goes_on=3600 * SECOND, worker="gone")
+    worker = job.owner if is_there else "gone"
+    given_up = Failure("Aborted", "it did not end when asked", goes_on=3600 * SECOND, worker=worker)
     yard.storage.finish([Stopped(job.token, failure=given_up)])
 
     result = packhorse("retry", job.id)
 
     assert (result.exit_code, result.stdout) == (0, "queued again: resize(image_id=7)\n")
-    assert "it waits: its last run did not end when asked, and may go on for" in result.stderr
+    assert ("it waits: its last run did not end when asked, and may go on for" in result.stderr) == is_there
 
 
 def test_delete_removes_a_job(yard: Yard, packhorse: Call):
