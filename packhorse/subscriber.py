@@ -96,7 +96,8 @@ class Client:
     # --- subscribing ----------------------------------------------------------------------------------------------
 
     def subscribe(self, *jobs: Jobs) -> int:
-        """Want the outcomes of these jobs, which are kept until it has them. Answers how many of the jobs exist.
+        """Want the outcomes of these jobs, which are kept until it has them. Answers how many of the jobs exist: an id
+        that no job has counts as 0, and so does that of a job which is gone.
 
         A job may end and go before anybody subscribes; `task.using(subscriber=client.id)` is there from the start.
         """
@@ -140,6 +141,7 @@ class Client:
     ) -> int:
         """Call `function` with each job that has ended, and acknowledge it when that returned; goes on as `outcomes`
         does. An error ends it, and its job comes again. Answers how many were handled."""
+        _check_callable(function)
         handled = 0
         for job in self.outcomes(timeout, in_task=in_task):
             function(job)
@@ -192,6 +194,7 @@ class Client:
         in_task: bool = False,
     ) -> int:
         """`handle`, for coroutines; `function` is an `async def`."""
+        _check_callable(function)
         handled = 0
         async for job in self.aoutcomes(timeout, in_task=in_task):
             await function(job)
@@ -282,6 +285,12 @@ def _ids_of(jobs: Iterable[Jobs]) -> list[str]:
         else:
             raise BadValue(f"this is neither a job nor its id: {job!r}")
     return ids
+
+
+def _check_callable(function: Any) -> None:
+    """Before the first outcome comes, which may be tomorrow."""
+    if not callable(function):
+        raise BadValue(f"handle takes a function that is called with each job, not {function!r}")
 
 
 def _batches(ids: list[str]) -> Iterator[list[str]]:

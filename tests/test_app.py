@@ -623,3 +623,21 @@ def test_all_enqueueing_goes_through_one_place(strict: Packhorse, monkeypatch: p
     job.copy()
 
     assert [new.args for new in seen] == [f'{{"user_id":{n}}}' for n in (4, 1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("id", [None, 5, b"x", ["a"]])
+def test_what_is_no_id_is_refused_before_the_storage_sees_it(app: Packhorse, id: Any):
+    for get in (app.get, app.get_or_none):
+        with pytest.raises(BadValue, match="the id of a job is text"):
+            get(id)
+    for aget in (app.aget, app.aget_or_none):
+        with pytest.raises(BadValue, match="the id of a job is text"):
+            asyncio.run(aget(id))
+
+
+@pytest.mark.parametrize("calls", [None, 5])
+def test_what_is_no_list_of_calls_is_refused(app: Packhorse, calls: Any):
+    with pytest.raises(BadValue, match="enqueue_many takes calls"):
+        app.enqueue_many(calls)
+    with pytest.raises(BadValue, match="enqueue_many takes calls"):
+        asyncio.run(app.aenqueue_many(calls))

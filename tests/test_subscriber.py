@@ -443,3 +443,16 @@ def test_a_client_comes_back_in_another_process_and_finds_what_ended(tmp_path: P
         handled = client.handle(lambda ended: None, timeout=0)
 
         assert (handled, second.get_or_none(job.id)) == (1, None)
+
+
+def test_what_cannot_be_called_is_refused_before_an_outcome_comes(app: Packhorse):
+    with app.client() as client:
+        with pytest.raises(BadValue, match="handle takes a function"):
+            client.handle(5, timeout=0)  # type: ignore[arg-type]
+        with pytest.raises(BadValue, match="handle takes a function"):
+            asyncio.run(client.ahandle(5, timeout=0))  # type: ignore[arg-type]
+
+
+def test_an_id_that_no_job_has_counts_as_none(app: Packhorse):
+    with app.client() as client:
+        assert client.subscribe("nonsense") == 0

@@ -84,7 +84,7 @@ class Enqueueing(Tasks):
 
         >>> app.enqueue_many([send_notice.call(user_id=i) for i in range(1000)])
         """
-        calls = list(calls)
+        calls = _listed(calls)
         jobs = _jobs_of(calls)
         own_ids = {call.job.id for call in calls if call.has_own_id}
         if self.hooks.before_enqueue is not None:
@@ -113,7 +113,7 @@ class Enqueueing(Tasks):
 
         >>> app.enqueue_after_commit(session, [send_notice.call(user_id=1)])
         """
-        known = list(calls)
+        known = _listed(calls)
         jobs = _jobs_of(known)
         when_committed(transaction, lambda: self.enqueue_many(known))
         return [JobHandle(self, new.id, True, new) for new in jobs]
@@ -161,7 +161,7 @@ class Enqueueing(Tasks):
     async def aenqueue_many(self, calls: Iterable[NewCall[R]], *, connection: Any = None) -> list[JobHandle[R]]:
         """`enqueue_many`, for coroutines."""
         refuse_connection({"connection": connection}, "in a coroutine: await session.run_sync(…)")
-        known = list(calls)
+        known = _listed(calls)
         return await self._courier.call(lambda: for_coroutine(self, self.enqueue_many(known)))
 
     def _refuse_others(self, jobs: Sequence[NewJob], own_ids: Collection[str]) -> None:
@@ -207,6 +207,12 @@ class Enqueueing(Tasks):
                 if not isinstance(name, str) or name in self._templates:
                     raise
         return await self._courier.call(self._asked, name, args, known, options, unique=unique)
+
+
+def _listed(calls: Iterable[NewCall[R]]) -> list[NewCall[R]]:
+    if not isinstance(calls, Iterable):
+        raise BadValue(f"enqueue_many takes calls, not {calls!r}", hint="make them with task.call(…)")
+    return list(calls)
 
 
 def _jobs_of(calls: Iterable[NewCall[Any]]) -> list[NewJob]:

@@ -30,11 +30,11 @@ _ANY_NUMBER = 1 << 62
 class Looking(Home):
     def get(self, id: str) -> JobHandle[Any]:
         """The job with this id; raises JobNotFound."""
-        return self._found(id, self.storage.get(id))
+        return self._found(id, self.storage.get(_checked(id)))
 
     def get_or_none(self, id: str) -> JobHandle[Any] | None:
         """The job with this id, or None."""
-        record = self.storage.get(id)
+        record = self.storage.get(_checked(id))
         return None if record is None else JobHandle.of(self, record)
 
     def jobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> Iterator[JobHandle[Any]]:
@@ -54,12 +54,12 @@ class Looking(Home):
 
     async def aget(self, id: str) -> JobHandle[Any]:
         """`get`, for coroutines; many at once share one read."""
-        record = await self._courier.share(self._get_each, id)
+        record = await self._courier.share(self._get_each, _checked(id))
         return self._found(id, record, for_coroutine=True)
 
     async def aget_or_none(self, id: str) -> JobHandle[Any] | None:
         """`get_or_none`, for coroutines; many at once share one read."""
-        record = await self._courier.share(self._get_each, id)
+        record = await self._courier.share(self._get_each, _checked(id))
         return None if record is None else JobHandle.of(self, record, for_coroutine=True)
 
     def ajobs(self, *, limit: int | None = None, **where: Unpack[JobFilter]) -> AsyncIterator[JobHandle[Any]]:
@@ -244,3 +244,10 @@ def _kind(kind: str | None) -> Kind | None:
     except ValueError:
         near = nearest(str(kind), [each.value for each in Kind])
         raise BadValue(f"there is no kind of event {kind!r}{near}") from None
+
+
+def _checked(id: Any) -> str:
+    """This id; what is none is refused before the storage sees it: each would say it in its own way."""
+    if not isinstance(id, str):
+        raise BadValue(f"the id of a job is text, not {id!r}", hint="app.get takes job.id")
+    return id
