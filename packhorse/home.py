@@ -64,7 +64,7 @@ class Home:
         self._courier = Courier(BATCH)
         self._announced = Announced(lambda: self.storage.tasks(), self._defaults)
         self._clients: list[Closing] = []
-        self._is_rehearsed = False  # in a test: whoever enqueues by a connection of his own is not asked which
+        self._is_rehearsed = False  # in a test: no worker runs, and a connection of the caller's own is not used
 
     def __repr__(self) -> str:
         return f"<Packhorse {self._address}>"

@@ -318,9 +318,11 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
 
     def _not_in_time(self, timeout: Duration | None, why: str) -> WaitTimeout:
         waited = span_text(microseconds(timeout or 0, "timeout"))
-        return WaitTimeout(
-            self.id, f"job {self.id} ({self.task}) did not end within {waited}: it is {self.state}", why=why
-        )
+        hint = None
+        if self._app._is_rehearsed and self.record.state in WAITING:
+            why, hint = "in packhorse.testing no worker runs beside the test", "run it first: drain(), or run(job)"
+        what = f"job {self.id} ({self.task}) did not end within {waited}: it is {self.state}"
+        return WaitTimeout(self.id, what, why=why, hint=hint)
 
     # --- its history ----------------------------------------------------------------------------------------------
 

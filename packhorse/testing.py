@@ -413,6 +413,10 @@ def _off_the_loop(function: Callable[[], T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        has_loop = False
+    else:
+        has_loop = True
+    if not has_loop:  # not in the `except`: an error of the task would show that other one as its context
         return function()
     here = contextvars.copy_context()
     with ThreadPoolExecutor(1, "packhorse-testing") as thread:

@@ -26,6 +26,7 @@ from packhorse import (
     Snooze,
     State,
     TaskNotFound,
+    WaitTimeout,
     Worker,
     WrongState,
     current_job,
@@ -763,3 +764,27 @@ def test_a_job_in_a_transaction_of_the_users_own_is_there_at_once():
 
         t.assert_enqueued(task, count=2)
         assert [job.result for job in t.drain()] == [3, 3]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_who_waits_for_a_job_that_nobody_has_run_is_told_to_drain(app: Packhorse, t: Rehearsal, is_async: bool):
+    @app.task
+    def send() -> None: ...
+
+    job = send.enqueue()
+
+    with pytest.raises(WaitTimeout, match=r"no worker runs beside the test.* - run it first: drain\(\)"):
+        asyncio.run(job.aresult(timeout=0)) if is_async else job.wait(timeout=0)
+
+
+def test_a_stored_traceback_begins_with_the_task(app: Packhorse, t: Rehearsal):
+    @app.task(retries=0)
+    def fail() -> None:
+        raise ValueError("no paper")
+
+    job = fail.enqueue()
+    t.drain()
+
+    traceback = job.refresh().error.traceback
+    assert "During handling" not in traceback
+    assert "event loop" not in traceback
