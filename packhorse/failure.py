@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     function: str | None = None  # its name
     goes_on: int | None = None  # it did not end when asked: microseconds that it may still run (0: no limit),
     worker: str | None = None  # and where
-    final: str | None = None  # what made it the last one although tries were left: an option's name, arguments, result
+    final: str | None = None  # why it was the last although tries were left: an option's name, arguments, waits, result
     version: str | None = None  # of the user's own code, as the worker was told
 
     @classmethod

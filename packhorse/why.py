@@ -300,6 +300,7 @@ _FINAL = {
     "retry_on": "retry_on does not name its error",
     "per_error": "per_error allows no more for its error",
     "arguments": "its arguments do not fit the task",
+    "waits": "a task must not wait for another job",
     "result": "its work is done, only the result cannot be kept",
 }
 

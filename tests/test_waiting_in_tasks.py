@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packhorse import Packhorse, WaitRefused
+from packhorse import Packhorse, State, WaitRefused
 from packhorse.context import CURRENT, JobContext
 from packhorse.storage import open_storage
 from packhorse.testing import testing
@@ -55,7 +55,7 @@ def ran(folder: Path, tasks: list[str], slots: int) -> list[Any]:
     """The jobs of these tasks, which a real worker with so many slots has run."""
     (folder / "shop.py").write_text(JOBS)
     with Packhorse(f"sqlite:///{folder / 'jobs.db'}") as app:
-        jobs = [app.enqueue(task, max_attempts=1) for task in tasks]
+        jobs = [app.enqueue(task, max_attempts=3) for task in tasks]
         words = ["work", "shop.py", "--max", "1", "--concurrency", str(slots), "--burst"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         subprocess.run(
@@ -74,6 +74,8 @@ def test_a_task_that_waits_is_refused_on_a_thread_on_the_loop_and_in_a_process(t
 
     for job in jobs:
         assert job.error.type == "WaitRefused", job.error
+        assert (job.state, job.failures) == (State.DEAD, 1)  # it would be refused each time
+        assert "a task must not wait for another job" in job.why()
         assert f"the task {job.task} (job {job.id}) must not wait for job " in job.error.message
         assert "in_task=True" in job.error.message
 

@@ -22,6 +22,7 @@ from packhorse.answer import Abort, Retry, Snooze
 from packhorse.clock import SECOND
 from packhorse.codec import encode_result
 from packhorse.context import CURRENT, JobContext, Line, tidy
+from packhorse.errors import WaitRefused
 from packhorse.failure import Failure
 from packhorse.job import OF_TASK, Job, Reason
 from packhorse.middleware import Chain
@@ -168,6 +169,8 @@ def _bare(error: BaseException, message: str) -> Failure:
 def retry_in(job: Job, task: RegisteredTask, error: BaseException | None) -> int | None:
     """Microseconds until the next attempt, or None: no more."""
     try:
+        if isinstance(error, WaitRefused):
+            return None  # it would be refused each time
         if isinstance(error, Retry):
             if error.after is not None and job.attempt < max_attempts_of(job, task):
                 return error.after
@@ -188,6 +191,8 @@ def _extra_attempts(job: Job, task: RegisteredTask, error: BaseException) -> int
 
 def _final_option(job: Job, task: RegisteredTask, error: BaseException) -> str | None:
     try:
+        if isinstance(error, WaitRefused):
+            return "waits"
         return None if isinstance(error, Retry) else _policy(job, task).final_option(job.attempt, error)
     except Exception:  # noqa: BLE001 - as above; it is only for people to read
         return None
