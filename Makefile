@@ -3,8 +3,9 @@
 BIN := .venv/bin
 ARGS ?=
 
-# The tests start hundreds of processes; each would have to compile the package anew.
-unexport PYTHONDONTWRITEBYTECODE
+# The tests start hundreds of processes; each would have to compile the package again. And each is to print as it does
+# where nobody has set how Python buffers.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .PHONY: help demo test test-all check chaos scale bench bench-quick bench-web screenshot clean venv servers
 

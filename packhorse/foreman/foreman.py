@@ -187,6 +187,7 @@ class Foreman:
 
     def _end(self) -> None:
         """Whatever led here, no worker stays behind."""
+        let_go_of_terminal()  # what outlived it, as with nohup, would fail over the last words that it prints
         for member in self.crew.members:
             self.crew.kill(member, "the foreman has ended")
         deadline = time.monotonic() + _LAST_WORDS

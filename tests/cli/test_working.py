@@ -609,6 +609,8 @@ def test_a_hangup_while_the_terminal_is_there_restarts_the_workers(in_terminal: 
 
 
 def test_what_was_started_with_nohup_outlives_its_terminal(tmp_path: Path, in_terminal: Callable[..., InTerminal]):
+    with (tmp_path / "jobs.py").open("a") as app:
+        app.write("\nimport atexit, sys\natexit.register(lambda: sys.stderr.write('last words'))\n")
     work = in_terminal("work", "--max", "1", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     work.until_told("Ctrl-C once")
 

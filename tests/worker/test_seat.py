@@ -92,7 +92,7 @@ def test_a_silent_job_has_no_words():
     assert not a_seat().has_words
 
 
-def test_a_check_in_without_words_is_a_sign_of_life_only():
+def test_a_check_in_without_a_message_is_a_sign_of_life_to_write_down():
     seat = a_seat()
     seat.begin(0)
     seat.checked_in_at = 0.0
@@ -100,7 +100,7 @@ def test_a_check_in_without_words_is_a_sign_of_life_only():
     seat.check_in(None, None, None)
 
     assert seat.checked_in_at > 0
-    assert not seat.has_words
+    assert seat.has_words
 
 
 @pytest.mark.parametrize(
