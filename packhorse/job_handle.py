@@ -61,6 +61,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     _record: Job | None = None
     _written_at: int | None = None  # about when, if it is to show `_new` as it was written then
     _is_for_coroutine: bool = False  # an async method answered it: it does not ask the storage on an event loop
+    _is_gone: bool = False  # as the last look or step has shown
 
     @classmethod
     def of(cls, app: Home, record: Job, *, for_coroutine: bool = False) -> Self:
@@ -124,8 +125,8 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         looked at since: as it was written, with times by the clock of this machine and a `seq` of 0."""
         if self._record is None and self._new is not None and self._written_at is not None:
             self._record = added_job(self._new, 0, self._written_at)
-        if self._record is None and not self._may_ask():
-            raise JobNotFound(self.id)  # as the last look has said
+        if self._record is None and self._is_gone and not self._may_ask():
+            raise JobNotFound(self.id)
         if self._record is None:
             self.refresh()
         assert self._record is not None
@@ -151,7 +152,11 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     def refresh(self) -> Self:
         """Look again. Raises JobNotFound if the job is gone."""
         self._record, self._written_at = self._app.storage.get(self.id), None
-        if self._record is None:
+        return self._found()
+
+    def _found(self) -> Self:
+        self._is_gone = self._record is None
+        if self._is_gone:
             raise JobNotFound(self.id)
         return self
 
@@ -384,6 +389,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         if force and self._ask_to_stop(by):
             self._wait_for_end(timeout)
         self._steered(Operation.DELETE, self._app.storage.delete([self.id], by=by))
+        self._is_gone = True
 
     def copy(self, args: Mapping[str, Any] | None = None, **options: Unpack[JobKeywords]) -> JobHandle[R_co]:
         """Enqueue a new job like this one; `args` replaces all its arguments, and options change as in `using`.
@@ -415,6 +421,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     def _steered(self, operation: Operation, answers: list[Steered]) -> Self:
         (answer,) = answers
         self._record = self._new = self._written_at = None  # all may be out of date now
+        self._is_gone = answer.state is None
         if answer.state is None:
             raise JobNotFound(self.id)
         if answer.conflict is not None:
@@ -428,9 +435,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
     async def arefresh(self) -> Self:
         """`refresh`, for coroutines; many at once share one read."""
         self._record, self._written_at = await self._app._courier.share(self._app._get_each, self.id), None
-        if self._record is None:
-            raise JobNotFound(self.id)
-        return self
+        return self._found()
 
     async def aevents(self, *, object: bool = False) -> list[Event]:
         """`events`, for coroutines."""

@@ -260,6 +260,19 @@ def test_a_job_that_an_async_method_found_gone_is_not_asked_for_again(send: Task
     asyncio.run(look())
 
 
+def test_a_job_from_an_async_method_can_be_steered_without_await():
+    app = Packhorse("memory://")
+    app.register("send", lambda: None)
+
+    async def steer() -> None:
+        job = await app.aenqueue("send", delay="1h")
+        job.abort()
+        assert job.state == "aborted"
+        assert job.retry().state == "queued"
+
+    asyncio.run(steer())
+
+
 # --- every method -----------------------------------------------------------------------------------------------------
 
 NEED_NO_STORAGE = {

@@ -424,7 +424,7 @@ def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_th
         job, pool = app.enqueue("busy"), app.pool(1).start()
         assert begun.wait(PATIENCE)
         pool.stop()
-        assert [record.levelname for record in caplog.records if f"has ended: {job.id};" in record.message] == [
+        assert [record.levelname for record in caplog.records if f"in this program: {job.id};" in record.message] == [
             "WARNING"
         ]
         with app.pool(1):  # another pool of this program

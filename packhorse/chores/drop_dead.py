@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from packhorse.clock import HOUR, MINUTE
+from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.job import DEAD, Job
 from packhorse.storage import Storage
 from packhorse.storage.records import Filter, Seen
@@ -52,11 +52,14 @@ class DropDead:
         if not told:
             return None
         now = self._storage.now()
-        under_way = [task for task in told if task in self._walks]
-        dropped = sum(self._step(task, now) for task in under_way or told)
+        dropped = sum(self._step(task, now) for task in told if task in self._walks or self._is_time(task, now))
         if self._walks.keys().isdisjoint(told):
             return None
         return 0.0 if dropped else _REST
+
+    def _is_time(self, task: str, now: int) -> bool:
+        """For another walk through the dead jobs of this task, also while that of another task takes long."""
+        return task not in self._last or not 0 <= now - self._last[task] < self.interval * SECOND / 2
 
     def _step(self, task: str, now: int) -> int:
         """Answers how many were dropped."""

@@ -200,15 +200,20 @@ class TellResults:
 
 def teller_of(workers: Iterable[WorkerInfo], own: WorkerInfo, now: int, lease: int) -> WorkerInfo | None:
     """Who tells for the app of this foreman: of those that live, and have result handlers, the one that joined first.
-    One that has no worker at the moment could tell nobody, so it comes after those that have. None: none lives."""
+    One that has no worker that takes jobs could tell nobody, so it comes after those that have. None: none lives."""
     able = [
         each
         for each in workers
         if each.subject is Subject.FOREMAN and app_of(each) == app_of(own) and each.is_beating(now, now, lease)
-        # One of an older program does not say.
-        if each.info.get(TELLS_RESULTS, True)
+        # One of an older program does not say: it tells of a part only, and so is never the one.
+        if each.info.get(TELLS_RESULTS)
     ]
-    return min(able, key=lambda each: (not each.report.get("online", True), each.joined_at, each.id), default=None)
+    return min(able, key=lambda each: (not _has_workers(each), each.joined_at, each.id), default=None)
+
+
+def _has_workers(foreman: WorkerInfo) -> bool:
+    """Has it a worker that is there, and one that does not just end? It does not say so with its first heartbeat."""
+    return bool(foreman.report.get("online", True) and foreman.report.get("crew", True))
 
 
 def app_of(foreman: WorkerInfo) -> Any:

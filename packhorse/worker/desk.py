@@ -462,7 +462,7 @@ class Desk:
                 self._note_run(seat)
                 if not seat.settle():
                     seat.has_returned = True
-        left = [*self._warden.run_on, *self._handed_back]
+        left = [*self._warden.run_on, *self._handed_back] if self._in_program else []  # else they end with the process
         return [seat.job.id for seat in left if not seat.has_returned]
 
     def _note_run(self, seat: Seat) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from packhorse import __version__
+from packhorse.amounts import count_text
 from packhorse.announcement import announce
 from packhorse.app import Packhorse
 from packhorse.board import Board
@@ -283,10 +284,10 @@ class WorkerProcess:
     def _tell_of_unreturned(self, jobs: Sequence[str]) -> None:
         if jobs:
             told = (
-                "%d jobs still run in this program although their worker has ended: %s; no pool of this program begins"
-                " them again before they return, but another program may"
+                "the pool's worker has ended, and %s in this program: %s; no pool of this program begins such a job"
+                " again before its run returns, but another program may"
             )
-            log.warning(told, len(jobs), ", ".join(jobs))
+            log.warning(told, count_text(len(jobs), "run goes on", "runs go on"), ", ".join(jobs))
 
     # --- what the foreman and signals may ask ---------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from packhorse.log_lines import about
 from packhorse.outcome import Outcome, Released
 from packhorse.serving import serves
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.records import Tally, WorkerInfo
 from packhorse.worker.floor import Floor
 from packhorse.worker.outage import Outage
 from packhorse.worker.refusals import finish_in_portions
@@ -29,8 +29,11 @@ log = logging.getLogger("packhorse.worker")
 
 UNKNOWN_WAIT = 10 * SECOND
 """How long a job whose task this worker does not know stays away from it."""
-LOOK_AT_WORKERS = 1.0
-"""Seconds between two looks at who else runs jobs, while one after another is of an unknown task."""
+LOOK_AROUND = 1.0
+"""Seconds between two looks at who else runs jobs, and at what waits, while one job after another is of an unknown
+task."""
+TELL_AGAIN = 60.0
+"""Seconds for which the log says nothing more of a task that is not known."""
 DOUBLE_WAIT = 3 * SECOND
 """How long a job whose last run still goes on stays away, before it is looked at again; each time twice as long,"""
 LONGEST_DOUBLE_WAIT = 30 * SECOND
@@ -48,7 +51,9 @@ class Reception:
         self._refused: list[Outcome] = []
         self._doubles: dict[str, int] = {}  # how long each of them was to stay away
         self._workers: list[WorkerInfo] = []  # all there are,
+        self._tallies: list[Tally] = []  # and what waits,
         self._looked_at = float("-inf")  # as of then
+        self._told_at: dict[str, float] = {}  # by task: when the log said that it is not known
 
     def seats_for(self, jobs: Sequence[Job]) -> list[Seat]:
         """Seats for these jobs, but for those that cannot run here now."""
@@ -75,27 +80,39 @@ class Reception:
         try:
             return self._floor.seat_for(job)
         except TaskNotFound as error:
-            log.warning("job %s is handed back: %s", job.id, error, extra=about(job))
+            now = time.monotonic()
+            is_news = now >= self._told_at.get(job.task, float("-inf")) + TELL_AGAIN
+            log.log(
+                logging.WARNING if is_news else logging.DEBUG,
+                "job %s is handed back, as are others of its task: %s",
+                *(job.id, error),
+                extra=about(job),
+            )
+            if is_news:
+                self._told_at[job.task] = now
             self.refuse([job], f"{self._owner} does not know its task", UNKNOWN_WAIT)
-            if self._floor.served.is_of_others(job.queue) and self._others_take(job):
+            if self._floor.served.is_of_others(job.queue) and self._is_to_be_left(job):
                 self._floor.served.met_unknown(job.queue)
             return None
 
-    def _others_take(self, job: Job) -> bool:
-        """Does another worker take jobs of this task from this queue? Also True while nobody can tell.
+    def _is_to_be_left(self, job: Job) -> bool:
+        """Is the queue to be left alone for a while, in which this job of an unknown task was met?
 
-        If so, whoever leaves the queue alone for a while does not delay jobs of theirs. If not, the jobs that are known
-        here, and stand behind it, would wait in vain.
+        Yes, if another worker takes such jobs: it is not to be delayed. Yes, if no job that is known here waits in it:
+        all others would be handed back again and again. No, if one does: it would wait behind them in vain. While
+        nobody can tell, yes.
         """
         now = time.monotonic()
-        if now >= self._looked_at + LOOK_AT_WORKERS:
-            try:
-                self._workers = self._storage.workers()
-            except StorageUnavailable as error:
-                self._outage.noticed(error, len(self._floor.finisher))
-                return True
+        if now >= self._looked_at + LOOK_AROUND:
             self._looked_at = now
-        return any(each.id != self._owner and serves(each, job.queue, [job.task]) for each in self._workers)
+            try:
+                self._workers, self._tallies = self._storage.workers(), self._storage.tallies()
+            except StorageUnavailable as error:
+                self._workers, self._tallies = [], []
+                self._outage.noticed(error, len(self._floor.finisher))
+        if any(each.id != self._owner and serves(each, job.queue, [job.task]) for each in self._workers):
+            return True
+        return not self._floor.served.waits_in(job.queue, self._tallies)
 
     def _without_doubles(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """These jobs but for those whose last run would not end and still goes on: they wait until it has returned, or

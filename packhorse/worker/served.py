@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from packhorse.job import QUEUED
 from packhorse.serving import EVERY_QUEUE, Choice, is_chosen, is_pattern, queues_to_serve
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.records import Tally
@@ -98,9 +99,16 @@ class Served:
         """Is this a queue that no task here names, and that was not asked for by name?"""
         return queue in self._others
 
+    def waits_in(self, queue: str, tallies: Iterable[Tally]) -> bool:
+        """Is a job of a task that is known here in line in this queue?"""
+        return any(
+            tally.queue == queue and tally.state is QUEUED and tally.number > 0 and tally.task in self._tasks
+            for tally in tallies
+        )
+
     def met_unknown(self, queue: str) -> None:
-        """A job in this queue is of a task that is not known here, but to another worker: jobs of other programs must
-        not be handed back and forth."""
+        """A job in this queue is of a task that is not known here, and nothing is to be gained by going on: jobs of
+        other programs must not be handed back and forth."""
         with self._lock:
             if queue in self._others:
                 self._away_until[queue] = self._now() + STAY_AWAY

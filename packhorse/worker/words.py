@@ -17,6 +17,9 @@ from packhorse.clock import SECOND
 from packhorse.job import Token
 from packhorse.storage.records import CheckIn, LogKind, LogLine, dropped_lines, lost_with
 
+BARE_EVERY = 2.0
+"""Seconds between two check-ins without a word that are written down. Nobody waits for them: what they prove, the
+worker itself knows at once."""
 LINES_AT_ONCE = 1_000
 """How many lines a job may say between two visits of the desk; of more, the newest stay, and a line says how many are
 gone."""
@@ -25,19 +28,23 @@ gone."""
 class Words:
     """The words of one job. The time of its lines is when they were said, by the clock that only rises."""
 
-    __slots__ = ("_has_checked_in", "_last", "_lines", "_lock", "_lost", "_messages", "_progress")
+    __slots__ = ("_bare_after", "_has_checked_in", "_last", "_lines", "_lock", "_lost", "_messages", "_progress")
 
     def __init__(self) -> None:
         self._messages: deque[str] = deque(maxlen=1)
         self._progress: deque[tuple[int, str | None]] = deque(maxlen=1)
-        self._has_checked_in = False  # without a word
+        self._has_checked_in = False  # without a word,
+        self._bare_after = float("-inf")  # which is written down after then
         self._lock = threading.Lock()
         self._lines: deque[LogLine] = deque()
         self._lost = 0  # lines that there was no room for
         self._last: dict[str, str] = {}  # what was said last of each kind of check-in
 
     def __bool__(self) -> bool:
-        return bool(self._has_checked_in or self._messages or self._progress or self._lines)
+        return bool(self._messages or self._progress or self._lines or self._is_bare_due())
+
+    def _is_bare_due(self) -> bool:
+        return self._has_checked_in and time.monotonic() >= self._bare_after
 
     def log(self, message: str, kind: str) -> None:
         line = LogLine(message, LogKind(kind), at=_clock())
@@ -77,11 +84,12 @@ class Words:
     def take_checkin(self, token: Token) -> CheckIn | None:
         """The last message and the last progress; both are among the lines, too. Both are None if the job has only
         said that it lives."""
-        has_checked_in, self._has_checked_in = self._has_checked_in, False
+        is_bare_due = self._is_bare_due()
         message = self._messages.popleft() if self._messages else None
         percent, text = self._progress.popleft() if self._progress else (None, None)
-        if message is None and percent is None and not has_checked_in:
+        if message is None and percent is None and not is_bare_due:
             return None
+        self._has_checked_in, self._bare_after = False, time.monotonic() + BARE_EVERY
         return CheckIn(token, message, percent, text, is_logged=True)
 
     def put_checkin_back(self, said: CheckIn) -> None:
@@ -91,7 +99,7 @@ class Words:
         if said.progress is not None and not self._progress:
             self._progress.append((said.progress, said.progress_text))
         if said.message is None and said.progress is None:
-            self._has_checked_in = True
+            self._has_checked_in, self._bare_after = True, float("-inf")
 
 
 def to_write(lines: list[LogLine], attempt: int) -> list[LogLine]:

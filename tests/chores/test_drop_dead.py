@@ -117,6 +117,21 @@ def test_those_that_must_stay_are_not_looked_at_again_every_minute(storage: Memo
     assert walk(chore) == 3
 
 
+def test_a_long_walk_of_one_task_holds_up_no_other(storage: Memory, clock: TurnedClock):
+    storage.announce([TaskInfo("skip", "skip", {"skip_dead": True}), TaskInfo("other", "other", {"skip_dead": True})])
+    chore = DropDead(storage)
+    chore.run()
+    add_dead(storage, 250, persistent=True)
+    clock.turn(3600)
+    assert chore.run() is not None
+    died = in_state(storage, DEAD, task="other").id
+    clock.turn(60)
+
+    chore.run()
+
+    assert storage.get(died) is None
+
+
 def test_a_job_whose_subscriber_has_gone_is_dropped_within_the_hour(storage: Memory, clock: TurnedClock):
     storage.join_client(ClientInfo("billing"))
     (wanted,) = add_dead(storage, subscriber="billing")

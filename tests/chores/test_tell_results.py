@@ -19,7 +19,7 @@ from packhorse.outcome import Completed, Failed, Overrun
 from packhorse.settings import Settings
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
-from packhorse.storage.records import EventFilter, WorkerInfo
+from packhorse.storage.records import TELLS_RESULTS, EventFilter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
 
 LEASE = Settings().lease // SECOND
@@ -40,7 +40,7 @@ class Foreman:
         self.id = name
         self.told: list[str] = []
         self.has_workers = True
-        self.info = {"target": target, **info}
+        self.info = {"target": target, TELLS_RESULTS: True, **info}
         self.join()
         self.chore = TellResults(storage, Settings(), lambda: self.id, self._tell, now=storage.now)
         self.chore.run()  # what was there before the first of its app is not told
@@ -407,3 +407,33 @@ def test_a_foreman_of_another_app_goes_its_own_way(storage: Storage):
     other = Foreman(storage, "other", target="mill:app")
 
     assert other.told == []
+
+
+def test_a_foreman_of_an_older_version_that_tells_of_its_part_only_is_not_relied_on(
+    storage: Storage, clock: TurnedClock
+):
+    storage.join(WorkerInfo("old", Subject.FOREMAN, info={"target": "shop:app"}))
+    clock.turn(1)
+    new = Foreman(storage, "new")
+
+    jobs = abort_some(storage)
+    pass_time(clock, 15, new)
+
+    assert new.told == jobs
+
+
+def test_a_foreman_whose_workers_all_end_leaves_telling_to_the_next(storage: Storage, clock: TurnedClock):
+    first = Foreman(storage, "first")
+    clock.turn(1)
+    second = Foreman(storage, "second")
+    pass_time(clock, 1, first, second)
+
+    first.has_workers = False
+    jobs = abort_some(storage)
+    for _ in range(15):
+        clock.turn(1)
+        storage.beat({"first": {"online": 1, "crew": 0}, "second": {"online": 1, "crew": 1}})
+        first.chore.run()
+        second.chore.run()
+
+    assert (first.told, second.told) == ([], jobs)

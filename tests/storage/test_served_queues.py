@@ -160,6 +160,16 @@ def test_a_queue_in_which_others_take_what_is_unknown_here_is_left_to_them_for_a
     assert "bulk" not in served.queues
 
 
+def test_a_queue_in_which_nothing_waits_that_is_known_here_is_left_for_a_while(crew: Crew) -> None:
+    strangers = [NewJob(f"{number:016}", "strange", "bulk") for number in range(5)]
+    crew.storage.enqueue([*strangers, NewJob("b" * 16, "send", "bulk", delay=3_600_000_000)])
+
+    crew.start(crew.app("send"))
+
+    until(lambda: any(crew.state(job.id) is SCHEDULED for job in strangers), "one is handed back")
+    until(lambda: "bulk" not in crew._running[0][0].floor.served.queues, "the queue is left")
+
+
 def test_by_age_the_oldest_goes_first_whatever_its_queue(crew: Crew) -> None:
     queues = ("a", "b", "a", "a", "c", "b", "a", "b")
     app = Packhorse(crew.storage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -161,3 +162,27 @@ def test_no_last_word_is_lost_while_somebody_takes_what_was_said(words: Words):
 
     assert [one.message for one in taken if one.message is not None][-1] == "4999"
     assert [one.progress for one in taken if one.progress is not None][-1] == 4_999
+
+
+def test_a_loop_of_check_ins_without_a_word_is_written_down_now_and_then(monkeypatch: pytest.MonkeyPatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said, taken = Words(), 0
+
+    for _ in range(40):
+        now += 0.25
+        said.check_in(None, None, None)
+        taken += bool(said) and said.take_checkin(TOKEN) is not None
+
+    assert taken == 5
+
+
+def test_a_message_is_written_down_at_once_after_a_check_in_without_one():
+    said = Words()
+    said.check_in(None, None, None)
+    said.take_checkin(TOKEN)
+
+    said.check_in("half done", None, None)
+
+    assert said
+    assert said.take_checkin(TOKEN) == CheckIn(TOKEN, "half done", None, None, is_logged=True)

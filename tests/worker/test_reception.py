@@ -1,0 +1,53 @@
+"""Reception: jobs of unknown tasks are handed back, and the storage is asked about them only now and then."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from packhorse.errors import StorageUnavailable, TaskNotFound
+from packhorse.worker.reception import Reception
+from tests.worker.making import a_job
+
+
+class Floor:
+    """One that knows no task, and serves a queue of others."""
+
+    def __init__(self) -> None:
+        self.finisher: list[Any] = []
+        self.left: list[str] = []
+        self.served = SimpleNamespace(
+            is_of_others=lambda queue: True, waits_in=lambda queue, tallies: bool(tallies), met_unknown=self.left.append
+        )
+
+    def seat_for(self, job: Any) -> Any:
+        raise TaskNotFound(f"there is no task {job.task!r}")
+
+
+def test_a_storage_that_is_away_is_asked_once_for_many_jobs():
+    asked: list[int] = []
+
+    def workers() -> Any:
+        asked.append(1)
+        raise StorageUnavailable("away")
+
+    floor = Floor()
+    outage: Any = SimpleNamespace(noticed=lambda error, waiting: None)
+    storage: Any = SimpleNamespace(workers=workers)
+    reception = Reception(storage, "ann", floor, outage)  # type: ignore[arg-type]
+
+    assert reception.seats_for([a_job() for _ in range(50)]) == []
+
+    assert len(asked) == 1
+    assert len(floor.left) == 50, "nobody can tell, so the queue is left for a while"
+
+
+def test_the_log_names_a_task_that_is_not_known_once_a_minute(caplog: pytest.LogCaptureFixture):
+    storage: Any = SimpleNamespace(workers=list, tallies=list)
+    reception = Reception(storage, "ann", Floor(), SimpleNamespace())  # type: ignore[arg-type]
+
+    reception.seats_for([a_job() for _ in range(50)])
+
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
