@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,17 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return scratch
 
 
+def last_words(foreman: RunningForeman) -> str:
+    """What it said until its end. A worker that is stopped keeps our end of its pipe waiting, and one that is just
+    starting may stop itself after it was told to go on: so each is told again and again."""
+    while True:
+        for pid in children_left([foreman]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        with suppress(subprocess.TimeoutExpired):
+            return str(foreman.process.communicate(timeout=0.2)[1])
+
+
 @pytest.fixture
 def start(url: str, storage: Storage, scratch: Path) -> Iterator[Start]:
     """Starts foremen, and sees to it at the end that neither they nor their workers are left."""
@@ -69,9 +81,5 @@ def start(url: str, storage: Storage, scratch: Path) -> Iterator[Start]:
     for foreman in foremen:
         if not foreman.is_over():
             foreman.process.kill()
-        for pid in children_left([foreman]):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)  # one that is stopped would keep our end of its pipe waiting
-        _, told = foreman.process.communicate()
-        print(told)  # shown when a test fails
+        print(last_words(foreman))  # shown when a test fails
     until(lambda: not children_left(foremen), "no worker is left behind")
