@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from packhorse.event import Event, Subject
 from packhorse.job import Job
 from packhorse.replay import Object, replay
-from packhorse.serving import SERVES
+from packhorse.serving import SERVES, words_in
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import EventFilter, Seen
 
@@ -80,4 +80,4 @@ def served(event: Event) -> str | None:
     if event.subject is not Subject.WORKER or not isinstance(record, dict):
         return event.queue
     chosen = record.get("info", {}).get(SERVES)
-    return ",".join(chosen if isinstance(chosen, list) else record.get("queues", ())) or "*"
+    return ",".join(words_in(chosen if isinstance(chosen, list) else record.get("queues"))) or "*"

@@ -86,7 +86,7 @@ def serves(worker: WorkerInfo, queue: str, tasks: Collection[str] = ()) -> bool:
     choice, known = worker.info.get(SERVES), worker.info.get("tasks")
     if not isinstance(choice, list) or not isinstance(known, list):
         return False
-    return (not tasks or not set(tasks).isdisjoint(known)) and is_chosen(queue, choice)
+    return (not tasks or not set(tasks).isdisjoint(words_in(known))) and is_chosen(queue, words_in(choice))
 
 
 def served_by(worker: WorkerInfo) -> list[str]:
@@ -95,12 +95,13 @@ def served_by(worker: WorkerInfo) -> list[str]:
     >>> served_by(WorkerInfo("ann", queues=["mail"], info={"serves": ["mail", "bulk.*"]}))
     ['mail', 'bulk.*']
     """
-    choice = worker.info.get(SERVES)
-    return [*worker.queues, *(word for word in _words(choice) if word not in worker.queues)]
+    choice = words_in(worker.info.get(SERVES))
+    return [*worker.queues, *(word for word in choice if word not in worker.queues)]
 
 
-def _words(choice: object) -> list[str]:
-    return [word for word in choice if isinstance(word, str)] if isinstance(choice, list) else []
+def words_in(told: object) -> list[str]:
+    """The words of a list in a record. Foreign workers may have put anything there: what is no text says nothing."""
+    return [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
 
 
 class Crew:
@@ -130,7 +131,7 @@ def why_unserved(workers: Sequence[WorkerInfo], queue: str, tasks: Collection[st
     and some would."""
     if any(serves(worker, queue, tasks) for worker in workers):
         return None
-    if any(is_chosen(queue, worker.info.get(SERVES, ())) for worker in workers):
+    if any(is_chosen(queue, words_in(worker.info.get(SERVES))) for worker in workers):
         return Unserved(
             f"no running worker knows {', '.join(sorted(tasks)[:3])}, whose jobs wait in {queue}",
             "packhorse work, with the app that has the task",

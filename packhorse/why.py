@@ -16,7 +16,7 @@ from packhorse.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, r
 from packhorse.job import UNFINISHED, Job, Reason, State, effective
 from packhorse.pause_text import pause_text
 from packhorse.presence import is_alive
-from packhorse.serving import SERVES, is_chosen, serves
+from packhorse.serving import SERVES, is_chosen, serves, words_in
 from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
 
 ABORT = "Abort"
@@ -133,7 +133,7 @@ def _obstacle(job: Job, seen: Seen) -> str | None:
 
 def _unserved(job: Job, seen: Seen) -> str:
     """Nobody takes it from its queue: those who would take any job there do not know its task, or none would."""
-    if any(is_chosen(job.queue, worker.info.get(SERVES, ())) for worker in _alive(seen)):
+    if any(is_chosen(job.queue, words_in(worker.info.get(SERVES))) for worker in _alive(seen)):
         return f"no running worker knows the task {job.task}"
     return f"no running worker serves the queue {job.queue}"
 
@@ -167,7 +167,9 @@ def _nobody(seen: Seen) -> str | None:
 
 def _about_to_start(foreman: WorkerInfo, seen: Seen) -> str:
     wait = foreman.report.get("next_start_in")
-    when = f"starts one in {seen.span(round(wait * SECOND))}" if wait else "is about to start one"
+    when = "is about to start one"
+    if isinstance(wait, int | float) and 0 < wait < DAY / SECOND:
+        when = f"starts one in {seen.span(round(wait * SECOND))}"
     return f"no worker is running yet; the foreman {foreman.host}:{foreman.pid} {when}"
 
 

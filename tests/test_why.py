@@ -197,6 +197,13 @@ def test_a_foreman_without_workers_is_about_to_start_some():
     assert explain(a_job(QUEUED), seen(workers=[later])).endswith("the foreman mule:11 starts one in 4s")
 
 
+@pytest.mark.parametrize("told", ["x", [5], {}, -1, float("inf"), 10**15])
+def test_a_foreman_that_tells_nonsense_of_itself_is_about_to_start_some(told: object):
+    foreman = a_foreman(state="working", max=4, next_start_in=told)
+
+    assert explain(a_job(QUEUED), seen(workers=[foreman])).endswith("is about to start one")
+
+
 @pytest.mark.parametrize("job", [a_job(QUEUED), a_job(SCHEDULED, due_at=NOW + HOUR), a_job(RETRYING, due_at=NOW)])
 def test_that_the_storage_was_moved_comes_first(job: Job):
     moved = "this storage was moved to redis://new"

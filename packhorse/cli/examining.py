@@ -284,7 +284,7 @@ def _trouble_of(foreman: WorkerInfo, snapshot: Snapshot) -> Iterator[Symptom]:
     if found := idlers([foreman], snapshot.now, snapshot.lease):
         judge = wrong if found[0].idle is Idle.UNHEALTHY else remark
         yield judge("crew", idle_text(found), remedy(found) or "look into its log")
-    elif deaths := foreman.report.get("deaths"):
+    elif isinstance(deaths := foreman.report.get("deaths"), int) and deaths > 0:
         problem = foreman.report.get("problem")
         last = f"; the last: {problem}" if problem else ""
         died = count_text(deaths, "worker has died", "workers have died")

@@ -168,9 +168,14 @@ def _scaled(foreman: WorkerInfo, limits: Limits | None, slots: int | None) -> Or
     if limits is None:
         return Order(Do.SCALE, slots=slots)
     told = {**foreman.info, **foreman.report}
-    least, most = (int(told.get(name) or 0) for name in ("min", "max"))
-    new_least, new_most = limits(int(told.get("wanted", least)), least, most)
+    least, most = (_whole(told.get(name)) for name in ("min", "max"))
+    new_least, new_most = limits(_whole(told.get("wanted"), least), least, most)
     return Order(Do.SCALE, least=min(new_least, _MOST_WORKERS), most=min(new_most, _MOST_WORKERS), slots=slots)
+
+
+def _whole(told: object, otherwise: int = 0) -> int:
+    """A number that a record tells, in which there may be anything."""
+    return told if isinstance(told, int) else otherwise
 
 
 # --- whom -------------------------------------------------------------------------------------------------------------
@@ -267,7 +272,7 @@ def _wait(storage: Storage, given: list[Given], patience: int) -> list[Given]:
         left = [
             each
             for each in left
-            if each.foreman in reports and int(reports[each.foreman].get("order") or 0) < each.number
+            if each.foreman in reports and _whole(reports[each.foreman].get("order")) < each.number
         ]
         if not left:
             break

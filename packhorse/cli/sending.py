@@ -34,6 +34,7 @@ from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
 from packhorse.job_handle import JobHandle, job_failed
 from packhorse.job_text import call_text, cut, error_line, state_text
 from packhorse.presence import has_free_slot, presence_of
+from packhorse.serving import words_in
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.task import TaskOptions
@@ -281,7 +282,7 @@ def _announced(storage: Storage, name: str) -> tuple[bool, str | None]:
 
 def _target_of(workers: Sequence[WorkerInfo], task: str) -> str | None:
     """The app of a foreman whose workers know this task."""
-    foremen = {worker.foreman for worker in workers if task in worker.info.get("tasks", ())}
+    foremen = {worker.foreman for worker in workers if task in words_in(worker.info.get("tasks"))}
     targets = (each.info.get("target") for each in workers if each.id in foremen)
     return next((target for target in targets if isinstance(target, str)), None)
 

@@ -258,6 +258,8 @@ def test_who_was_silent_at_the_time_that_the_caller_made_sure_of_loses_its_jobs(
         (None, LEASE + 1, True),
         ("90", LEASE + 1, True),
         ({}, LEASE + 1, True),
+        (-1e308, LEASE, False),
+        (-1e308, LEASE + 1, True),
     ],
 )
 def test_a_worker_has_its_own_lease_if_that_is_longer(

@@ -1,7 +1,8 @@
 """At start: take back what former processes of this machine held, if they are surely dead, without waiting for a lease.
 
 Surely dead means that the process number is gone. That says something only to somebody who sees the same numbers:
-containers may share a host name and not their processes, so foremen write into their record where they live.
+containers may share a host name and not their processes, so foremen write into their record where they live. Workers of
+ours live where their foreman does; those in other languages rarely tell, and are left to their lease then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from packhorse.event import Subject
 from packhorse.foreman import death
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo
@@ -42,6 +44,8 @@ def surely_dead(
 
     def is_dead(worker: WorkerInfo) -> bool:
         told = worker.info.get(PROCESS_SPACE)
+        if told is None and worker.subject is Subject.WORKER and worker.foreman is None:
+            return False  # of another language: it may live in a container that bears this name, too
         is_here = worker.host == host and worker.pid > 0 and told in (None, space)
         return is_here and not is_alive(worker.pid)
 

@@ -264,8 +264,9 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         """How long it may be silent before somebody with this lease believes it dead: never less than it says itself.
         One of an older program does not say."""
         told = self.info.get(LEASE_S)
-        own = round(min(told, _LONGEST_LEASE_S) * SECOND) if isinstance(told, int | float) and told == told else 0
-        return max(looker, own)
+        if not isinstance(told, int | float) or told != told:
+            return looker
+        return max(looker, round(max(0, min(told, _LONGEST_LEASE_S)) * SECOND))
 
     def is_beating(self, first: int, last: int, lease: int) -> bool:
         """Does it live, for somebody with this lease who looked at some time between these two? A beat far in the

@@ -23,7 +23,7 @@ from packhorse.id_part import SHORTEST, SURE, jobs_with_part
 from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
 from packhorse.job_handle import JobHandle
 from packhorse.presence import Presence, is_alive, presence_of
-from packhorse.serving import SERVES, is_chosen
+from packhorse.serving import SERVES, is_chosen, words_in
 from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
@@ -299,7 +299,8 @@ class Reader:
         report = {name: value for name, value in worker.report.items() if name not in ("running", "stacks")}
         queues, info = [name for name in worker.queues if self._operator.sees(name)], worker.info
         if isinstance(chosen := info.get(SERVES), list):
-            mine = [word for word in chosen if any(is_chosen(queue, [word]) for queue in self._operator.queues)]
+            words = words_in(chosen)
+            mine = [word for word in words if any(is_chosen(queue, [word]) for queue in self._operator.queues)]
             info = {**info, SERVES: mine}
         return replace(worker, report=report, queues=queues, info=info)
 

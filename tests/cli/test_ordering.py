@@ -134,6 +134,16 @@ def test_fewer_is_no_option(yard: Yard, packhorse: Call):
     assert orders(yard) == [Order(Do.SCALE, least=1, most=2)]
 
 
+@pytest.mark.parametrize("told", ["x", [5], {}])
+def test_a_foreman_that_tells_nonsense_of_itself_is_scaled_all_the_same(yard: Yard, packhorse: Call, told: object):
+    yard.join()
+    yard.storage.beat({FOREMAN: {"wanted": told, "min": told, "max": 4, "order": told}})
+
+    packhorse("scale", "2", "--all", "--wait", "0s")
+
+    assert orders(yard) == [Order(Do.SCALE, least=2, most=2)]
+
+
 @pytest.mark.parametrize("whom", ["--all", "mule:11", FOREMAN])
 def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
     yard.join()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from packhorse.conformance.builders import add, run, stored
 from packhorse.event import Subject
-from packhorse.foreman.former import PROCESS_SPACE, process_space, surely_dead
+from packhorse.foreman.former import PROCESS_SPACE, process_space, rescue_former, surely_dead
+from packhorse.storage.memory import Memory
 from packhorse.storage.records import WorkerInfo
 
 ALIVE, GONE = 1, 2
@@ -39,6 +41,20 @@ def test_another_machine_is_left_alone() -> None:
 
 def test_a_container_of_the_same_name_is_left_alone() -> None:
     assert dead(foreman(GONE, space="another container"), worker(GONE)) == []
+
+
+def test_a_foreign_worker_of_a_container_of_the_same_name_keeps_its_job() -> None:
+    storage = Memory()
+    storage.join(WorkerInfo("ruby-1", host="stable", pid=2**22 + 1))  # no process here has this number
+    job = run(storage, add(storage), "ruby-1")
+
+    assert rescue_former(storage, "stable") == 0
+    assert stored(storage, job.id).owner == "ruby-1"
+
+
+def test_a_foreign_worker_that_tells_where_it_lives_is_dead_when_it_is_gone() -> None:
+    assert dead(WorkerInfo("ruby-1", host="stable", pid=GONE, info={PROCESS_SPACE: "here"})) == ["ruby-1"]
+    assert dead(WorkerInfo("ruby-1", host="stable", pid=GONE, info={PROCESS_SPACE: "elsewhere"})) == []
 
 
 def test_a_record_without_a_process_number_is_left_alone() -> None:

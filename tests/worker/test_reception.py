@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from packhorse.errors import StorageUnavailable, TaskNotFound
+from packhorse.storage.records import WorkerInfo
 from packhorse.worker.reception import Reception
 from tests.worker.making import a_job
 
@@ -51,3 +52,14 @@ def test_the_log_names_a_task_that_is_not_known_once_a_minute(caplog: pytest.Log
     reception.seats_for([a_job() for _ in range(50)])
 
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+def test_what_a_foreign_worker_tells_of_itself_ends_no_worker():
+    ruby = WorkerInfo("ruby-1", info={"serves": [5, ["x"], None], "tasks": [{}, "mail"]})
+    floor = Floor()
+    storage: Any = SimpleNamespace(workers=lambda: [ruby], tallies=lambda: ["a job that is known"])
+    reception = Reception(storage, "ann", floor, SimpleNamespace())  # type: ignore[arg-type]
+
+    assert reception.seats_for([a_job()]) == []
+
+    assert floor.left == [], "nobody else takes it"

@@ -56,7 +56,7 @@ LIMIT 1"""
 _OWN = "IF(JSON_VALID(info), IF(JSON_TYPE({told}) IN ('INTEGER', 'DOUBLE', 'DECIMAL'), {told} + 0, 0), 0)".format(
     told="JSON_EXTRACT(info, '$.lease_s')"
 )
-_LEASE = f"GREATEST($3, LEAST({_OWN}, 86400) * 1000000)"
+_LEASE = f"GREATEST($3, GREATEST(LEAST({_OWN}, 86400), 0) * 1000000)"
 _ALIVE = f"beat_at BETWEEN $1 - {_LEASE} AND $2 + 2 * {_LEASE}"
 
 _JOB = ", ".join(quoted(field) for field in FIELDS)

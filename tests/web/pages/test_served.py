@@ -84,3 +84,26 @@ def test_a_token_of_one_queue_is_told_only_of_patterns_that_fit_it(guarded_web: 
     (item,) = guarded_web.get("/api/v1/workers", headers=bearer(MAIL_SECRET)).json()["items"]
 
     assert item["queues"] == item["info"]["serves"] == ["ma*"]
+
+
+@pytest.mark.parametrize("serves", [5, "*", {"a": 1}, [5], [None], [["*"]], [{}, "bulk.*"]])
+@pytest.mark.parametrize("tasks", [5, "resize", [5], [None], [["resize"]], [{}, "resize"]])
+def test_a_foreign_worker_that_tells_nonsense_of_itself_costs_no_page(
+    web: TestClient, yard: Yard, serves: object, tasks: object
+):
+    job = yard.job("queued", queue="bulk.x")
+    a_worker(yard, "ann", "bulk.*")
+    yard.storage.join(WorkerInfo("ruby-1", host="mule", pid=8, info={"serves": serves, "tasks": tasks}))
+
+    makes_sense = isinstance(serves, list) and isinstance(tasks, list) and "bulk.*" in serves and "resize" in tasks
+    assert number_beside(web, "bulk.x") == 1 + makes_sense
+    for page in ("/queues/bulk.x", "/workers", f"/jobs/{job.id}", "/", "/api/v1/events?object=1", "/api/v1/workers"):
+        assert web.get(page).status_code == 200
+
+
+def test_nor_does_it_cost_a_token_of_one_queue_a_list(guarded_web: TestClient, yard: Yard):
+    info = {"serves": [5, ["mail"], None, "ma*"], "tasks": [{}]}
+    yard.storage.join(WorkerInfo("ruby-1", host="mule", pid=8, queues=["mail"], info=info))
+
+    for page in ("/api/v1/workers", "/api/v1/events?object=1", "/workers"):
+        assert guarded_web.get(page, headers=bearer(MAIL_SECRET)).status_code == 200
