@@ -35,8 +35,9 @@ from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.steady import Steady
 from packhorse.foreman.timetable import Timetable
-from packhorse.order import Do
+from packhorse.order import IN_PROGRAM, Do
 from packhorse.spool import Spool
+from packhorse.stacks import STACKS_TOLD_FOR
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS, Stop
 from packhorse.task import NAME_LIMIT
@@ -243,6 +244,7 @@ class InProcess:
         self._beats.note_time(sent, boot_time(), outlook.now)
         for order in self._orders.take():
             self._follow(order.do)
+        self._beats.note_followed(self._orders.followed)
         return _LOOK_EVERY
 
     def _follow(self, do: Do) -> None:
@@ -252,6 +254,9 @@ class InProcess:
             self._drain_soon()
         elif do is Do.QUIET and worker is not None:
             worker.quiet()
+        elif do is Do.STACKS:
+            for each in self._beats.workers:
+                each.tell_stacks(self._orders.taken or 0)
         else:
             log.warning("an operator's order to %s means nothing to a pool in a program", do.value)
 
@@ -278,6 +283,14 @@ class _Member:
         self.board = board
         self.is_online = False  # the storage knows it, and so it is to be beaten for
         self.said: dict[str, Any] = {}
+        self.stacks: tuple[float, Message] | None = None  # when it said where it stands, and what
+
+    def told(self) -> dict[str, Any]:
+        """What the storage is told of it."""
+        if self.stacks is None or (age := time.monotonic() - self.stacks[0]) > STACKS_TOLD_FOR:
+            return self.said
+        stacks = {"order": self.stacks[1]["order"], "age_s": round(age, 1), "items": self.stacks[1]["items"]}
+        return {**self.said, "stacks": stacks}
 
 
 class _Beats:
@@ -300,6 +313,7 @@ class _Beats:
             TELLS_RESULTS: app.has_result_handlers,
             "version": __version__,
             PROCESS_SPACE: process_space(),
+            IN_PROGRAM: True,
         }
         self._slots = concurrency
         self.record = Record(storage, about)
@@ -308,6 +322,7 @@ class _Beats:
         self._members: dict[str, _Member] = {}
         self._steady = Steady(settings.lease / SECOND, self._heartbeat)
         self._seen = (0.0, 0.0, 0)
+        self._followed: int | None = None
         self.duty = Duty("the heartbeat", self.step, longest_retry=min(1.0, self._heartbeat / 5))
 
     @property
@@ -337,13 +352,16 @@ class _Beats:
                 self.duty.wake()
             case "report":
                 member.said = message
+            case "stacks":
+                member.stacks = time.monotonic(), message
+                self.duty.wake()
 
     def step(self) -> float:
         """Beat, once the storage knows whom for."""
         if not self.record.is_joined:
             self._join()
         members = self._members.copy()
-        online = {owner: member.said for owner, member in members.items() if member.is_online}
+        online = {owner: member.told() for owner, member in members.items() if member.is_online}
         reports = {self.record.id: self._report(), **online}
         sent = boot_time()
         beat = self._storage.beat(reports)
@@ -383,6 +401,12 @@ class _Beats:
             if (member := members.get(stop.token.owner)) is not None:
                 member.worker.desk.stop_job(stop.token.job_id, stop.token.fence, stop.reason)
 
+    def note_followed(self, order: int | None) -> None:
+        """This was the latest order that was followed; whoever gave it waits for a heartbeat that says so."""
+        if order != self._followed:
+            self._followed = order
+            self.duty.wake()
+
     def note_time(self, sent: float, received: float, now: int) -> None:
         """What the storage's clock showed, at some moment between these two."""
         self._seen = sent, received, now
@@ -395,6 +419,7 @@ class _Beats:
         return None
 
     def _report(self) -> dict[str, Any]:
+        followed = self._followed  # first: what an order has changed must not be missing in what is read after it
         members = list(self._members.copy().values())
         is_online = any(member.is_online for member in members)
         state = "stopping" if members and members[-1].said.get("state") == "quiet" else "working"
@@ -404,6 +429,7 @@ class _Beats:
             **numbers,
             "busy": sum(member.said.get("busy", 0) for member in members),
             "steady": self._steady.is_steady(boot_time()),
+            "order": followed,
         }
 
 

@@ -24,6 +24,12 @@ class Do(StrEnum):
     STACKS = "stacks"  # say where every thread stands
 
 
+IN_PROGRAM = "in_program"
+"""A foreman's record has this if it is a pool in somebody's program: there neither new code nor more workers can come
+from an order."""
+NOT_IN_PROGRAM = frozenset({Do.RESTART, Do.SCALE})
+
+
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     """One order. `worker` is the one of the crew that is meant, None: all of them, and the foreman."""
 

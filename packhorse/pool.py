@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 
 from packhorse.errors import BadValue
 from packhorse.home import Home
+from packhorse.serving import check_choice
 from packhorse.settings import load_settings
 from packhorse.task import RegisteredTask
 
@@ -51,7 +52,9 @@ class Pool:
         self.concurrency = load_settings({"concurrency": concurrency}).concurrency
         if isinstance(queues, str):
             raise BadValue(f"queues must be a list of names, not {queues!r}", hint=f"write [{queues!r}]")
-        self.queues = None if queues is None else list(queues)
+        self.queues = None if queues is None else check_choice(queues)
+        if self.queues == []:
+            raise BadValue("queues names no queue", hint="leave it out for all, e.g. queues=['mail', 'bulk.*']")
         self._app = app
         self._lock = threading.RLock()
         self._running: Running | None = None

@@ -32,12 +32,21 @@ def parse_choice(text: str) -> list[str]:
     >>> parse_choice("mail, bulk.*")
     ['mail', 'bulk.*']
     """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        check_name(re.sub(r"[*?\[\]!]", "", word) or "any", "queue name")
+    words = check_choice(word.strip() for word in text.split(",") if word.strip())
     if not words:
         raise BadValue("--queues names no queue", hint="leave it out for all, e.g. --queues mail,'bulk.*'")
     return words
+
+
+def check_choice(words: Iterable[object]) -> list[str]:
+    """These, if they can be names and patterns of queues; else BadValue."""
+    return [_checked(word) for word in words]
+
+
+def _checked(word: object) -> str:
+    text = re.sub(r"[*?\[\]!]", "", word) or "any" if isinstance(word, str) and word else word
+    check_name(text, "queue name")  # type: ignore[arg-type]  # it says so of what is no text
+    return str(word)
 
 
 def is_pattern(word: str) -> bool:

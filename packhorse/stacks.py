@@ -10,14 +10,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from packhorse.errors import BadValue
 from packhorse.event import Kind, Subject
-from packhorse.order import Do, Order
+from packhorse.order import IN_PROGRAM, NOT_IN_PROGRAM, Do, Order
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 
 MOST_TEXT = 24 << 10
 """Letters that one worker may tell."""
 MOST_STACKS = 100
+STACKS_TOLD_FOR = 180.0
+"""Seconds for which stacks are part of what is reported."""
 _MOST_AT_ONCE = 100
 """Orders that others may have given to a foreman just now."""
 
@@ -67,6 +70,15 @@ def give_order(storage: Storage, foreman: str, order: Order, *, by: str | None) 
     where = EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner=foreman)
     newest = storage.events(where, limit=_MOST_AT_ONCE, newest_first=True)
     return next((event.id for event in newest if event.data == order.facts(by)), None)
+
+
+def refuse_to_pool(foreman: WorkerInfo | None, do: Do) -> None:
+    """BadValue if this is a pool in a program, and the order means nothing to one."""
+    if foreman is not None and do in NOT_IN_PROGRAM and foreman.info.get(IN_PROGRAM):
+        raise BadValue(
+            f"{foreman.host}:{foreman.pid} is a pool in a program, which an order cannot {do.value}",
+            hint="start its program anew; it follows quiet, stop and stacks",
+        )
 
 
 def crew_of(worker: WorkerInfo, everybody: Sequence[WorkerInfo]) -> list[WorkerInfo]:

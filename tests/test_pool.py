@@ -251,6 +251,63 @@ def test_an_operator_stops_a_pool_from_elsewhere(app: Packhorse):
     pool.stop()
 
 
+def order(app: Packhorse, *words: str) -> tuple[int, str]:
+    """Give an order as an operator does, from another program: how it ended, and what it said."""
+    command = [sys.executable, "-m", "packhorse", *words, "--yes", "--url", app.settings.url]
+    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def name_of(app: Packhorse, subject: Subject) -> str:
+    """How an operator names the only one of these: by the end of its id, which may begin with a dash."""
+    return next(each.id[1:].lstrip("-") for each in app.workers() if each.subject is subject)
+
+
+def test_a_pool_answers_who_has_it_take_no_more_jobs(app: Packhorse):
+    double, _ = shop(app)
+    with app.pool(1):
+        until(lambda: len(app.workers()) == 2, "it is known")
+
+        code, told = order(app, "quiet", "--all", "--wait", "30s")
+
+        assert (code, "takes no more jobs" in told) == (0, True), told
+        waiting = double.enqueue(1)
+        time.sleep(0.3)
+        assert waiting.refresh().state == "queued"
+
+
+def test_a_pool_tells_where_its_jobs_stand(app: Packhorse):
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @app.task
+    def stand_here() -> None:
+        has_begun.set()
+        may_end.wait(PATIENCE)
+
+    with app.pool(1):
+        job = stand_here.enqueue()
+        assert has_begun.wait(PATIENCE)
+        code, told = order(app, "stacks", "--all", "--wait", "30s")
+        may_end.set()
+
+    assert code == 0, told
+    assert job.id in told
+    assert "<locals>.stand_here" in told
+
+
+@pytest.mark.parametrize("words", [["restart"], ["scale", "3"]])
+def test_an_order_that_means_nothing_to_a_pool_is_refused(app: Packhorse, words: list[str]):
+    shop(app)
+    with app.pool(1):
+        until(lambda: len(app.workers()) == 2, "it is known")
+        everyone = order(app, *words, "--all")
+        alone = order(app, *words, name_of(app, Subject.FOREMAN if words[0] == "scale" else Subject.WORKER))
+
+    assert (everyone[0], alone[0]) == (2, 2), (everyone, alone)
+    assert f"is a pool in a program, which an order cannot {words[0]}" in everyone[1]
+    assert f"is a pool in a program, which an order cannot {words[0]}" in alone[1]
+
+
 def test_closing_the_app_stops_its_pools(app: Packhorse):
     pool = app.pool(1).start()
 
@@ -536,6 +593,22 @@ def test_a_task_that_wants_a_process_of_its_own_is_refused(app: Packhorse, optio
 def test_a_wrong_number_is_refused(app: Packhorse, concurrency: Any):
     with pytest.raises(Exception, match="concurrency"):
         app.pool(concurrency)
+
+
+@pytest.mark.parametrize(
+    ("queues", "why"),
+    [
+        ([], "queues names no queue"),
+        (["mail", 3], "queue name must be text, not 3"),
+        ([""], "queue name must be text, not ''"),
+        (["a b"], "queue name 'a b' contains ' '"),
+        (["a b*"], "contains ' '"),
+        ("mail", "queues must be a list of names"),
+    ],
+)
+def test_queues_that_cannot_be_are_refused(app: Packhorse, queues: Any, why: str):
+    with pytest.raises(BadValue, match=why):
+        app.pool(queues=queues)
 
 
 def test_a_storage_that_cannot_be_used_at_all_is_told_by_drain(app: Packhorse):

@@ -22,9 +22,9 @@ from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
 from packhorse.errors import BadValue
 from packhorse.event import Subject
-from packhorse.order import Do, Order
+from packhorse.order import NOT_IN_PROGRAM, Do, Order
 from packhorse.presence import is_alive
-from packhorse.stacks import give_order
+from packhorse.stacks import give_order, refuse_to_pool
 from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.why import span_text
@@ -237,6 +237,7 @@ def name_of(worker: WorkerInfo) -> str:
 def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo], Order]) -> int:
     chosen = chosen_ones(invocation, whom)
     orders = [(to, order_for(to)) for to in chosen]
+    orders = _without_pools(invocation, whom, orders)
     if len(chosen) > 1 and not whom.yes and not _are_meant(orders):
         invocation.note("nothing was done")
         return ExitCode.REFUSED
@@ -245,6 +246,28 @@ def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo],
     for each in given:
         _tell(invocation, each, each not in open_ones, whom.patience)
     return ExitCode.TIMED_OUT if open_ones else ExitCode.OK
+
+
+def _without_pools(
+    invocation: Invocation, whom: Whom, orders: list[tuple[WorkerInfo, Order]]
+) -> list[tuple[WorkerInfo, Order]]:
+    """Those that can follow. A pool that is named and cannot is an error; of `--all` it is left out."""
+    if orders[0][1].do not in NOT_IN_PROGRAM:
+        return orders
+    everyone = {each.id: each for each in invocation.storage.workers()}
+    able: list[tuple[WorkerInfo, Order]] = []
+    for to, order in orders:
+        try:
+            refuse_to_pool(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
+        except BadValue as refusal:
+            if len(orders) == 1 or not whom.everybody:
+                raise
+            invocation.note(f"{refusal.what}: it is left out")
+        else:
+            able.append((to, order))
+    if not able:
+        raise CommandError(f"only pools in programs are running, and none can {orders[0][1].do}", ExitCode.NOT_FOUND)
+    return able
 
 
 def _are_meant(orders: Sequence[tuple[WorkerInfo, Order]]) -> bool:

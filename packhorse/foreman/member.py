@@ -18,14 +18,12 @@ from packhorse.clock import SECOND
 from packhorse.foreman.scaling import Hand
 from packhorse.outcome import Overrun
 from packhorse.serving import SERVES
-from packhorse.stacks import MOST_STACKS, Stack, cut
+from packhorse.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, cut
 from packhorse.storage.records import Stop
 
 _LINES = 20
 _MOST_TOLD = 100
 _LONGEST_LINE = 4_096
-_TOLD_FOR = 180.0
-"""Seconds for which stacks are part of what is reported."""
 _FOR_CHILDREN = 1.0
 """Seconds that the children of a worker have to say where they stand; one that holds the interpreter never does."""
 STUCK = 15.0
@@ -152,7 +150,7 @@ class Member:
         when it was asked where it stands. Of children that have not answered yet nothing is told before they had a
         moment to."""
         stacks, report = self._stacks, {**self.report, **self._slots()}
-        if stacks is None or not stacks.is_ready(now) or now - stacks.at > _TOLD_FOR:
+        if stacks is None or not stacks.is_ready(now) or now - stacks.at > STACKS_TOLD_FOR:
             return report
         age = round(now - stacks.at, 1)
         # The worker has cut what it told itself; its children have not, and this goes into every heartbeat.

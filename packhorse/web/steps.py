@@ -25,10 +25,10 @@ from packhorse.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound
 from packhorse.event import Kind, Subject
 from packhorse.job import WAITING, Job, Operation, State, is_legal
 from packhorse.job_handle import JobHandle
-from packhorse.order import Do, Order
+from packhorse.order import NOT_IN_PROGRAM, Do, Order
 from packhorse.retention import retention
 from packhorse.schedule import find_schedule
-from packhorse.stacks import ask_for_stacks, crew_of, have_answered
+from packhorse.stacks import ask_for_stacks, crew_of, have_answered, refuse_to_pool
 from packhorse.storage import BATCH
 from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
 from packhorse.web.glance import Glance
@@ -241,6 +241,8 @@ class Steps:
             if order.do is Do.SCALE:
                 raise BadValue(f"{owner[:40]} is a worker, and only a foreman has workers")
             order = replace(order, worker=to.id)
+        if order.do in NOT_IN_PROGRAM and foreman is not None:
+            refuse_to_pool(next((each for each in self._reader.workers() if each.id == foreman), None), order.do)
         if foreman is None or not self._app.storage.order(foreman, order, by=self._operator.name):
             raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
         self._glance.forget()

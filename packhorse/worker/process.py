@@ -347,13 +347,13 @@ class WorkerProcess:
             case "dump":
                 dump_stacks()
             case "stacks":
-                self._tell_stacks(int(message["order"]))
+                self.tell_stacks(int(message["order"]))
 
     def tell_of_ended(self, jobs: Sequence[str]) -> None:
         """Call the result handlers for these jobs, which have ended in no worker of ours."""
         self._handlers.put_ended(jobs)
 
-    def _tell_stacks(self, order: int) -> None:
+    def tell_stacks(self, order: int) -> None:
         """Where everything stands here. What runs in children follows, each when it answers."""
         waiting = [(seat, coroutine_text(coroutine)) for seat, coroutine in self.floor.coroutines.coroutines()]
         found = [*(Stack(title_of(seat), text, seat.job.id) for seat, text in waiting if text), *thread_stacks()]

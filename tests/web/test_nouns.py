@@ -17,7 +17,7 @@ from packhorse.job import State
 from packhorse.order import Do, Order
 from packhorse.outcome import Completed
 from packhorse.series import STEPS
-from packhorse.storage.records import ClientInfo, EventFilter
+from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
 from packhorse.web import looking_back
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.application import make_application
@@ -445,6 +445,22 @@ def test_every_endpoint_says_what_it_does_and_names_no_key_with_a_capital(endpoi
 def orders(yard: Yard) -> list[dict[str, object]]:
     found = yard.storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED))
     return [{**(event.data or {}), "foreman": event.owner} for event in found]
+
+
+def test_a_pool_in_a_program_is_not_restarted_nor_scaled(web: TestClient, yard: Yard):
+    yard.storage.join(WorkerInfo("01a0-pool", Subject.FOREMAN, host="mule", pid=13, info={"in_program": True}))
+    yard.storage.join(WorkerInfo("01a0-its-own", foreman="01a0-pool", host="mule", pid=13))
+
+    refused = [
+        web.post(f"{API}/workers/01a0-pool/restart"),
+        web.post(f"{API}/workers/01a0-its-own/restart"),
+        web.post(f"{API}/workers/01a0-pool/scale", json={"slots": 3}),
+    ]
+
+    assert [answer.status_code for answer in refused] == [400, 400, 400]
+    assert all("is a pool in a program" in answer.json()["title"] for answer in refused)
+    assert web.post(f"{API}/workers/01a0-pool/quiet").status_code == 200
+    assert [each["do"] for each in orders(yard)] == ["quiet"]
 
 
 def test_foremen_and_workers_are_ordered_about(web: TestClient, yard: Yard):

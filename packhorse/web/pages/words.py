@@ -175,6 +175,11 @@ def short(name: str | None) -> str:
     return name[-8:] if _UUID.fullmatch(name) else name[:8]
 
 
+def for_shell(job_id: str) -> str:
+    """A job as a command names it: the end of a UUID; any other id whole, for such ids often begin alike."""
+    return short(job_id) if _UUID.fullmatch(job_id) else job_id
+
+
 def place(where: str | None) -> str:
     """Where a failure happened: the file's last two parts are enough."""
     return safe("/".join(re.split(r"[/\\]", where)[-2:])) if where else "–"
@@ -212,6 +217,7 @@ FILTERS = {
     "clock": clock,
     "moment": moment,
     "short": short,
+    "for_shell": for_shell,
     "place": place,
     "plain": plain,
 }

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from packhorse.job import Job
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, NewJob
 from tests.cli.yard import Yard
 from tests.web.conftest import BASE
 
@@ -116,3 +116,13 @@ def test_the_audit_tells_until_when_a_queue_is_paused_as_a_time(web: TestClient,
 
     assert '<span class="quiet">until</span> <time' in row
     assert f">{until}<" not in row
+
+
+def test_commands_on_the_page_of_a_job_name_it_alone(web: TestClient, yard: Yard):
+    yard.storage.enqueue([NewJob(id=f"sum-0000{n}", task="add", args="{}", queue="sums") for n in (3, 4)])
+    plain = yard.add("resize")
+
+    text = web.get("/jobs/sum-00004").text
+    assert "packhorse job sum-00004" in text
+    assert "packhorse abort sum-00004" in text
+    assert f"packhorse job {plain.id[-8:]}" in web.get(f"/jobs/{plain.id}").text
