@@ -40,7 +40,7 @@ FACTS_LIMIT = 1_000_000
 """Bytes, as JSON, of what a worker, a task or a schedule tells about itself."""
 
 Check = Callable[[Any], None]
-_raw = msgspec.json.Decoder(msgspec.Raw).decode
+_read = msgspec.json.Decoder().decode  # all of it: there are numbers that JSON may have, and nobody can read
 _NO_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _BIG = 1 << 63
@@ -150,9 +150,9 @@ def _json(value: Any) -> None:
     if type(value) is not str:
         raise _Wrong(f"must be JSON text, not {_shown(value)}", "encode it: packhorse stores text")
     try:
-        _raw(value)
+        _read(value)
     except _NO_JSON as error:
-        raise _Wrong(f"is not JSON: {_shown(value)} ({error})") from None
+        raise _Wrong(f"is not JSON that can be read: {_shown(value)} ({error})") from None
     if is_too_deep(value.encode()):
         raise _Wrong(f"is nested deeper than {DEPTH_LIMIT} levels", "store it elsewhere and pass a reference")
 
@@ -163,7 +163,7 @@ def _facts(value: Any) -> None:
         raise _Wrong(f"must be a dict, not {_shown(value)}")
     try:
         packed = msgspec.json.encode(value)
-        _raw(packed)
+        _read(packed)
     except (TypeError, ValueError, OverflowError, UnicodeError, RecursionError, msgspec.MsgspecError) as error:
         raise _Wrong(f"cannot become JSON: {error}") from None
     if len(packed) > FACTS_LIMIT:
@@ -414,7 +414,7 @@ def _new_jobs(jobs: Sequence[NewJob]) -> None:
                 )
             ):
                 try:
-                    _raw(args)
+                    _read(args)
                 except _NO_JSON:
                     pass
                 else:
@@ -437,9 +437,9 @@ def _are_sound_options(new: NewJob) -> bool:
 
 
 def is_sound_json(packed: str) -> bool:
-    """Is this the text of JSON, and not nested too deeply?"""
+    """Is this the text of JSON that can be read, and not nested too deeply?"""
     try:
-        _raw(packed)
+        _read(packed)
     except _NO_JSON:
         return False
     return len(packed) <= _SHORT or not is_too_deep(packed.encode())

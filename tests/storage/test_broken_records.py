@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
+from packhorse import job_text
 from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import add, find_all, in_state, join, stored
 from packhorse.conformance.estate import everything, furnish
@@ -21,10 +22,13 @@ from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, LogLine, NewJob, Rescued, Retention, TaskInfo, WorkerInfo
 
-GARBAGE_TEXTS = ["garbage{", "", '"\\ud800', "[" * 300]
+GARBAGE_TEXTS = ["garbage{", "", '"\\ud800', "[" * 300, '{"n":1e999}', "7", "[1]", '{"type":7}']
 GARBAGE_NUMBERS = [-1, -(2**62), 2**62]
 GARBAGE_HEADS = [b"", b"q", b"x", b"\xff" * 40, b"q" * 200, b"q" + b"\0" * 400, b"r" + b"\xff" * 100, b"x" + b"\1" * 90]
 GARBAGE_BODIES = [b"", b"\xc1", b"garbage", b"\x90", b"\xff" * 30]
+
+
+IN_WORDS = (job_text.call_text, job_text.python_text, job_text.state_text, job_text.remark, job_text.error_line)
 
 
 class Vandal:
@@ -94,6 +98,7 @@ def look_at_all(storage: Storage) -> None:
     ]
     msgspec.json.decode(msgspec.json.encode(told))
     for job in seen["jobs"]:
+        assert all(isinstance(tell(job), str) for tell in IN_WORDS)
         storage.events(EventFilter(job_id=job.id))
 
 
@@ -178,7 +183,7 @@ def garbled(vandal: Vandal, job: Job) -> list[Callable[[], bool]]:
 def _bodies() -> Iterator[bytes]:
     fields: list[Any] = ["send", "mail", "{}", 4, 3, *[None] * 9]
     for place in range(len(fields)):
-        for value in ({"a": 1}, 7.5, -(2**40), [1], "\x00garbage", True, None):
+        for value in ({"a": 1}, 7.5, -(2**40), [1], "\x00garbage", '{"n":1e999}', "[1]", True, None):
             yield msgspec.msgpack.encode([*fields[:place], value, *fields[place + 1 :]])
 
 

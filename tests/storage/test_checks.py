@@ -46,7 +46,9 @@ WRONG_FOR_NUMBERS: list[Any] = [
 ]  # fmt: skip
 WRONG_FOR_FLAGS: list[Any] = [0, 1, "yes", None, [True]]
 WRONG_FOR_THE_REST: list[Any] = [7, "x", b"x", 1.5, True, [[[7]]], object()]
-WRONG_JSON = ["{", "nope", '{"a":NaN}', '{"a":"\ud800"}', "[" * 100 + "]" * 100, "[" * 100_000, NUL]
+WRONG_JSON = [
+    "{", "nope", '{"a":NaN}', '{"a":"\ud800"}', "[" * 100 + "]" * 100, "[" * 100_000, NUL, '{"a":[1e999]}', "7" * 5_000,
+]  # fmt: skip
 
 TOKEN = Token("held", "ann", 1)
 EVERY_FIELD = NewJob(
@@ -226,6 +228,8 @@ def test_a_job_that_is_plain_otherwise_is_refused_for_any_of_its_fields(field: s
         ({"unique": unique(on_conflict="fight")}, "unique.on_conflict must be keep, replace or reject"),
         ({"unique": unique(until="never")}, "unique.until must be finish or start"),
         ({"backoff": '{"type":"fibonacci"}'}, "backoff cannot be read: backoff type must be one of"),
+        ({"args": '{"n":1e999}'}, "args is not JSON that can be read"),
+        ({"meta": '{"n":[1e999]}'}, "meta is not JSON that can be read"),
     ],
 )
 def test_a_job_that_nobody_could_run_is_refused(storage: Storage, words: dict[str, Any], said: str) -> None:
