@@ -222,6 +222,39 @@ def test_a_worker_that_lives_is_given_up_by_nobody_who_joined_through_another_to
     assert yard.get(job.id).state is QUEUED
 
 
+def test_the_id_of_a_living_worker_is_taken_over_by_nobody_through_another_token(guarded_web: TestClient, yard: Yard):
+    job = yard.job(RUNNING)
+    assert job.owner is not None
+    (record,) = [worker for worker in yard.storage.workers() if worker.id == job.owner]
+    yard.storage.leave(job.owner)
+    yard.storage.join(msgspec.structs.replace(record, info={**record.info, "start": "known to all"}))
+    body = {"worker": {"id": job.owner, "info": {"start": "known to all"}}}
+
+    refused = guarded_web.post(f"{WORK}/join", json=body, headers=bearer(SECRETS[Role.WORK]))
+
+    assert (refused.status_code, refused.json()["kind"]) == (409, "WorkerExists")
+    assert [worker.info["start"] for worker in yard.storage.workers() if worker.id == job.owner] == ["known to all"]
+    assert all("through" not in worker.info for worker in yard.storage.workers())
+
+
+def test_a_worker_that_joins_again_through_its_own_token_is_the_same(guarded_web: TestClient, yard: Yard):
+    work, body = bearer(SECRETS[Role.WORK]), {"worker": {"id": "remote-1", "info": {"start": "x"}}}
+
+    assert guarded_web.post(f"{WORK}/join", json=body, headers=work).status_code == 200
+    assert guarded_web.post(f"{WORK}/join", json=body, headers=work).status_code == 200
+
+
+def test_what_a_living_worker_holds_is_handed_back_by_nobody_through_another_token(guarded_web: TestClient, yard: Yard):
+    job = yard.job(RUNNING)
+    body = {"tokens": [{"job_id": job.id, "owner": job.owner, "fence": job.fence}], "why": "impatience"}
+
+    refused = guarded_web.post(f"{WORK}/release", json=body, headers=bearer(SECRETS[Role.WORK]))
+
+    assert refused.status_code == 403
+    assert yard.get(job.id) == job
+    assert guarded_web.post(f"{WORK}/release", json=body, headers=bearer(SECRETS[Role.ADMIN])).json() == ["accepted"]
+
+
 @pytest.mark.parametrize("call", ["rescue_owner", "leave"])
 def test_a_foreman_elsewhere_gives_up_the_worker_that_it_saw_die(guarded_web: TestClient, yard: Yard, call: str):
     joined = {"worker": {"id": "remote-1", "foreman": "fm", "info": {"through": "admin"}}}

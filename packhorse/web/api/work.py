@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from packhorse import __version__
 from packhorse.announcement import MOST_ATTEMPTS
-from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable
+from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable, WorkerExists
 from packhorse.job import Job, effective
 from packhorse.order import Do
 from packhorse.outcome import Failed, Outcome, Overrun
@@ -125,24 +125,34 @@ class Work:
             given.lease = max(given.lease, self._site.app.settings.lease)
             if not self._site.access.is_open:
                 given.worker = replace(given.worker, info={**given.worker.info, THROUGH: operator.name})
+            # What makes a repeated call harmless everybody can read, so it does not show that it is the same process.
+            if not operator.may(Role.ADMIN) and self._lives_for_another([given.worker.id], operator):
+                raise WorkerExists(given.worker.id)
         if question.name in ("rescue_owner", "leave") and not operator.may(Role.ADMIN):
-            self._refuse_to_end(given.owner, operator)
+            self._refuse_to_end([given.owner], operator)
+        if question.name == "release" and not operator.may(Role.ADMIN):
+            self._refuse_to_end([token.owner for token in given.tokens], operator)
         if question.name == "rescue" and not operator.may(Role.ADMIN):
             given.lease = max(given.lease, self._site.app.settings.lease)
         if question.is_deed(given) and not self._site.access.is_open:
             given.by = f"{given.by} through {operator.name}" if given.by else operator.name
 
-    def _refuse_to_end(self, owner: str, operator: Operator) -> None:
+    def _refuse_to_end(self, owners: Collection[str], operator: Operator) -> None:
         """A worker that lives is not given up by who cannot know: only those who joined through the same token see it
         die, as its foreman does. One that has fallen silent may be given up by anybody."""
-        worker = next((one for one in self._storage.workers() if one.id == owner), None)
-        if worker is None or worker.info.get(THROUGH) == operator.name:
-            return
-        if is_alive(worker, self._storage.now(), self._site.app.settings.lease):
+        if owner := self._lives_for_another(owners, operator):
             raise NotAllowed(
                 f"worker {owner} lives, and did not join through the token of {operator.name}",
                 hint="what it holds is taken back once it has been silent for its lease",
             )
+
+    def _lives_for_another(self, owners: Collection[str], operator: Operator) -> str | None:
+        """One of these workers that is alive and has joined through another token, or here."""
+        others = [one for one in self._storage.workers() if one.id in owners and one.info.get(THROUGH) != operator.name]
+        if not others:
+            return None
+        now, lease = self._storage.now(), self._site.app.settings.lease
+        return next((one.id for one in others if is_alive(one, now, lease)), None)
 
     def _with_attempts(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Failures with the number of attempts that the job has, or its task allows. A worker may ask for as many as
