@@ -16,8 +16,11 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -118,31 +121,31 @@ class Signature:
         else:
             text = _to_text(kwargs, limit, self.name)
         self._check(text)
-        if self._may_take_text and not _MAY_BE_BYTES.isdisjoint(map(type, (*args, *kwargs.values()))):
+        if self._text_hints and not _NEVER_BYTES.issuperset(map(type, (*args, *kwargs.values()))):
             self._refuse_bytes(self.bind(args, kwargs))
         return text
 
     @functools.cached_property
-    def _may_take_text(self) -> bool:
-        """Whether a parameter takes text, or its hint cannot be found yet: then bytes have to be looked for."""
-        try:
-            hints = [self._hint(parameter) for parameter in self._parameters.values()]
-        except BadArguments:
-            return True
-        return any(_is_text(hint, in_list=False) or _is_text(hint, in_list=True) for hint in hints)
+    def _text_hints(self) -> dict[str, Any]:
+        """The hints of those parameters that take text, also within; that of `**keywords` is for any other name."""
+        hints = {}
+        for name, parameter in self._parameters.items():
+            with suppress(BadArguments):
+                hints[name] = self._hint(parameter)
+        return {name: hint for name, hint in hints.items() if _takes_text(hint)}
 
     def _refuse_bytes(self, bound: Mapping[str, Any]) -> None:
         """Bytes become base64, which fits a text, and is another than the one that is meant."""
+        others = self._text_hints.get(self._double_star) if self._double_star else None
         for name, value in bound.items():
-            found = value[0] if type(value) is list and value else value
-            if type(found) not in _BYTES or name not in self._parameters:
+            hint = self._text_hints.get(name) if name in self._parameters and name != self._double_star else others
+            if hint is None or type(value) in _NEVER_BYTES:
                 continue
-            hint: Any = Any
-            with suppress(BadArguments):
-                hint = self._hint(self._parameters[name])
-            if _is_text(hint, in_list=found is not value and name != self._star):
+            if found := _bytes_for_text(value, types.GenericAlias(list, (hint,)) if name == self._star else hint):
+                kind, path = found
+                where = f", at {name}{path}," if path else ""
                 raise BadArguments(
-                    f"{self.name}(): the argument {name!r} is {type(found).__name__}, and must be text",
+                    f"{self.name}(): the argument {name!r}{where} is {kind}, and must be text",
                     argument=name,
                     hint="decode it: value.decode(); or write bytes as its type hint, which is stored as base64",
                 )
@@ -369,16 +372,31 @@ def innermost(function: Any) -> Any:
             return function
 
 
-def _is_text(hint: Any, *, in_list: bool) -> bool:
-    """Does this hint, or that of the members of a list, take text and no bytes?"""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        members = typing.get_args(hint)
-        return any(_is_text(one, in_list=in_list) for one in members) and not any(one in _BYTES for one in members)
-    if not in_list:
-        return hint is str
+def _takes_text(hint: Any) -> bool:
+    """Does this hint take text, or hold one? Classes with fields may; pydantic's see to that by themselves."""
     members = typing.get_args(hint)
-    return bool(members) and members[-1] is not Ellipsis and _is_text(members[0], in_list=False)
+    if typing.get_origin(hint) is dict:
+        members = members[1:]  # nearly every key is text, and nearly none is bytes
+    if members and typing.get_origin(hint) is not typing.Literal:
+        return any(_takes_text(member) for member in members)
+    if hint is str:
+        return True
+    return isinstance(hint, type) and hint not in _TEXTLESS and not hasattr(hint, "model_validate_json")
+
+
+def _bytes_for_text(value: Any, hint: Any) -> tuple[str, str] | None:
+    """Of what type the bytes are that this value has where its hint wants text, and the path to them; None if it has
+    none there."""
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=to_json)
+        msgspec.convert(plain, hint, builtin_types=_BYTES, str_keys=True, dec_hook=_from_json)
+    except msgspec.ValidationError as error:
+        what, path = _split_message(error)
+        found = re.fullmatch(r"expected (.+), got (bytes|bytearray|memoryview)", what)
+        return (found[2], path) if found and "str" in found[1].split(" | ") else None
+    except (ValueError, TypeError, RecursionError):  # it was read as JSON, so nothing else can be wrong
+        return None
+    return None
 
 
 def _signature(function: Function) -> inspect.Signature:
@@ -495,8 +513,9 @@ def _first_problem(error: Any) -> str:
 
 
 _CANONICAL = msgspec.json.Encoder(enc_hook=to_json, order="sorted")
-_BYTES = frozenset({bytes, bytearray, memoryview})
-_MAY_BE_BYTES = _BYTES | {list}
+_BYTES = (bytes, bytearray, memoryview)
+_NEVER_BYTES = frozenset({str, int, float, bool, types.NoneType, datetime, date, Decimal, UUID})
+_TEXTLESS = frozenset({*_BYTES, *_NEVER_BYTES, object, list, dict, tuple, set, frozenset}) - {str}
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

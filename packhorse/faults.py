@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import types
@@ -108,11 +109,24 @@ def refusal(value: Any, owner: str | None) -> BadArguments | BadResult:
     what, hint = _describe(value, "circle" if is_circle else fault)
     if path and fault != "depth":
         where += f" at {argument or ''}{path}"
+    if owner is None and (kind := _unrun(value)):
+        return BadResult(
+            f"the task returned {kind} instead of doing its work: what is in it has not run",
+            hint="let the function, and what wraps it, await or exhaust it, and return a value",
+        )
     if owner is None:
         kept = "the task has run to its end; only what it returned cannot be kept"
         return BadResult(f"{where}: {what}", why=kept, hint=hint.replace("pass ", "return "))
     prefix = f"{owner}(): " if owner else ""
     return BadArguments(f"{prefix}{where}: {what}", argument=argument, hint=hint)
+
+
+def _unrun(value: Any) -> str | None:
+    """What a function made that does nothing by being called; None of any other value."""
+    if inspect.iscoroutine(value):
+        value.close()  # else Python warns that nobody has awaited it
+        return "a coroutine"
+    return "a generator" if inspect.isgenerator(value) or inspect.isasyncgen(value) else None
 
 
 def _descend(value: Any, fault: str | None) -> tuple[Any, str, bool]:

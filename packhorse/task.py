@@ -465,6 +465,11 @@ def _class_of(function: Function) -> type | None:
     return None if owner is None or isinstance(owner, type) or inspect.ismodule(owner) else type(owner)
 
 
+def _presets(function: Function) -> tuple[object, ...] | None:
+    """What a partial gives to its function; None if it is none."""
+    return (function.args, function.keywords) if isinstance(function, functools.partial) else None
+
+
 def _is_same(old: RegisteredTask, new: RegisteredTask) -> bool:
     """Whether `new` is `old` again: the same object, or the same piece of a module that was loaded anew."""
     if old.function == new.function:
@@ -473,6 +478,8 @@ def _is_same(old: RegisteredTask, new: RegisteredTask) -> bool:
         return False
     if _class_of(old.function) is not None and _class_of(old.function) is _class_of(new.function):
         return False  # another object of the same class, which may have been made with other arguments
+    if innermost(old.function) is innermost(new.function) and _presets(old.function) != _presets(new.function):
+        return False  # another partial of the same function
     if "<locals>" in new.qualname and getattr(innermost(new.function), "__closure__", None):
         return False  # perhaps the `wrapper` of a decorator without functools.wraps, around another function
     # In a notebook or at the prompt a function is written again and again, each time on another line.

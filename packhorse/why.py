@@ -231,15 +231,18 @@ def _has_free_slot(job: Job, seen: Seen) -> bool:
 
 
 def _lost(job: Job, seen: Seen) -> str | None:
-    """That its worker has been silent for longer than its lease, and whether there is somebody to take the job back."""
+    """That nobody holds it, or its worker has been silent for longer than its lease, and whether there is somebody to
+    take the job back."""
     worker = next((each for each in seen.workers if each.id == job.owner), None)
-    if worker is None or _is_alive(worker, seen):
+    if job.owner is not None and (worker is None or _is_alive(worker, seen)):
         return None
     foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
     if foremen:
         rest = f"the foreman {foremen[0].host}:{foremen[0].pid} is about to take it back"
     else:
         rest = "no foreman is there to take it back: `packhorse work` starts one"
+    if worker is None:
+        return f"nobody holds it; {rest}"
     return f"its worker {job.owner} has been silent for {seen.span(seen.now - worker.beat_at)}; {rest}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +113,57 @@ def test_a_function_around_a_generator_may_be_one() -> None:
     Packhorse("memory://").register("rows", listed)
 
 
+@dataclass
+class Address:
+    to: str
+
+
 def test_bytes_are_no_text() -> None:
     app = Packhorse("memory://")
 
     @app.task
-    def send(to: str, also: list[str] | None = None, data: bytes = b"", anything: Any = None) -> None: ...
+    def send(to: str, data: bytes = b"", either: bytes | str = "", anything: Any = None) -> None: ...
 
     with pytest.raises(BadArguments, match=r"the argument 'to' is bytes, and must be text"):
         send.enqueue(b"ann")
-    with pytest.raises(BadArguments, match=r"the argument 'also' is bytes, and must be text"):
-        send.enqueue("ann", also=[b"bob"])  # type: ignore[list-item]
-    send.enqueue("ann", data=b"\x00", anything=b"x")
+    with pytest.raises(BadArguments, match=r"the argument 'to' is bytes, and must be text"):
+        app.enqueue("send", {"to": b"ann"})
+    send.enqueue("ann", data=b"\x00", either=b"x", anything=b"x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        ({"listed": ["ann", b"bob"]}, r"'listed', at listed\[1\],"),
+        ({"listed": None, "named": {"ann": b"a@b"}}, r"'named', at named\[\.\.\.\],"),
+        ({"named": {"ann": bytearray(b"a@b")}}, r"'named', at named\[\.\.\.\],"),
+        ({"address": Address(b"ann")}, r"'address', at address\.to,"),  # type: ignore[arg-type]
+        ({"addresses": [Address("ann"), Address(b"bob")]}, r"'addresses', at addresses\[1\]\.to,"),  # type: ignore[arg-type]
+        ({"other": b"x"}, "'other'"),
+    ],
+)
+def test_bytes_are_no_text_wherever_they_stand(arguments: dict[str, Any], where: str) -> None:
+    app = Packhorse("memory://")
+
+    @app.task
+    def send(
+        listed: list[str] | None = None,
+        named: dict[str, str] | None = None,
+        address: Address | None = None,
+        addresses: list[Address] | None = None,
+        **others: str,
+    ) -> None: ...
+
+    with pytest.raises(BadArguments, match=rf"the argument {where} is (bytes|bytearray), and must be text"):
+        send.enqueue(**arguments)
+    send.enqueue(listed=["ann"], named={"ann": "a@b"}, address=Address("ann"), other="x")
+
+
+def test_further_arguments_by_position_take_no_bytes_for_text() -> None:
+    app = Packhorse("memory://")
+
+    @app.task
+    def send(*to: str) -> None: ...
+
+    with pytest.raises(BadArguments, match=r"the argument 'to', at to\[1\], is bytes, and must be text"):
+        send.enqueue("ann", b"bob")  # type: ignore[arg-type]

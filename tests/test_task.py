@@ -392,6 +392,19 @@ def test_another_object_of_the_same_class_does_not_take_the_name_silently() -> N
     assert getattr(registry.get("fibonacci").function, "__self__", None) is first
 
 
+def _times(factor: int, n: int) -> int:
+    return factor * n
+
+
+def test_another_partial_of_the_same_function_does_not_take_the_name_silently() -> None:
+    registry = Registry()
+    registry.add(functools.partial(_times, 2), "times")
+    registry.add(functools.partial(_times, 2), "times")
+
+    with pytest.raises(TaskExists, match="'times'"):
+        registry.add(functools.partial(_times, 3), "times")
+
+
 def test_another_object_that_is_called_itself_does_not_take_the_name_silently() -> None:
     class Times:
         def __init__(self, factor: int) -> None:

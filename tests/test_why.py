@@ -364,6 +364,16 @@ def test_a_job_whose_worker_is_silent_does_not_run(state: State):
     assert "silent" not in explain(job, seen(workers=[a_worker("ann", silent=14 * SECOND)]))
 
 
+@pytest.mark.parametrize("state", [RESERVED, RUNNING])
+def test_a_job_that_nobody_holds_does_not_run(state: State):
+    job = a_job(state, owner=None, started_at=NOW - MINUTE)
+
+    assert explain(job, seen()) == ("nobody holds it; no foreman is there to take it back: `packhorse work` starts one")
+    assert explain(job, seen(workers=[a_foreman()])) == (
+        "nobody holds it; the foreman mule:11 is about to take it back"
+    )
+
+
 # --- given up -------------------------------------------------------------------------------------------------------
 
 GIVEN_UP = Failure("Aborted", "it did not end when asked: …", goes_on=15 * SECOND, worker="ann").to_json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -134,6 +134,30 @@ def test_a_result_that_is_not_json_kills_the_job_without_a_retry(ending: Callabl
     assert outcome.failure.type == "BadResult"
     assert "the result: <object object> cannot become JSON" in outcome.failure.message
     assert "return its id" in outcome.failure.message
+
+
+async def _is_only_called() -> None: ...
+
+
+def _yields_only() -> Iterator[int]:
+    yield 1
+
+
+async def _yields_later() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [(_is_only_called, "a coroutine"), (_yields_only, "a generator"), (_yields_later, "a generator")],
+)
+def test_what_has_not_run_is_not_said_to_have_run(ending: Callable[..., Outcome], call: Callable[[], Any], what: str):
+    outcome = failed(ending(lambda: call()))
+
+    assert outcome.retry_in is None
+    assert outcome.failure.type == "BadResult"
+    assert f"returned {what} instead of doing its work: what is in it has not run" in outcome.failure.message
+    assert "run to its end" not in outcome.failure.message
 
 
 def test_a_result_that_is_too_large_kills_the_job_without_a_retry():
