@@ -263,7 +263,10 @@ def _queues(app: Packhorse, text: str) -> list[str]:
     named = parse_choice(text)
     own = {task.queue for task in app.registry}
     if strange := _fitting_none(named, own):
-        stored = {queue.name for queue in app.storage.queues()}
+        try:
+            stored = {queue.name for queue in app.storage.queues()}
+        except StorageError:  # one that is away is waited for, and whether they are there nobody knows
+            return named
         if unknown := _fitting_none(strange, stored):
             known = ", ".join(sorted(own | stored)[:8]) or "none"
             log.warning("there is no queue %s yet; the queues are %s", ", ".join(unknown), known)
