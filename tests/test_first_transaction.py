@@ -121,14 +121,19 @@ def test_older_tables_are_refused_at_once_with_what_to_do(app: Packhorse, path: 
     assert app.enqueue("send", {"to": "ann"}, connection=connection).is_new  # outside of a transaction
 
 
-def test_a_job_that_is_not_committed_yet_is_told_as_that(app: Packhorse, connection: sqlite3.Connection):
-    app.count()
+@pytest.mark.parametrize("are_there", [True, False])
+def test_a_job_that_is_not_committed_yet_is_told_as_that(
+    app: Packhorse, connection: sqlite3.Connection, *, are_there: bool
+):
+    if are_there:
+        app.count()  # makes the tables
     connection.execute("INSERT INTO sales VALUES (1)")
     job = app.enqueue("send", {"to": "ann"}, connection=connection)
 
     with pytest.raises(JobNotFound, match="has not committed yet"):
         job.refresh()
-    connection.rollback()
+    connection.commit()
+    assert job.refresh().state == "queued"
 
 
 @pytest.mark.parametrize(

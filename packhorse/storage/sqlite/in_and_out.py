@@ -48,6 +48,17 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
             when_committed(connection, self._bell.ring)
         return enqueued
 
+    def get_many(self, job_ids: Sequence[str]) -> list[Job]:
+        if not self._db.is_open and self._has_no_tables():
+            # To make them we would have to wait for whoever writes: perhaps the caller himself, with a transaction in
+            # which his first jobs and the tables are, and which he would never get to commit.
+            return []
+        return super().get_many(job_ids)
+
+    def _has_no_tables(self) -> bool:
+        self._db.refuse_strangers()
+        return schema.has_none(self._db.path)
+
     def can_be_read_beside(self, connection: object) -> bool:
         own = own_connection(connection)
         try:

@@ -23,6 +23,8 @@ SCHEMA = MIGRATIONS[-1][0]
 OLDEST_PROGRAM = 1
 """The oldest schema whose programs may go on working with this one."""
 
+_LOOK = 1.0
+"""Seconds to wait for somebody's commit before a look at the file is given up."""
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables, RETURNING
 
 
@@ -126,6 +128,20 @@ def pending(path: Path) -> list[Migration]:
     """The migrations that have not been applied to the file yet, which is only looked at."""
     present = _present_version(path)
     return [migration for migration in MIGRATIONS if migration[0] > present]
+
+
+def has_none(path: Path) -> bool:
+    """Whether the file has none of our tables yet, as far as is committed. Somebody's open transaction does not matter:
+    the file is only looked at."""
+    if not path.exists():
+        return False
+    connection = sqlite3.connect(path, timeout=_LOOK)
+    try:
+        return _version(connection) == 0
+    except sqlite3.Error:  # whoever opens it will say what is wrong
+        return False
+    finally:
+        connection.close()
 
 
 def _present_version(path: Path) -> int:
