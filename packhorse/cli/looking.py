@@ -424,7 +424,7 @@ def _who(event: Event) -> str:
 def event_data(event: Event, *, whole: bool) -> str:
     """What an event carries, in a few words, what went wrong first; long values are cut unless it shall be whole."""
     data = sorted((event.data or {}).items(), key=lambda item: item[0] not in ("error", "why"))
-    texts = {name: _value(name, value) for name, value in data if value is not None and name != "object"}
+    texts = {name: _value(name, value) for name, value in data if value not in (None, []) and name != "object"}
     parts = [f"{name}={text if whole else cut(text, _LONG_VALUE)}" for name, text in texts.items()]
     if event.job_id and event.owner:
         parts.insert(0, f"on {event.owner if whole else short_owner(event.owner)}")
