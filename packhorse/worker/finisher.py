@@ -63,7 +63,7 @@ class Finisher:
             self._is_urgent = False  # somebody may have rung for what had been taken already
         self._waiting.append((seat, outcome))
         gathered = len(self._waiting)
-        is_urgent = gathered >= min(self.enough, self.in_hand) or outcome.ran >= LONG_RUN or self.is_stopping
+        is_urgent = gathered >= self.enough or gathered >= self.in_hand or outcome.ran >= LONG_RUN or self.is_stopping
         if is_urgent and not self._is_urgent:  # rung once, the desk comes
             self._is_urgent = True
             self.ring()
