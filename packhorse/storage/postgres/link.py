@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -42,6 +42,7 @@ class Link:
         self.dialect = dialect
         self._used_at = time.monotonic()
         self.looked_for = 0  # microseconds for which lines were looked for, before the jobs in them
+        self.paused: Collection[str] = ()  # queues that had jobs then which a pause keeps in line
         connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type for numbers: one plan for a statement
         self._cursor = psycopg.RawCursor(connection)
 

@@ -14,7 +14,7 @@ import msgspec
 from packhorse import changes
 from packhorse.clock import SECOND
 from packhorse.errors import StorageError, WorkerNotFound
-from packhorse.job import RANKS, Job, Token
+from packhorse.job import RANK_FORCED, RANKS, Job, Token
 from packhorse.outcome import Completed, Outcome, Verdict
 from packhorse.storage.contract import named_queues
 from packhorse.storage.postgres.keeper import PostgresKeeper
@@ -131,7 +131,7 @@ class Working(PostgresKeeper, working.Working):
             if not lines:
                 return lines is None
             rows = link.execute(self._sql["take"], self._asked(owner, lines, wanted, anyway)).fetchall()
-            batch, is_late = self._taken(owner, queues, rows, wanted, link.looked_for)
+            batch, is_late = self._taken(link, owner, queues, rows, wanted)
             taken += batch
             missed = sum(line.share for line in lines) - len(batch) if len(queues) > 1 else 0
             if is_late or len(taken) >= limit or missed <= 0:
@@ -146,20 +146,20 @@ class Working(PostgresKeeper, working.Working):
     ) -> list[_Line] | None:
         """What to take from where; None: time must be seen to first. A lone queue needs no turns."""
         if len(queues) == 1:
-            link.looked_for = 0
+            link.looked_for, link.paused = 0, ()
             return self._lone_line(queues, limit)
         most = max(_LINES_AT_ONCE, limit)  # each has one job at least, so nobody needs more lines than that
         statement, told = self._where(queues)
         began_at = time.perf_counter()
         rows = link.execute(statement, (told, limit, owner, self._moment(), anyway, self._last_line, most)).fetchall()
-        link.looked_for = round((time.perf_counter() - began_at) * SECOND)
+        link.looked_for, link.paused = round((time.perf_counter() - began_at) * SECOND), rows[0][6] or ()
         if len(rows) == most:
             self._last_line = self._behind(rows)
         is_known, is_late, due_in = rows[0][:3]
         if not is_known:
             raise WorkerNotFound(owner)
         self._due_seen = (time.monotonic(), due_in)
-        return None if is_late else self._shares([row[3:] for row in rows if row[3] is not None], queues, limit)
+        return None if is_late else self._shares([row[3:6] for row in rows if row[3] is not None], queues, limit)
 
     def _where(self, queues: Mapping[str, int]) -> tuple[str, str]:
         """The statement that looks for lines, and what it is told."""
@@ -175,7 +175,7 @@ class Working(PostgresKeeper, working.Working):
 
     def _behind(self, rows: Sequence[tuple[Any, ...]]) -> str:
         """The queue that the lines of the lowest rank came to: the next call begins behind it."""
-        lowest: list[str] = [queue for _, _, _, rank, queue, _ in rows if rank == rows[0][3]]
+        lowest: list[str] = [queue for _, _, _, rank, queue, *_ in rows if rank == rows[0][3]]
         return max((queue for queue in lowest if queue > self._last_line), default=lowest[-1])
 
     def _lone_line(self, queues: Mapping[str, int], limit: int) -> list[_Line]:
@@ -200,7 +200,7 @@ class Working(PostgresKeeper, working.Working):
         return lines
 
     def _taken(
-        self, owner: str, queues: Mapping[str, int], rows: Sequence[tuple[Any, ...]], wanted: int, looked_for: int
+        self, link: Link, owner: str, queues: Mapping[str, int], rows: Sequence[tuple[Any, ...]], wanted: int
     ) -> tuple[list[Job], bool]:
         is_known, is_late, due_in, took = rows[0][:4]
         if not is_known:
@@ -212,7 +212,11 @@ class Working(PostgresKeeper, working.Working):
             for _, group in itertools.groupby(jobs, key=lambda job: job.rank):
                 number = len(list(group))
                 self._turns.share(dict.fromkeys(queues, number), queues, number)
-        self._marks.note(queues, jobs, took + looked_for, is_all=len(jobs) < wanted)
+        # What a pause keeps in line was not walked along, and may come before all that was found. A lone queue may be
+        # paused if only forced jobs came of it.
+        is_open = len(queues) > 1 or (jobs and jobs[-1].rank > RANK_FORCED)
+        walked = [queue for queue in queues if queue not in link.paused] if is_open else []
+        self._marks.note(walked, jobs, took + link.looked_for, is_all=len(jobs) < wanted)
         return jobs if len(queues) == 1 else in_turns(jobs, queues), is_late
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -280,7 +284,7 @@ class Working(PostgresKeeper, working.Working):
         with link.pipeline() as pipeline:  # one transaction, committed when all has been sent
             completed = pipeline.execute(self._sql["complete"], told)
             taken = pipeline.execute(self._sql["take"], self._asked(owner, lines, limit, anyway=False))
-        return completed.fetchall(), self._taken(owner, queues, taken.fetchall(), limit, link.looked_for)
+        return completed.fetchall(), self._taken(link, owner, queues, taken.fetchall(), limit)
 
     def _verdicts(self, outcomes: Sequence[Outcome], rows: Sequence[tuple[str, int]]) -> list[Verdict]:
         if len(rows) == len(outcomes):

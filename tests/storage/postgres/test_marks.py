@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import psycopg
 import pytest
 
@@ -21,6 +23,14 @@ class Hand:
 
     def __call__(self) -> float:
         return self.at
+
+
+@pytest.fixture
+def neighbour(url: str) -> Iterator[Postgres]:
+    """The storage of another process."""
+    neighbour = Postgres.from_url(url)
+    yield neighbour
+    neighbour.close()
 
 
 def job(seq: int, rank: int = 12, queue: str = "mail") -> Job:
@@ -85,7 +95,7 @@ def test_a_job_that_comes_back_into_line_by_this_process_is_seen_at_once(
 
 
 def test_a_job_that_comes_back_into_line_elsewhere_is_seen_when_the_whole_line_is_walked(
-    storage: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+    storage: Postgres, neighbour: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(marks, "LONG_WALK", 0)
     hand = Hand()
@@ -95,14 +105,51 @@ def test_a_job_that_comes_back_into_line_elsewhere_is_seen_when_the_whole_line_i
         for queue in queues:
             storage.enqueue(new_jobs(10, queue=queue))
         first, *_ = storage.reserve("ann", queues, 5)
-        neighbour = Postgres.from_url(url)
         neighbour.release([first.token], "for a change")
-        neighbour.close()
 
         others = storage.reserve("ann", queues, 3)
         hand.at += 11
         assert first.id not in {other.id for other in others}
         assert first.id in {one.id for one in storage.reserve("ann", queues, 2)}
+
+
+def test_jobs_that_a_pause_has_kept_in_line_are_seen_at_once_when_it_is_over(
+    storage: Postgres, neighbour: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "LONG_WALK", 0)
+    storage._marks = Marks(Hand())
+    join(storage)
+    urgent, usual = new_jobs(1, queue="print", priority=10), new_jobs(2, queue="print")
+    storage.enqueue([*urgent, *usual])
+    storage.pause("print")
+    for _ in range(2):  # without marks, and with them
+        neighbour.enqueue(new_jobs(2))
+        for _ in range(2):
+            assert [job.queue for job in storage.reserve("ann", {"mail": 1, "print": 1}, 1)] == ["mail"]
+        assert storage.reserve("ann", {"mail": 1, "print": 1}, 1) == []
+
+    neighbour.resume("print")
+
+    assert storage._marks.are_there(["mail"])
+    for expected in (*urgent, *usual):
+        assert [job.id for job in storage.reserve("ann", {"mail": 1, "print": 1}, 1)] == [expected.id]
+
+
+def test_a_forced_job_of_a_paused_queue_hides_none_before_it(
+    storage: Postgres, neighbour: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "LONG_WALK", 0)
+    storage._marks = Marks(Hand())
+    join(storage)
+    first, second = new_jobs(2)
+    storage.enqueue([first, second])
+    storage.pause("mail")
+    storage.force_start([second.id])
+    assert [job.id for job in storage.reserve("ann", {"mail": 1}, 5)] == [second.id]
+
+    neighbour.resume("mail")
+
+    assert [job.id for job in storage.reserve("ann", {"mail": 1}, 5)] == [first.id]
 
 
 def test_a_line_full_of_jobs_that_are_gone_is_hardly_walked(

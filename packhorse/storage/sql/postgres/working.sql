@@ -2,7 +2,8 @@
 -- The ranks in which each of these queues has jobs in line, and how many, up to a limit: a hop from rank to rank along
 -- the index, never over the jobs. Paused queues show only their forced jobs. The first two columns, which stand alone
 -- when there is no line, tell whether the worker is known, and whether jobs are due or have expired; the third when the
--- next is due. Of very many lines a part is shown, beginning behind the queue $6.
+-- next is due. Of very many lines a part is shown, beginning behind the queue $6. The last column names the queues that
+-- have jobs in line which a pause keeps there.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now,
            (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1) AS due_at
@@ -28,12 +29,14 @@ line (queue, rank) AS (
     )
     FROM line WHERE line.rank IS NOT NULL
 ),
-open AS MATERIALIZED (
-    SELECT line.rank, line.queue FROM line
-    WHERE line.rank IS NOT NULL AND {open} AND (line.rank = 1 OR NOT EXISTS (
+seen AS MATERIALIZED (
+    SELECT line.rank, line.queue, line.rank <> 1 AND EXISTS (
         SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
-    ))
-    ORDER BY line.rank, line.queue <= $6, line.queue LIMIT $7
+    ) AS is_paused
+    FROM line WHERE line.rank IS NOT NULL
+),
+open AS MATERIALIZED (
+    SELECT rank, queue FROM seen WHERE {open} AND NOT is_paused ORDER BY rank, queue <= $6, queue LIMIT $7
 ),
 -- With many lines nobody needs to know how long each is: a part of what is asked for is there in any case.
 enough AS MATERIALIZED (
@@ -45,7 +48,7 @@ SELECT gate.is_known, gate.is_late, gate.due_in, open.rank, open.queue, (
         WHERE job.state = 'queued' AND job.queue = open.queue AND job.rank = open.rank
         LIMIT (SELECT number FROM enough)
     ) AS job
-)
+), (SELECT array_agg(DISTINCT queue) FROM seen WHERE is_paused)
 FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 
 -- name: lines_from
@@ -62,8 +65,10 @@ gate AS MATERIALIZED (
            due_at - now AS due_in
     FROM clock
 ),
-open AS MATERIALIZED (
-    SELECT line.rank, line.queue, job.number
+seen AS MATERIALIZED (
+    SELECT line.rank, line.queue, job.number, line.rank <> 1 AND EXISTS (
+        SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
+    ) AS is_paused
     FROM json_to_recordset($1::json) AS line (queue text, rank integer, start bigint)
     CROSS JOIN LATERAL (
         SELECT count(*) AS number FROM (
@@ -73,12 +78,13 @@ open AS MATERIALIZED (
             ORDER BY job.rank, job.seq LIMIT $2
         ) AS job
     ) AS job
-    WHERE job.number > 0 AND {open} AND (line.rank = 1 OR NOT EXISTS (
-        SELECT 1 FROM {schema}.packhorse_queue AS queue WHERE queue.name = line.queue AND queue.paused_at IS NOT NULL
-    ))
-    ORDER BY line.rank, line.queue <= $6, line.queue LIMIT $7
+    WHERE job.number > 0
+),
+open AS MATERIALIZED (
+    SELECT rank, queue, number FROM seen WHERE {open} AND NOT is_paused ORDER BY rank, queue <= $6, queue LIMIT $7
 )
-SELECT gate.is_known, gate.is_late, gate.due_in, open.rank, open.queue, open.number
+SELECT gate.is_known, gate.is_late, gate.due_in, open.rank, open.queue, open.number,
+       (SELECT array_agg(DISTINCT queue) FROM seen WHERE is_paused)
 FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 
 -- name: take
