@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import gc
 import io
+import itertools
 import logging
 import os
 import secrets
@@ -98,14 +99,15 @@ def _listen(channel: Channel, worker: WorkerProcess) -> None:
 
 
 def _take_signals(worker: WorkerProcess) -> None:
-    """Orders come over the channel; signals, too, are obeyed."""
-    asked = threading.Event()
+    """Orders come over the channel; signals, too, are obeyed. The second may come in the middle of this very handler,
+    so it holds no lock."""
+    signals = itertools.count()
 
     def stop(number: int, frame: object) -> None:
-        if asked.is_set():
+        if next(signals) == 0:
+            worker.drain_soon()
+        else:
             worker.quit()
-        asked.set()
-        worker.drain_soon()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

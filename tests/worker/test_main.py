@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +19,8 @@ from packhorse.channel import Channel
 from packhorse.event import Kind
 from packhorse.job import COMPLETED, QUEUED
 from packhorse.storage.records import WorkerInfo
+from packhorse.worker.__main__ import _take_signals
+from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE, ROOT, until
 from tests.worker import jobs
 from tests.worker.running import OWNER, Running, is_alive
@@ -291,3 +295,45 @@ def test_the_owner_is_the_id_that_was_given(worker: Running):
     until(lambda: worker.storage.workers(), "it joins")
 
     assert [one.id for one in worker.storage.workers()] == [OWNER]
+
+
+class Told:
+    """What a worker was told to do, by whom it is not."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+
+    def drain_soon(self) -> None:
+        self.orders.append("drain")
+
+    def quit(self) -> None:
+        self.orders.append("quit")
+
+
+def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_first():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)]
+    seen, moment = 0, 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == moment:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    try:
+        while seen >= moment:  # until it came after the end
+            seen, moment = 0, moment + 1
+            worker = Told()
+            _take_signals(cast("WorkerProcess", worker))
+            stop = signal.getsignal(signal.SIGTERM)
+            assert callable(stop)
+            sys.settrace(trace)
+            stop(signal.SIGTERM, None)
+            sys.settrace(None)
+            assert sorted(worker.orders) == (["drain", "quit"] if seen >= moment else ["drain"]), f"at {moment}"
+    finally:
+        sys.settrace(None)
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT, signal.SIGUSR2), before, strict=True):
+            signal.signal(number, handler)
+    assert moment > 3
