@@ -77,7 +77,7 @@ def refuse_to_pool(foreman: WorkerInfo | None, do: Do) -> None:
     if foreman is not None and do in NOT_IN_PROGRAM and foreman.info.get(IN_PROGRAM):
         raise BadValue(
             f"{foreman.host}:{foreman.pid} is a pool in a program, which an order cannot {do.value}",
-            hint="start its program anew; it follows quiet, stop and stacks",
+            hint="restart its program; a pool follows quiet, stop and stacks",
         )
 
 

@@ -99,8 +99,8 @@ def _listen(channel: Channel, worker: WorkerProcess) -> None:
 
 
 def _take_signals(worker: WorkerProcess) -> None:
-    """Orders come over the channel; signals, too, are obeyed. The second may come in the middle of this very handler,
-    so it holds no lock."""
+    """Orders come over the channel; signals are obeyed, too. A second signal may interrupt the handler of the first, so
+    the handler takes no lock."""
     signals = itertools.count()
 
     def stop(number: int, frame: object) -> None:

@@ -212,8 +212,8 @@ class Working(PostgresKeeper, working.Working):
             for _, group in itertools.groupby(jobs, key=lambda job: job.rank):
                 number = len(list(group))
                 self._turns.share(dict.fromkeys(queues, number), queues, number)
-        # What a pause keeps in line was not walked along, and may come before all that was found. A lone queue may be
-        # paused if only forced jobs came of it.
+        # The jobs of a paused queue were skipped, and may come before all that were found: remember nothing about it. A
+        # lone queue may be paused if it gave only forced jobs.
         is_open = len(queues) > 1 or (jobs and jobs[-1].rank > RANK_FORCED)
         walked = [queue for queue in queues if queue not in link.paused] if is_open else []
         self._marks.note(walked, jobs, took + link.looked_for, is_all=len(jobs) < wanted)

@@ -50,8 +50,8 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def get_many(self, job_ids: Sequence[str]) -> list[Job]:
         if not self._db.is_open and self._has_no_tables():
-            # To make them we would have to wait for whoever writes: perhaps the caller himself, with a transaction in
-            # which his first jobs and the tables are, and which he would never get to commit.
+            # Creating them waits for the write lock. The caller's own open transaction may hold it, with the tables and
+            # the first jobs in it, and could never commit while we wait.
             return []
         return super().get_many(job_ids)
 

@@ -24,7 +24,7 @@ OLDEST_PROGRAM = 1
 """The oldest schema whose programs may go on working with this one."""
 
 _LOOK = 1.0
-"""Seconds to wait for somebody's commit before a look at the file is given up."""
+"""Seconds to wait for a commit that is under way before giving up a look at the file."""
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables, RETURNING
 
 
@@ -131,8 +131,7 @@ def pending(path: Path) -> list[Migration]:
 
 
 def has_none(path: Path) -> bool:
-    """Whether the file has none of our tables yet, as far as is committed. Somebody's open transaction does not matter:
-    the file is only looked at."""
+    """Whether the file has no committed tables of ours. Open transactions of other connections do not block this."""
     if not path.exists():
         return False
     connection = sqlite3.connect(path, timeout=_LOOK)
